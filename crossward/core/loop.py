@@ -1,0 +1,125 @@
+"""Loop: one local fit in progress. The only place in the package where a client's network takes a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from crossward.core.optimiser_memory import recall, remember
+from crossward.core.plugin import Plugin, overrides
+from crossward.core.select import Select, everything, parameters
+from crossward.core.weights import Weights
+
+if TYPE_CHECKING:
+    from crossward.core.site import Out, Site
+
+Edit = Callable[[Weights], Weights]
+
+
+class Diverged(ArithmeticError):
+    """A fit or a reply holds NaN or infinity: the client is left out of the round."""
+
+
+class Loop:
+    def __init__(
+        self,
+        site: Site,
+        loss: Callable[[Out], Tensor],
+        trained: dict[str, nn.Parameter],
+        also: list[nn.Parameter],
+        lr: float | None,
+        edit: Edit | None,
+        plugins: tuple[Plugin, ...],
+    ) -> None:
+        settings = site.training
+        self.site, self.loss, self.trained, self.edit, self.plugins = site, loss, trained, edit, plugins
+        self.adds, self.edits = overrides(plugins, "loss"), overrides(plugins, "edit_gradients")
+        self.scale = 1.0 if lr is None else lr / settings.lr
+        self.optimiser = settings.optimiser([*trained.values(), *also], settings.rate(site.round, 0) * self.scale)
+        self.clipped = [*trained.values(), *also] if settings.clip else []
+        self.key = str(len(site.fits))
+        if settings.keep_state:
+            recall(site.memory, self.key, self.optimiser, trained)
+        kind = site.device.type
+        self.cast = torch.autocast(kind) if settings.amp else nullcontext()
+        self.scaler = torch.amp.GradScaler(kind, enabled=settings.amp and kind == "cuda")
+        self.momentum = settings.momentum if settings.optimizer == "sgd" else 0.0
+        self.epoch, self.rate, self.velocity, self.moved, self.steps = -1, 0.0, 0.0, 0.0, 0
+        self.total = torch.zeros((), device=site.device)  # summed on the device: reading it each step would stall
+        for plugin in overrides(plugins, "before_fit"):
+            plugin.before_fit(site)
+
+    def step(self, x: Tensor, y: Tensor, epoch: int) -> None:
+        if epoch != self.epoch:
+            self._new_epoch(epoch)
+        with self.cast:
+            out = self.site.forward(x, y)
+            value = self.loss(out)
+            for plugin in self.adds:
+                term = plugin.loss(self.site, out)
+                value = value if term is None else value + term
+        self.optimiser.zero_grad()
+        self.scaler.scale(value).backward()
+        if self.edit or self.edits or self.clipped:
+            self._edit_gradients()
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.total += value.detach()
+        self.steps += 1
+        self.velocity = self.momentum * self.velocity + 1.0
+        self.moved += self.rate * self.velocity
+
+    def close(self) -> tuple[int, float, float]:
+        """Steps, effective step size and mean loss."""
+        for plugin in overrides(self.plugins, "after_fit"):
+            plugin.after_fit(self.site)
+        total, steps = float(self.total), max(1, self.steps)
+        if not math.isfinite(total):
+            raise Diverged(f"its loss became {total} within {self.steps} steps")
+        if self.site.training.keep_state and self.scale:
+            remember(self.site.memory, self.key, self.optimiser, self.trained)
+        return self.steps, self.moved / steps, total / steps
+
+    def _new_epoch(self, epoch: int) -> None:
+        self.epoch, self.rate = epoch, self.site.training.rate(self.site.round, epoch) * self.scale
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate
+
+    def _edit_gradients(self) -> None:
+        self.scaler.unscale_(self.optimiser)
+        gradients = Weights({n: p.grad for n, p in self.trained.items() if p.grad is not None})
+        edited = self.edit(gradients) if self.edit else gradients
+        for plugin in self.edits:
+            edited = plugin.edit_gradients(self.site, edited)
+        if edited is not gradients:
+            # in place: the fused optimisers want gradients laid out in memory as their parameters are
+            torch._foreach_copy_(list(gradients.values()), [edited[n] for n in gradients])
+        if self.clipped:
+            nn.utils.clip_grad_norm_(self.clipped, self.site.training.clip or math.inf)
+
+
+@contextmanager
+def training_only(net: nn.Module, params: Select) -> Iterator[dict[str, nn.Parameter]]:
+    """Freeze all but the selected parameters for a while; modules that hold none of them run in eval mode, so their
+    statistics stay as well. Yields what is trained, by name."""
+    net.train()
+    if params is everything:
+        yield {n: p for n, p in net.named_parameters() if p.requires_grad}
+        return
+    before = {n: p.requires_grad for n, p in net.named_parameters()}
+    chosen = {n for n in (params & parameters).names(net) if before[n]}
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(name in chosen)
+    for name, module in net.named_modules():
+        if name and not any(n.startswith(f"{name}.") for n in chosen):
+            module.eval()
+    try:
+        yield {n: p for n, p in net.named_parameters() if n in chosen}
+    finally:
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(before[name])

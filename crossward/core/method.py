@@ -1,0 +1,183 @@
+"""Method: a federated method = server half + client half + what they say to each other. The base is FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import nn
+
+from crossward.core import select
+from crossward.core.loop import Diverged
+from crossward.core.samples import Samples
+from crossward.core.seeds import seeded
+from crossward.core.select import Select
+from crossward.core.site import Predictor, Site
+from crossward.core.task import Task
+from crossward.core.tree import Tree, finite
+from crossward.core.weights import Weights, mean
+
+PERSONAL = "_personal"  # where a site's memory keeps the weights that do not travel
+
+
+class Need(StrEnum):
+    """What a method cannot do without; checked before round 1."""
+
+    PUBLIC_SET = "a public set (partition.public > 0)"
+    CLASS_TEXT = "a text for each class"
+    SAME_NETS = "the same network at every site"
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server may touch."""
+
+    new_net: Callable[[], nn.Module]  # a fresh network as the method builds it, always with the same initial weights
+    task: Task
+    rng: torch.Generator
+    device: torch.device
+    public: Samples | None = None
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    round: int  # from 0
+    rounds: int
+    num_clients: int
+    task: Task
+    server: Server
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.task.classes)
+
+
+class Clients(Protocol):
+    """The cohort of this round, wherever it runs."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+    def ask(self, step: str, payload: Tree | Callable[[int], Tree]) -> Mapping[int, Tree]:
+        """Every client's reply to `step`, ordered by id; clients that failed are absent, here and in later asks."""
+        ...
+
+
+@dataclass(frozen=True)
+class Method:
+    """Communication-Efficient Learning of Deep Networks from Decentralized Data (McMahan et al., AISTATS 2017).
+
+    A frozen dataclass of hyper-parameters. It owns no tensors: what outlives a call is server state or client memory.
+    """
+
+    shared: ClassVar[Select] = select.everything  # which weights travel; the rest stays in client memory by itself
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.SAME_NETS})
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    steps: ClassVar[tuple[str, ...]] = ("train",)  # what a client may be asked to do
+    discloses: ClassVar[Mapping[str, str]] = {"model": "weights", "n": "sample count"}  # each item of a reply
+    personalises: ClassVar[bool] = False  # sites predict differently although all weights travel
+    pooled: ClassVar[bool] = False  # trains on all data in one place
+
+    buffers: Literal["average", "local", "server"] = "average"  # who keeps BatchNorm statistics: all, each site, server
+
+    @property
+    def travels(self) -> Select:
+        """Which weights a client is sent."""
+        return self.shared & ~select.buffers if self.buffers == "local" else self.shared
+
+    @property
+    def returns(self) -> Select:
+        """Which weights a client sends back."""
+        return self.shared if self.buffers == "average" else self.shared & ~select.buffers
+
+    # both halves -----------------------------------------------------------------------------------------------------
+    def build(self, net: nn.Module) -> nn.Module:
+        """Add this method's own modules to a network."""
+        return net
+
+    # server half -----------------------------------------------------------------------------------------------------
+    def start(self, ctx: RoundContext) -> Tree:
+        return {"model": Weights.of(ctx.server.new_net(), self.travels)}
+
+    def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
+        return self.aggregate(state, clients.ask("train", self.broadcast(state)), ctx)
+
+    def broadcast(self, state: Tree) -> Tree:
+        """What every client is sent."""
+        return state
+
+    def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
+        sizes = [float(reply["n"]) for reply in replies.values()]
+        averaged = mean((reply["model"] for reply in replies.values()), sizes)
+        return state | {"model": Weights({**state["model"], **averaged})}
+
+    # client half -----------------------------------------------------------------------------------------------------
+    def train(self, site: Site, down: Tree) -> Tree:
+        down["model"].into(site.model)
+        site.fit()
+        return {"model": Weights.of(site.model, self.returns), "n": site.size}
+
+    def predictor(self, site: Site, down: Tree) -> Predictor:
+        """What this site would deploy, given what the server broadcasts."""
+        if "model" in down:
+            down["model"].into(site.model)
+        return site.model
+
+
+def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tree:
+    """Run one client step. Every engine calls exactly this."""
+    if step not in (*method.steps, *EVERY_SITE_CAN):
+        raise ValueError(f"{type(method).__name__} has no client step {step!r}")
+    site.rng.manual_seed(seed)
+    site.fits.clear()
+    site.scratch.clear()
+    with seeded(seed):
+        if PERSONAL in site.memory:
+            site.memory[PERSONAL].into(site.model)
+        if step in EVERY_SITE_CAN:
+            return EVERY_SITE_CAN[step](method, site, payload)
+        reply: Tree = getattr(method, step)(site, payload)
+        personal = Weights.of(site.model, ~method.travels)
+        if personal:
+            site.memory[PERSONAL] = personal
+    if not finite(reply) or not finite(site.memory):
+        raise Diverged(f"its reply to {step!r} holds NaN or infinity")
+    return reply
+
+
+def predictions(method: Method, site: Site, down: Tree) -> Tree:
+    """The site's predictions on its own validation and test sets, and on the federation's where it holds them."""
+    predictor = _prepared(method, site, down)
+    own = {"val": site.val, "test": site.test}
+    common = {f"common_{name}": samples for name, samples in site.common.items()}
+    return {name: site.predict(predictor, samples) for name, samples in (own | common).items() if len(samples)}
+
+
+def deployable(method: Method, site: Site, down: Tree) -> Tree:
+    """All that is needed to predict as this site would: restored by `restored`."""
+    _prepared(method, site, down)
+    rest = {name: value for name, value in down.items() if name != "model"}
+    return {"model": Weights.of(site.model), "down": rest, "memory": dict(site.memory)}
+
+
+def restored(method: Method, site: Site, kept: Tree) -> Predictor:
+    """The predictor that `deployable` kept."""
+    site.memory = kept["memory"]
+    kept["model"].into(site.model)
+    predictor = method.predictor(site, kept["down"])
+    site.model.eval()
+    return predictor
+
+
+def _prepared(method: Method, site: Site, down: Tree) -> Predictor:
+    predictor = method.predictor(site, down)
+    for plugin in site.plugins:
+        plugin.before_predict(site)
+    site.model.eval()
+    return predictor
+
+
+EVERY_SITE_CAN: Mapping[str, Callable[[Method, Site, Tree], Tree]] = {"predict": predictions, "deploy": deployable}

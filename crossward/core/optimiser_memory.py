@@ -1,0 +1,40 @@
+"""An optimiser's moments kept in a site's memory between rounds, by parameter name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from crossward.core.tree import Tree
+
+OPTIMISER = "_optimiser"
+
+
+def remember(memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
+    """Keep the moments of the fit numbered `key` within its step."""
+    kept: Tree = {}
+    for name, parameter in trained.items():
+        state: Mapping[str, Any] = optimiser.state.get(parameter, {})
+        moments = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in state.items() if _tensor(v)}
+        if moments:
+            kept[name] = moments
+    memory[OPTIMISER] = memory.get(OPTIMISER, {}) | {key: kept}
+
+
+def recall(memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
+    for name, moments in memory.get(OPTIMISER, {}).get(key, {}).items():
+        if name in trained:
+            parameter = trained[name]
+            optimiser.state[parameter] = {k: _laid_out_as(parameter, v) for k, v in moments.items()}
+
+
+def _tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _laid_out_as(parameter: nn.Parameter, value: Tensor) -> Tensor:
+    # fused kernels read moments in the parameter's memory order
+    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value.clone()

@@ -1,0 +1,67 @@
+"""Samples: the rows of a dataset that one site may see, turned into batches by tensor operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+Batch = tuple[Tensor, Tensor]
+Augment = Callable[[Tensor, Tensor, torch.Generator], Batch]
+
+
+@dataclass(frozen=True)
+class Samples:
+    images: Tensor  # (N, H, W, C) uint8: the whole dataset, memory-mapped and shared by all sites
+    targets: Tensor  # (N,) int64 class ids, or (N, H, W) uint8 class maps
+    index: Tensor  # (n,) int64: the rows that are ours
+    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    std: tuple[float, ...]
+    augment: Augment | None = None
+    device: torch.device = torch.device("cpu")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def labels(self) -> Tensor:
+        """The targets of our rows, unbatched."""
+        return self.targets[self.index]
+
+    def only(self, rows: Tensor) -> Samples:
+        """The same source restricted to `rows`, positions among ours."""
+        return replace(self, index=self.index[rows])
+
+    def take(self, rows: Tensor) -> Batch:
+        """(B, C, H, W) floats, normalised, channels last in memory, and their targets, for dataset rows."""
+        x = self.images.index_select(0, rows).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
+        scale, shift = self._affine()
+        y = self.targets.index_select(0, rows).to(self.device, non_blocking=True)
+        return x.to(torch.float32).mul_(scale).add_(shift), y if y.dtype == torch.int64 else y.long()
+
+    def shuffled(self, size: int, rng: torch.Generator) -> Iterator[Batch]:
+        """One pass in random order, augmented; a last batch of one joins its neighbour (BatchNorm needs two)."""
+        order = self.index[torch.randperm(len(self.index), generator=rng)]
+        for rows in _chunks(order, size):
+            x, y = self.take(rows)
+            yield self.augment(x, y, rng) if self.augment else (x, y)
+
+    def in_order(self, size: int) -> Iterator[Batch]:
+        """One pass in order, never augmented."""
+        for rows in self.index.split(size):
+            yield self.take(rows)
+
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        scale = [1 / (255 * s) for s in self.std]
+        shift = [-m / s for m, s in zip(self.mean, self.std, strict=True)]
+        shape = (1, -1, 1, 1)
+        return (torch.tensor(scale, device=self.device).view(shape), torch.tensor(shift, device=self.device).view(shape))
+
+
+def _chunks(order: Tensor, size: int) -> list[Tensor]:
+    chunks = list(order.split(size))
+    if len(chunks) > 1 and len(chunks[-1]) == 1:
+        chunks[-2:] = [torch.cat(chunks[-2:])]
+    return chunks

@@ -1,0 +1,141 @@
+"""Site: everything a client may touch, and the one way to train there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from crossward.core.loop import Diverged, Edit, Loop, training_only
+from crossward.core.plugin import Plugin, overrides
+from crossward.core.samples import Batch, Samples
+from crossward.core.select import Select, everything
+from crossward.core.task import Task
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+
+Predictor = Callable[[Tensor], Tensor]
+PREDICT_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Out:
+    """One forward pass, shared by the method's loss and every plugin's."""
+
+    x: Tensor
+    y: Tensor
+    z: Tensor  # features
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a local fit did. `lr` is the mean effective step size: how far a constant gradient of 1 moves a weight in
+    a step, with momentum and schedule counted in (with Adam: the nominal rate)."""
+
+    steps: int
+    lr: float
+    loss: float
+
+
+@dataclass
+class Site:
+    id: int
+    name: str
+    model: nn.Module
+    task: Task
+    train: Samples
+    val: Samples
+    test: Samples
+    training: Training
+    round: int = 0
+    memory: Tree = field(default_factory=dict)  # survives between rounds, never leaves
+    plugins: tuple[Plugin, ...] = ()
+    public: Samples | None = None  # the unlabelled pool that every site has
+    common: dict[str, Samples] = field(default_factory=dict)  # in simulation: the federation's own "val" and "test"
+    rng: torch.Generator = field(default_factory=torch.Generator)
+    device: torch.device = torch.device("cpu")
+    fits: list[Fit] = field(default_factory=list)  # of the step that runs
+    scratch: dict[str, Any] = field(default_factory=dict)  # for methods and plugins, gone after the step
+    epoch: int = 0  # of the fit that runs
+
+    @property
+    def size(self) -> int:
+        return len(self.train)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.task.classes)
+
+    def batches(self, epochs: int | None = None) -> Iterator[Batch]:
+        for epoch in range(self.training.epochs if epochs is None else epochs):
+            self.epoch = epoch
+            yield from self.train.shuffled(self.training.batch_size, self.rng)
+
+    def forward(self, x: Tensor, y: Tensor) -> Out:
+        z = self.model.features(x)  # type: ignore[operator]
+        return Out(x, y, z, self.model.head(z))  # type: ignore[operator]
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The supervised loss that this site trains with: the task's, on logits as the plugins shift them."""
+        for plugin in overrides(self.plugins, "shift"):
+            logits = plugin.shift(self, logits)
+        return self.task.loss(logits, y)
+
+    def fit(
+        self,
+        loss: Callable[[Out], Tensor] | None = None,
+        *,
+        params: Select = everything,
+        also: Iterable[nn.Parameter] = (),
+        batches: Iterable[Batch] | None = None,
+        epochs: int | None = None,
+        lr: float | None = None,
+        edit_gradients: Edit | None = None,
+        plugins: bool = True,
+    ) -> Fit:
+        """Train site.model; every method and plugin comes through here.
+
+        `params` are trained, the rest is frozen. `also` are parameters outside the network (learnt prototypes) that
+        join the optimiser. `batches` replaces site.batches(epochs). `lr` replaces the configured rate, still
+        scheduled. `edit_gradients` sees the gradients of the network before clipping and the step.
+        """
+        supervised = loss or (lambda out: self.loss(out.logits, out.y))
+        carried = self.plugins if plugins else ()
+        self.epoch = 0
+        with training_only(self.model, params) as trained:
+            loop = Loop(self, supervised, trained, list(also), lr, edit_gradients, carried)
+            for x, y in self.batches(epochs) if batches is None else batches:
+                loop.step(x, y, self.epoch)
+            fit = Fit(*loop.close())
+        self.fits.append(fit)
+        return fit
+
+    def gradient(self) -> Weights:
+        """The mean gradient of the supervised loss over one epoch at the present weights, which stay as they are."""
+        before = Weights.of(self.model)
+        seen: list[Weights] = []
+
+        def note(gradients: Weights) -> Weights:
+            seen[:] = [seen[0] + gradients if seen else gradients * 1.0]
+            return gradients
+
+        fit = self.fit(epochs=1, lr=0.0, edit_gradients=note)
+        before.into(self.model)
+        return seen[0] / fit.steps
+
+    def predict(self, predictor: Predictor, samples: Samples) -> Tensor:
+        """What the task keeps of the predictor's output for every sample, in order, on the CPU."""
+        self.model.eval()
+        with torch.inference_mode():
+            kept = [self._kept(predictor(x)) for x, _ in samples.in_order(PREDICT_BATCH)]
+            return torch.cat(kept).clone()
+
+    def _kept(self, logits: Tensor) -> Tensor:
+        if not bool(torch.isfinite(logits).all()):
+            raise Diverged("its predictions hold NaN or infinity")
+        return self.task.prediction(logits).cpu()

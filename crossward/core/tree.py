@@ -1,0 +1,153 @@
+"""Tree: the one container for whatever crosses a boundary (network, disk, process), and its codec.
+
+A Tree maps names to tensors, Weights, plain scalars or further Trees. Payloads, server state, client memory and
+checkpoints are all Trees. Encoded, a Tree is an ordinary safetensors file: tensors under readable paths
+("model/conv1.weight"), and in its metadata a version, the outline of the tree with its scalars, and a checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from crossward.core.weights import Weights
+from crossward.errors import StorageError
+
+Tree = dict[str, Any]  # of Tensor | Weights | bool | int | float | str | Tree
+
+VERSION = 1
+
+
+def flatten(tree: Tree) -> tuple[dict[str, Tensor], str]:
+    """Tensors by path, and the outline: JSON that says where each belongs and holds the scalars."""
+    tensors: dict[str, Tensor] = {}
+
+    def outline(node: Mapping[str, Any], at: str) -> dict[str, Any]:
+        told: dict[str, Any] = {}
+        for name, value in node.items():
+            path = f"{at}{name}"
+            if not isinstance(name, str) or "/" in name:
+                raise TypeError(f"{path}: a name in a tree is a string without '/'")
+            match value:
+                case Weights():
+                    tensors.update({f"{path}/{n}": t for n, t in value.items()})
+                    told[name] = {"weights": list(value)}
+                case Tensor():
+                    tensors[path] = value
+                    told[name] = {"tensor": path}
+                case dict():
+                    told[name] = {"tree": outline(value, f"{path}/")}
+                case bool() | int() | float() | str():
+                    told[name] = {"value": value}
+                case _:
+                    raise TypeError(f"{path}: a {type(value).__name__} cannot travel in a tree")
+        return told
+
+    told = outline(tree, "")
+    return tensors, json.dumps(told)
+
+
+def unflatten(tensors: Mapping[str, Tensor], outline: str) -> Tree:
+    def grow(node: dict[str, Any], at: str) -> Tree:
+        tree: Tree = {}
+        for name, told in node.items():
+            match told:
+                case {"weights": names}:
+                    tree[name] = Weights({n: tensors[f"{at}{name}/{n}"] for n in names})
+                case {"tensor": path}:
+                    tree[name] = tensors[path]
+                case {"tree": child}:
+                    tree[name] = grow(child, f"{at}{name}/")
+                case _:
+                    tree[name] = told["value"]
+        return tree
+
+    return grow(json.loads(outline), "")
+
+
+def encode(tree: Tree) -> bytes:
+    tensors, outline = flatten(tree)
+    dense = _dense(tensors)
+    about = {"version": VERSION, "checksum": _checksum(outline, dense), "outline": outline}
+    return save(dense, {"crossward": json.dumps(about)})  # one key: the order of several would vary
+
+
+def decode(data: bytes) -> Tree:
+    """The tree behind `data`; bytes that are cut short, altered or of another version are refused."""
+    about = _about(data)
+    if about.get("version") != VERSION:
+        raise StorageError(
+            f"a tree of format {about.get('version')}, where this crossward reads format {VERSION}",
+            hint="Use the version of crossward that wrote it.",
+        )
+    try:
+        tensors = load(data)
+        if _checksum(about["outline"], tensors) != about["checksum"]:
+            raise StorageError("damaged tree: its checksum does not match its contents")
+        return unflatten(tensors, about["outline"])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise StorageError(f"damaged tree: {error}") from None
+
+
+def items(tree: Tree) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the tree with its path."""
+    yield from flatten(tree)[0].items()
+
+
+def sizes(tree: Tree) -> dict[str, int]:
+    """Bytes of each top-level item as it would travel: tensor data, and the JSON of scalars."""
+
+    def size(value: Any) -> int:
+        match value:
+            case Tensor():
+                return value.numel() * value.element_size()
+            case Mapping():
+                return sum(size(v) for v in value.values())
+            case _:
+                return len(json.dumps(value))
+
+    return {name: size(value) for name, value in tree.items()}
+
+
+def finite(tree: Tree) -> bool:
+    return all(bool(torch.isfinite(t).all()) for _, t in items(tree) if t.is_floating_point())
+
+
+def _about(data: bytes) -> dict[str, Any]:
+    # A safetensors file opens with the length of its JSON header, which holds the metadata.
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > len(data) - 8:
+        raise StorageError("damaged tree: the file is cut short")
+    try:
+        return dict(json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["crossward"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise StorageError("not a crossward tree: its header is damaged or of another kind") from None
+
+
+def _checksum(outline: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.blake2b(outline.encode(), digest_size=16)
+    for path in sorted(tensors):
+        t = tensors[path]
+        digest.update(f"|{path}|{t.dtype}|{list(t.shape)}|".encode())
+        if t.numel():
+            digest.update(t.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # safetensors refuses tensors that share memory, so all but the first are copied.
+    dense: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for path, t in tensors.items():
+        t = t.detach().cpu().contiguous()
+        storage = t.untyped_storage().data_ptr()
+        dense[path] = t.clone() if storage in seen else t
+        seen.add(storage)
+    return dense

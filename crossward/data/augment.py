@@ -1,0 +1,179 @@
+"""Augmentation: batched tensor operations, a separate decision for every image, masks moved along with images.
+
+Every operation takes x (B, C, H, W) floats, y (B,) or (B, H, W) and a CPU generator, the only source of chance.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from crossward.core.samples import Augment, Batch
+from crossward.errors import ConfigError
+
+
+def hflip(x: Tensor, y: Tensor, rng: Generator) -> Batch:
+    """Left to right, every other image."""
+    return _flip(x, y, rng, -1)
+
+
+def vflip(x: Tensor, y: Tensor, rng: Generator) -> Batch:
+    """Top to bottom, every other image."""
+    return _flip(x, y, rng, -2)
+
+
+def rot90(x: Tensor, y: Tensor, rng: Generator) -> Batch:
+    """Quarter turns; only half turns for images that are not square."""
+    turns = torch.randint(4, (len(x),), generator=rng)
+    if x.shape[-1] != x.shape[-2]:
+        turns = turns // 2 * 2
+    moved, masks = x.clone(), y.clone()
+    for k in (1, 2, 3):
+        rows = torch.nonzero(turns == k).flatten().to(x.device)
+        moved[rows] = torch.rot90(x[rows], k, (-2, -1))
+        if y.dim() == 3:
+            masks[rows] = torch.rot90(y[rows], k, (-2, -1))
+    return moved, masks
+
+
+def crop(x: Tensor, y: Tensor, rng: Generator, pad: int = 4) -> Batch:
+    """A window of the same size out of the image padded by `pad` reflected pixels on each side."""
+    n, _, height, width = x.shape
+    if pad >= min(height, width):
+        raise ConfigError(f"crop:{pad} pads more than images of {height} x {width} pixels have", hint="pad by less")
+    shift = torch.randint(-pad, pad + 1, (2, n, 1), generator=rng)
+    down = _reflected(torch.arange(height) + shift[0], height).to(x.device)[:, :, None]  # (B, H, 1)
+    right = _reflected(torch.arange(width) + shift[1], width).to(x.device)[:, None, :]  # (B, 1, W)
+    each = torch.arange(n, device=x.device)[:, None, None]
+    moved = x.permute(0, 2, 3, 1)[each, down, right].permute(0, 3, 1, 2)
+    return _like(moved, x), y[each, down, right] if y.dim() == 3 else y
+
+
+def rotate(x: Tensor, y: Tensor, rng: Generator, degrees: float = 10.0) -> Batch:
+    """Up to `degrees` either way about the centre; corners are filled with reflected pixels."""
+    n, _, height, width = x.shape
+    angle = torch.deg2rad(_uniform(n, -degrees, degrees, rng))
+    cos, sin, zero = torch.cos(angle), torch.sin(angle), torch.zeros(n)
+    rows = [cos, -sin * height / width, zero, sin * width / height, cos, zero]  # in units of half a width and height
+    theta = torch.stack(rows, 1).view(n, 2, 3).to(x.device, x.dtype)
+    grid = F.affine_grid(theta, [n, 1, height, width], align_corners=False)
+    moved = F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    if y.dim() == 3:
+        masks = F.grid_sample(
+            y[:, None].to(x.dtype), grid, mode="nearest", padding_mode="reflection", align_corners=False
+        )
+        y = masks[:, 0].to(y.dtype)
+    return _like(moved, x), y
+
+
+def jitter(x: Tensor, y: Tensor, rng: Generator, strength: float = 0.2) -> Batch:
+    """Contrast times 1 ± `strength` about each image's mean, brightness ± `strength` standard deviations."""
+    contrast = _uniform(len(x), 1 - strength, 1 + strength, rng).to(x.device, x.dtype).view(-1, 1, 1, 1)
+    brightness = _uniform(len(x), -strength, strength, rng).to(x.device, x.dtype).view(-1, 1, 1, 1)
+    mean = x.mean((1, 2, 3), keepdim=True)
+    return _like((x - mean) * contrast + mean + brightness, x), y
+
+
+def blur(x: Tensor, y: Tensor, rng: Generator, sigma: float = 1.0) -> Batch:
+    """Gaussian blur, its width from 0 to `sigma` pixels; edges are reflected."""
+    width = _uniform(len(x), 0.0, sigma, rng).clamp(min=1e-3)[:, None]
+    moved = x
+    for axis in (-2, -1):
+        size = x.shape[axis]
+        reach = min(math.ceil(3 * sigma), size - 1)
+        steps = torch.arange(-reach, reach + 1)
+        weights = torch.softmax(-(steps**2) / (2 * width**2), 1).to(x.device, x.dtype)  # (B, steps)
+        near = [moved.index_select(axis, _reflected(torch.arange(size) + k, size).to(x.device)) for k in steps]
+        moved = sum((w.view(-1, 1, 1, 1) * part for w, part in zip(weights.T, near)), torch.zeros_like(x))
+    return _like(moved, x), y
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Operations one after the other; amounts are as written, None for operations without one."""
+
+    steps: tuple[tuple[str, float | None], ...]
+
+    def __call__(self, x: Tensor, y: Tensor, rng: Generator) -> Batch:
+        for name, amount in self.steps:
+            operation = OPERATIONS[name]
+            x, y = operation.apply(x, y, rng) if amount is None else operation.apply(x, y, rng, operation.kind(amount))
+        return x, y
+
+
+@dataclass(frozen=True)
+class Operation:
+    apply: Callable[..., Batch]
+    kind: type[int] | type[float] = float
+    usual: float | None = None  # the amount when none is written; None for operations that take none
+    most: float = 0.0
+
+
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {
+        "hflip": Operation(hflip),
+        "vflip": Operation(vflip),
+        "rot90": Operation(rot90),
+        "crop": Operation(crop, int, 4, 1024),
+        "rotate": Operation(rotate, float, 10.0, 180.0),
+        "jitter": Operation(jitter, float, 0.2, 1.0),
+        "blur": Operation(blur, float, 1.0, 16.0),
+    }
+)
+
+
+def augmentation(names: Sequence[str]) -> Augment | None:
+    """The operations written as "hflip" or "rotate:10", in order; None when there are none."""
+    steps, wrong = [], []
+    for text in names:
+        name, colon, number = text.partition(":")
+        problem = _problem(name, colon + number)
+        wrong += [f'"{text}": {problem}'] if problem else []
+        if not problem:
+            steps.append((name, float(number) if number else OPERATIONS[name].usual))
+    if wrong:
+        raise ConfigError("augmentations cannot be understood", details=wrong, hint=f"known: {', '.join(OPERATIONS)}")
+    return Augmentation(tuple(steps)) if steps else None
+
+
+def _problem(name: str, amount: str) -> str:
+    """What is wrong with an operation and its ":amount", or nothing."""
+    if name not in OPERATIONS:
+        near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.0)
+        return f'no such operation, did you mean "{near[0]}"?'
+    operation = OPERATIONS[name]
+    if operation.usual is None or not amount:
+        return f"{name} takes no number" if amount else ""
+    try:
+        value = operation.kind(amount[1:])
+    except ValueError:
+        return f'"{amount[1:]}" is not {"a whole number" if operation.kind is int else "a number"}'
+    return "" if 0 < value <= operation.most else f"the number must be above 0 and at most {operation.most:g}"
+
+
+def _flip(x: Tensor, y: Tensor, rng: Generator, axis: int) -> Batch:
+    chosen = (torch.rand(len(x), generator=rng) < 0.5).to(x.device)
+    moved = torch.where(chosen.view(-1, 1, 1, 1), x.flip(axis), x)
+    return _like(moved, x), torch.where(chosen.view(-1, 1, 1), y.flip(axis), y) if y.dim() == 3 else y
+
+
+def _uniform(n: int, low: float, high: float, rng: Generator) -> Tensor:
+    return low + (high - low) * torch.rand(n, generator=rng)
+
+
+def _reflected(at: Tensor, size: int) -> Tensor:
+    """Positions up to size - 1 outside, mirrored at the first and the last pixel."""
+    return (size - 1) - ((size - 1) - at.abs()).abs()
+
+
+def _like(moved: Tensor, x: Tensor) -> Tensor:
+    """In the memory format of x."""
+    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return moved.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

@@ -1,0 +1,177 @@
+"""Decoding: the bytes of an image or mask file as uint8 arrays of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossward.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = NDArray[np.uint8]
+
+FORMATS = {  # in the order they are tried; nothing else is opened (some of Pillow's formats run other programs)
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "BMP": (".bmp", ".dib"),
+    "GIF": (".gif",),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+    "JPEG2000": (".jp2", ".j2k"),
+}
+SUFFIXES = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
+LOSSY = ("JPEG", "WEBP", "JPEG2000")
+PAGED = ("TIFF", "GIF", "WEBP")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What every image becomes: `size` x `size` pixels of `channels`, stretched or cropped to the square."""
+
+    size: int
+    channels: int = 3
+    fit: str = "stretch"
+    classes: int = 0  # of the masks; 0 when there are none
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"size is {self.size}.", hint="Use a number of pixels, such as 64.")
+        if self.channels not in (1, 3):
+            raise ConfigError(f"channels is {self.channels}.", hint="Use 1 (grey) or 3 (colour).")
+        if self.fit not in ("stretch", "crop"):
+            raise ConfigError(f'fit is "{self.fit}".', hint='Use "stretch" or "crop".')
+
+
+def is_image(path: str) -> bool:
+    """Whether the name is that of an image."""
+    return PurePosixPath(path).suffix.lower() in SUFFIXES
+
+
+def image(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]]:
+    """(S, S, C) pixels, and the (width, height) of the upright original. Raises DataError with the reason."""
+    from PIL import Image, ImageOps
+
+    with _opened(data, path) as picture:
+        shape = _upright_size(picture)
+        picture.draft(None, (2 * frame.size, 2 * frame.size))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
+        ImageOps.exif_transpose(picture, in_place=True)
+        plain = _eight_bits(picture, "L" if frame.channels == 1 else "RGB")
+        small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=_box(plain.size, frame.fit))
+        return np.asarray(small, dtype=np.uint8).reshape(frame.size, frame.size, frame.channels), shape
+
+
+def mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]]:
+    """(S, S) class ids below `frame.classes`, and the (width, height) of the upright original."""
+    from PIL import Image, ImageOps
+
+    with _opened(data, path) as picture:
+        lossy = _format(picture) in LOSSY
+        ImageOps.exif_transpose(picture, in_place=True)
+        ids = _foreground(picture, lossy) if frame.classes == 2 else _class_ids(picture, lossy, frame.classes)
+        whole = Image.fromarray(ids)
+        small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=_box(whole.size, frame.fit))
+        return np.asarray(small, dtype=np.uint8), whole.size
+
+
+@contextmanager
+def _opened(data: bytes, path: str) -> Iterator[Image]:
+    from PIL import Image, UnidentifiedImageError
+
+    suffix = PurePosixPath(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f'has the extension "{suffix}", which is not of an image (known: {", ".join(SUFFIXES)})')
+    if not data:
+        raise DataError("is empty (0 bytes)")
+    try:
+        with Image.open(BytesIO(data), formats=list(FORMATS)) as picture:
+            if _format(picture) != SUFFIXES[suffix]:
+                raise DataError(
+                    f"has the extension {suffix} of {SUFFIXES[suffix]}, but its content is {_format(picture)}"
+                )
+            if _format(picture) in PAGED and getattr(picture, "n_frames", 1) > 1:
+                raise DataError(f"holds {getattr(picture, 'n_frames', 1)} pages: export one image per file")
+            yield picture
+    except (DataError, MemoryError):
+        raise
+    except UnidentifiedImageError as error:
+        raise DataError(f"has the extension {suffix} of {SUFFIXES[suffix]}, but its content is not an image") from error
+    except Exception as error:  # Pillow's readers raise errors of every kind at damaged bytes: all are the file's fault
+        raise DataError(f"cannot be decoded ({error or type(error).__name__})") from error
+
+
+def _format(picture: Image) -> str:
+    return "JPEG" if picture.format == "MPO" else str(picture.format)  # MPO: what phones and cameras call a JPEG
+
+
+def _upright_size(picture: Image) -> tuple[int, int]:
+    from PIL.ExifTags import Base
+
+    width, height = picture.size
+    return (height, width) if picture.getexif().get(Base.Orientation, 1) in (5, 6, 7, 8) else (width, height)
+
+
+def _box(size: tuple[int, int], fit: str) -> tuple[float, float, float, float]:
+    width, height = size
+    if fit == "stretch":
+        return 0, 0, width, height
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _eight_bits(picture: Image, mode: str) -> Image:
+    from PIL import Image
+
+    if picture.mode == "F":
+        raise DataError("has floating-point pixels, which have no fixed range: save it with 8 or 16 bits")
+    if picture.mode.startswith("I"):
+        values = np.asarray(picture)
+        if values.min() < 0 or values.max() > 65535:
+            raise DataError(f"has pixels from {values.min()} to {values.max()}: save it with 8 or 16 bits")
+        picture = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))  # 65535 = 257 * 255
+    elif "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+    return picture if picture.mode == mode else picture.convert(mode)
+
+
+def _foreground(picture: Image, lossy: bool) -> Pixels:
+    """1 above half of the maximum. Faint noise of a lossy mask that has no bright pixel is background."""
+    wide = picture.mode.startswith("I")  # 16 bits: scaling would lose a foreground of 1
+    values = np.asarray(picture if wide else _eight_bits(picture, "L"))
+    top = int(values.max())
+    found = np.unique(values)
+    if top <= 127 and lossy:
+        return np.zeros(values.shape, dtype=np.uint8)
+    if top <= 127 and len(found) > 2:
+        raise DataError(f"has the values {_listed(found)}: name the classes to read it as a class map")
+    return (values > top / 2).astype(np.uint8)
+
+
+def _class_ids(picture: Image, lossy: bool, classes: int) -> Pixels:
+    if lossy:
+        raise DataError("is stored with loss, which changes class ids: save the mask as PNG")
+    plain = picture.getchannel(0) if picture.mode in ("LA", "PA") else picture
+    values = np.asarray(plain)  # a palette image gives its indices, which are the class ids
+    if values.ndim == 3:
+        if (values[..., :3] != values[..., :1]).any():
+            raise DataError(f"is a colour mask (mode {picture.mode}): save class ids as a grey or palette PNG")
+        values = values[..., 0]
+    if values.min() < 0 or values.max() >= classes:
+        raise DataError(
+            f"has the values {_listed(np.unique(values))}, but there are {classes} classes (0 to {classes - 1})"
+        )
+    return values.astype(np.uint8)
+
+
+def _listed(found: NDArray[np.generic]) -> str:
+    return ", ".join(str(value) for value in found[:6]) + (", …" if len(found) > 6 else "")

@@ -1,0 +1,198 @@
+"""Arrays in the layout of MedMNIST: one .npz with images and labels of train, val and test."""
+
+from __future__ import annotations
+
+import difflib
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from crossward.data.cache import digest
+from crossward.data.collection import Collection
+from crossward.errors import ConfigError, DataError
+
+SPLITS = ("train", "val", "test")
+CHUNK = 1024  # images resized at once, which bounds the memory
+LUMA = (0.299, 0.587, 0.114)
+ORGANS = (
+    "bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left", "lung-right",
+    "pancreas", "spleen",
+)  # fmt: skip
+MEDMNIST = {  # the single-label sets of two dimensions, with the names of MedMNIST's info.py, some of them put shorter
+    "bloodmnist": (
+        "basophil", "eosinophil", "erythroblast", "immature granulocyte", "lymphocyte", "monocyte", "neutrophil",
+        "platelet",
+    ),
+    "breastmnist": ("malignant", "normal or benign"),
+    "dermamnist": (
+        "actinic keratoses and intraepithelial carcinoma", "basal cell carcinoma", "benign keratosis-like lesions",
+        "dermatofibroma", "melanoma", "melanocytic nevi", "vascular lesions",
+    ),
+    "octmnist": ("choroidal neovascularization", "diabetic macular edema", "drusen", "normal"),
+    "organamnist": ORGANS,
+    "organcmnist": ORGANS,
+    "organsmnist": ORGANS,
+    "pathmnist": (
+        "adipose", "background", "debris", "lymphocytes", "mucus", "smooth muscle", "normal colon mucosa",
+        "cancer-associated stroma", "colorectal adenocarcinoma epithelium",
+    ),
+    "pneumoniamnist": ("normal", "pneumonia"),
+    "retinamnist": (
+        "no diabetic retinopathy", "mild nonproliferative diabetic retinopathy",
+        "moderate nonproliferative diabetic retinopathy", "severe nonproliferative diabetic retinopathy",
+        "proliferative diabetic retinopathy",
+    ),
+    "tissuemnist": (
+        "collecting duct or connecting tubule", "distal convoluted tubule", "glomerular endothelial cells",
+        "interstitial endothelial cells", "leukocytes", "podocytes", "proximal tubule segments", "thick ascending limb",
+    ),
+}  # fmt: skip
+
+
+def read(
+    file: Path, *, size: int | None = None, channels: int | None = None, classes: Sequence[str] | None = None
+) -> Collection:
+    """The arrays of `file` as one collection that keeps their splits; sizes and channels as they are unless given."""
+    if size is not None and size < 1:
+        raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
+    if channels not in (None, 1, 3):
+        raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
+    arrays = _arrays(file)
+    _check(file, arrays)
+    counts = [len(arrays[f"{split}_images"]) for split in SPLITS]
+    labels = np.concatenate([arrays[f"{split}_labels"].reshape(-1).astype(np.int64) for split in SPLITS])
+    images = torch.cat([_shaped(arrays.pop(f"{split}_images"), size, channels) for split in SPLITS])
+    return Collection(
+        name=file.stem,
+        task="classification",
+        classes=_names(file, labels, classes),
+        images=images,
+        targets=torch.from_numpy(labels),
+        ids=tuple(f"{split}/{row}" for split, count in zip(SPLITS, counts, strict=True) for row in range(count)),
+        hashes=tuple(digest(image.data) for image in images.numpy()),
+        splits=tuple(split for split, count in zip(SPLITS, counts, strict=True) for _ in range(count)),
+    )
+
+
+def medmnist(name: str, *, root: Path, size: int) -> Collection:
+    """A set of MedMNIST by name, from root/<name>_<size>.npz, else from root/<name>.npz resized."""
+    if name not in MEDMNIST:
+        nearest = difflib.get_close_matches(name.lower(), MEDMNIST, n=1, cutoff=0)[0]
+        raise ConfigError(
+            f'"{name}" is not a single-label set of MedMNIST in two dimensions; the nearest is "{nearest}".',
+            hint=f"Known: {', '.join(MEDMNIST)}.",
+        )
+    files = [root / f"{name}_{size}.npz", root / f"{name}.npz"]
+    for file in files:
+        if file.is_file():
+            return read(file, size=size, classes=MEDMNIST[name])
+    raise DataError(
+        f"The arrays of {name} are not in {root}.",
+        hint=f"Download {name}.npz (28 pixels) or {name}_{size}.npz, where MedMNIST offers that size, "
+        f"from https://medmnist.com and put it at {files[1]} or {files[0]}.",
+    )
+
+
+def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
+    if not file.is_file():
+        raise DataError(f"There is no file {file}.", hint="Check the path.")
+    wanted = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise DataError(f"{file} holds one bare array.", hint="Save the six arrays with numpy.savez.")
+            if missing := [name for name in wanted if name not in content.files]:
+                raise DataError(
+                    f"{file} lacks arrays.", details=missing, hint=f"It has {', '.join(content.files) or 'none'}."
+                )
+            return {name: content[name] for name in wanted}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{file} cannot be read as plain arrays ({error}).",
+            hint="Save it again with numpy.savez; arrays of Python objects are refused.",
+        ) from error
+
+
+def _check(file: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
+    problems = [problem for split in SPLITS for problem in _problems(split, arrays)]
+    shapes = {arrays[f"{split}_images"].shape[1:] for split in SPLITS}
+    if not problems and len(shapes) > 1:
+        problems.append(f"images differ in shape between splits: {', '.join(map(str, sorted(shapes)))}")
+    if not problems and not len(arrays["train_images"]):
+        problems.append("train_images is empty")
+    if problems:
+        raise DataError(
+            f"{file} is not in the layout of MedMNIST.",
+            details=problems,
+            hint="Images are uint8 (N, H, W) or (N, H, W, 3); labels are integers (N,) or (N, 1).",
+        )
+
+
+def _problems(split: str, arrays: dict[str, NDArray[np.generic]]) -> list[str]:
+    images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+    problems = []
+    if images.dtype != np.uint8:
+        problems.append(f"{split}_images is {images.dtype}, not uint8")
+    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)) or 0 in images.shape[1:]:
+        problems.append(f"{split}_images has the shape {images.shape}")
+    if labels.dtype.kind not in "iu":
+        problems.append(f"{split}_labels is {labels.dtype}, not whole numbers")
+    elif labels.size and int(labels.min()) < 0:
+        problems.append(f"{split}_labels has the negative label {labels.min()}")
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        problems.append(
+            f"{split}_labels has {labels.shape[1]} labels for each image: multi-label sets are not supported"
+        )
+    elif labels.ndim not in (1, 2):
+        problems.append(f"{split}_labels has the shape {labels.shape}")
+    if not problems and len(images) != len(labels):
+        problems.append(f"{split} has {len(images)} images, but {len(labels)} labels")
+    return problems
+
+
+def _names(file: Path, labels: NDArray[np.int64], classes: Sequence[str] | None) -> tuple[str, ...]:
+    count = int(labels.max()) + 1
+    if classes is None:
+        return tuple(str(label) for label in range(count))
+    if count > len(classes):
+        raise DataError(
+            f"{file} has the label {count - 1}, but {len(classes)} classes are named (0 to {len(classes) - 1}).",
+            details=[", ".join(classes)],
+            hint="Name every class, or check that this is the right file.",
+        )
+    return tuple(classes)
+
+
+def _shaped(array: NDArray[np.generic], size: int | None, channels: int | None) -> Tensor:
+    """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8."""
+    images = torch.from_numpy(np.ascontiguousarray(array))
+    if images.ndim == 3:
+        images = images.unsqueeze(3)
+    if (size is None or images.shape[1:3] == (size, size)) and channels in (None, images.shape[3]):
+        return images
+    if not len(images):
+        height, width = (size, size) if size else images.shape[1:3]
+        return torch.empty((0, height, width, channels or images.shape[3]), dtype=torch.uint8)
+    return torch.cat([_chunk(part, size, channels) for part in images.split(CHUNK)])
+
+
+def _chunk(images: Tensor, size: int | None, channels: int | None) -> Tensor:
+    x = images.permute(0, 3, 1, 2).float()
+    if channels == 1 and x.shape[1] == 3:
+        x = (x * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    if size is not None and x.shape[2:] != (size, size):
+        whole = all(side % size == 0 for side in x.shape[2:])  # then the mean of each block is exact
+        x = (
+            interpolate(x, (size, size), mode="area")
+            if whole
+            else interpolate(x, (size, size), mode="bilinear", antialias=True)
+        )
+    pixels = x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    return pixels.expand(-1, -1, -1, 3).contiguous() if channels == 3 else pixels.contiguous()

@@ -1,0 +1,2 @@
+"""stub"""
+CLASSES=("background","polyp")

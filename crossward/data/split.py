@@ -1,0 +1,211 @@
+"""Splits: which rows of one set are trained on, validated on, tested on, kept for all, or kept at all."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from crossward.data.collection import Collection
+from crossward.data.partition import Ints, Parts, majority, tied
+from crossward.errors import ConfigError, DataError
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Fractions = tuple[float, float, float]
+
+
+def split(labels: Ints, groups: Iterable[Hashable] | None, fractions: Fractions, seed: int) -> tuple[Ints, Ints, Ints]:
+    """Positions for training, validation and testing: stratified by label, and no group on two sides.
+
+    Without groups each class is shared out by largest remainder. A class (or the group that alone holds it) found once
+    is trained on. A side with a fraction is not left empty when others can spare a sample (or group).
+    """
+    shares = checked(fractions)
+    n, codes = len(labels), np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    units = np.arange(n) if groups is None else tied(groups)
+    if n == 0:
+        return units, units, units
+    rng = np.random.RandomState(seed)
+    sizes = np.bincount(units)
+    if len(sizes) == n:
+        side, pinned = _sides_of_rows(codes, shares, rng)
+    else:
+        table = np.zeros((len(sizes), codes.max() + 1), dtype=np.int64)
+        np.add.at(table, (units, codes), 1)
+        side, pinned = _sides_of_groups(table, shares, rng)
+    _fill(side, ~pinned, sizes, majority(codes, units), shares, rng)
+    train, val, test = (np.flatnonzero(side[units] == s).astype(np.int64) for s in range(3))
+    return train, val, test
+
+
+def split_sites(
+    labels: Ints, units: Ints, parts: Parts, fractions: Fractions, seed: int
+) -> list[tuple[Ints, Ints, Ints]]:
+    """`split` of each site's positions; a unit that several sites hold is trained on at all of them."""
+    owners = np.zeros(units.max(initial=-1) + 1, dtype=np.int64)
+    for part in parts:
+        owners[np.unique(units[part])] += 1
+    done = []
+    for site, part in enumerate(parts):
+        shared = owners[units[part]] > 1
+        own = part[~shared]
+        train, val, test = (own[side] for side in split(labels[own], units[own], fractions, seed + site))
+        done.append((np.sort(np.concatenate([train, part[shared]])), val, test))
+    return done
+
+
+def subsample(strata: Ints, limit: int, seed: int) -> Ints:
+    """`limit` positions, each stratum in proportion and, where `limit` allows, with one sample at least."""
+    if limit < 1:
+        raise ConfigError(f"limit = {limit}: at least one sample must be left")
+    n, (_, codes) = len(strata), np.unique(strata, return_inverse=True)
+    if limit >= n:
+        return np.arange(n)
+    rng, counts = np.random.RandomState(seed), np.bincount(codes)
+    take = largest_remainder(limit, counts / n)
+    while limit >= len(counts) and not take.all():
+        take[take.argmin()] += 1
+        take[take.argmax()] -= 1
+    kept = [rng.permutation(np.flatnonzero(codes == c))[:k] for c, k in enumerate(take)]
+    return np.sort(np.concatenate(kept)).astype(np.int64)
+
+
+def public_pool(labels: Ints, units: Ints, fraction: float, seed: int) -> Ints:
+    """About `fraction` of all positions in whole units, as many of each class as there are, never above half of one."""
+    if not 0 <= fraction <= 0.5:
+        raise ConfigError(f"public = {fraction}: the public share must lie between 0 and 0.5")
+    sizes, (_, codes) = np.bincount(units), np.unique(majority(labels, units), return_inverse=True)
+    spare = np.bincount(codes, weights=sizes).astype(np.int64) // 2  # more would leave a class to the public pool alone
+    total, rng, chosen = round(fraction * len(labels)), np.random.RandomState(seed), np.zeros(len(sizes), dtype=bool)
+    for left, c in zip(range(len(spare), 0, -1), np.argsort(spare, kind="stable")):
+        room = min(int(spare[c]), total // left)  # what a scarce class cannot give, the others do
+        total -= room
+        for unit in rng.permutation(np.flatnonzero(codes == c)):
+            if sizes[unit] <= room:
+                chosen[unit] = True
+                room -= int(sizes[unit])
+    if fraction and not chosen.any():
+        raise DataError(
+            f"public = {fraction} of {len(labels)} training rows, in whole groups, is not one row",
+            hint="raise public, or give more rows or smaller groups",
+        )
+    return np.flatnonzero(chosen[units]).astype(np.int64)
+
+
+def strata(collection: Collection) -> Ints:
+    """(n,) what rows are stratified by: their class, or whether they show any foreground."""
+    targets = collection.targets if collection.task == "classification" else collection.targets.flatten(1).amax(1) > 0
+    return targets.numpy().astype(np.int64)
+
+
+def training_rows(collection: Collection, with_site: bool) -> Ints:
+    """All rows but those the collection names val or test; they must have a site if that decides who holds them."""
+    named, sites = collection.splits or ("",) * len(collection), collection.sites or ()
+    if strange := [
+        f"{i}: {part}" for i, part in zip(collection.ids, named) if part not in ("train", "val", "test", "")
+    ]:
+        raise DataError("rows name an unknown split", details=strange, hint="use train, val, test or nothing")
+    rows = np.flatnonzero(~np.isin(named, ("val", "test"))).astype(np.int64)
+    if homeless := [collection.ids[row] for row in rows if with_site and not sites[row]]:
+        raise DataError(
+            "rows have no site and are neither val nor test",
+            details=homeless,
+            hint="name the site or the split of each",
+        )
+    return rows
+
+
+def together(collection: Collection, rows: Ints, *, groups: bool, duplicates: bool) -> Ints:
+    """(rows,) unit of each row: those of one group, or with the same pixels, are one unit."""
+    columns = [[collection.groups[row] for row in rows]] if groups and collection.groups else []
+    columns += [[collection.hashes[row] for row in rows]] if duplicates else []
+    return tied(*columns) if columns else np.arange(len(rows))
+
+
+def straddling(
+    keys: Sequence[str], left: Iterable[int], right: Iterable[int]
+) -> list[tuple[str, list[int], list[int]]]:
+    """The keys of rows on both sides, with those rows; "" is an unknown key, and no keys at all are shared by none."""
+    sides: tuple[dict[str, list[int]], dict[str, list[int]]] = ({}, {})
+    for side, rows in zip(sides, (left, right)):
+        for row in rows if keys else ():
+            side.setdefault(keys[row], []).append(row)
+    return [(key, rows, sides[1][key]) for key, rows in sides[0].items() if key and key in sides[1]]
+
+
+def leaks(
+    ids: Sequence[str], hashes: Sequence[str], groups: Sequence[str], places: Mapping[str, Mapping[int, str]]
+) -> list[str]:
+    """What is trained on here and tested on there, a line each; `places` is part -> row -> site."""
+    found, train, test = [], places["train"], places["test"]
+    for part in ("val", "test"):
+        for _, ours, theirs in straddling(hashes, train, places[part]):
+            for a, b in ((a, b) for a in ours for b in theirs if a != b):
+                found.append(f"duplicate image: {ids[a]} ({train[a]}, train) = {ids[b]} ({places[part][b]}, {part})")
+    for group, ours, theirs in straddling(groups, train, test):
+        here, there = {train[row] for row in ours}, {test[row] for row in theirs}
+        where = f"(train: {', '.join(sorted(here))}; test: {', '.join(sorted(there))})"
+        found.append(f"group in train and test: {group} {where}")
+    return found
+
+
+def checked(fractions: Fractions) -> Floats:
+    """The fractions as an array, if they are three shares of one whole."""
+    shares = np.asarray(fractions, dtype=np.float64)
+    if shares.shape != (3,) or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-6:
+        raise ConfigError(
+            f"split = {list(fractions)}: three fractions (train, val, test) from 0 to 1 must add up to 1",
+            hint="for example split = [0.7, 0.1, 0.2]",
+        )
+    return shares
+
+
+def largest_remainder(total: int, shares: Floats) -> Ints:
+    """Whole numbers that add up to `total`, nearest to `total * shares`; equal remainders favour the first."""
+    quotas = np.round(total * shares, 9)  # 0.7 * 30 is 20.999…
+    whole = np.floor(quotas).astype(np.int64)
+    whole[np.argsort(-np.round(quotas - whole, 9), kind="stable")[: total - whole.sum()]] += 1
+    return whole
+
+
+def _sides_of_rows(codes: Ints, shares: Floats, rng: np.random.RandomState) -> tuple[Ints, Flags]:
+    """(n,) side of each row, and which rows are the only one of their class."""
+    counts = np.bincount(codes)
+    side = np.full(len(codes), np.argmax(shares > 0), dtype=np.int64)
+    for c in np.flatnonzero(counts > 1):
+        side[rng.permutation(np.flatnonzero(codes == c))] = np.repeat(range(3), largest_remainder(counts[c], shares))
+    return side, counts[codes] == 1
+
+
+def _sides_of_groups(table: Ints, shares: Floats, rng: np.random.RandomState) -> tuple[Ints, Flags]:
+    """(units,) side of each unit of the (units, classes) table, and which units hold a class alone.
+
+    Largest first, each unit to the side that lacks most of what it holds: the choice that lowers the squared distance
+    to the wanted class counts most.
+    """
+    pinned: Flags = np.any(table[:, (table > 0).sum(0) == 1] > 0, axis=1)
+    order = rng.permutation(len(table))
+    order = order[np.lexsort((-table.sum(1)[order], ~pinned[order]))]
+    totals = table.sum(0)
+    need = shares[:, None] * totals  # (3, K)
+    side = np.zeros(len(table), dtype=np.int64)
+    for unit in order:
+        lack = np.where(shares > 0, np.round(need @ (table[unit] / totals), 9), -np.inf)
+        side[unit] = np.argmax(shares > 0) if pinned[unit] else lack.argmax()
+        need[side[unit]] -= table[unit]
+    return side, pinned
+
+
+def _fill(side: Ints, movable: Flags, sizes: Ints, labels: Ints, shares: Floats, rng: np.random.RandomState) -> None:
+    """Move a unit to each wanted side that is empty: from the fullest side, of its most frequent label, a small one."""
+    wanted = np.flatnonzero(shares > 0)
+    chance = rng.permutation(len(side))
+    for empty in wanted[[not (side == s).any() for s in wanted]]:
+        held = np.bincount(side, minlength=3)[side]
+        alike = np.unique(side * (labels.max() + 1) + labels, return_inverse=True, return_counts=True)
+        donors = np.lexsort((chance, sizes, -alike[2][alike[1]], -held))
+        donors = donors[(movable & (held > 1))[donors]]
+        if len(side) >= len(wanted) and len(donors):
+            side[donors[0]] = empty

@@ -1,0 +1,129 @@
+"""The pool engine: worker processes of a few threads each, one client at a time in each."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from crossward.core.engine import Job, Outcome, Payload, Sites
+from crossward.core.store import TreeStore
+from crossward.core.tree import Tree, decode, encode
+
+
+class Worker:
+    """A worker process as its parent sees it. Started as a program of its own, so that a user's script needs no
+    `if __name__ == "__main__"` and no state of this process leaks into it."""
+
+    def __init__(self, number: int) -> None:
+        ours, theirs = socket.socketpair()
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "CROSSWARD_WORKER": str(number)}
+        command = [sys.executable, "-m", "crossward.engines.worker", str(theirs.fileno())]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+        theirs.close()
+        self.connection = Connection(ours.detach())
+        self.number = number
+        self.payload = ""  # the key of the payload it holds
+        self.job: Job | None = None
+
+    def send(self, message: dict[str, Any], *blobs: bytes) -> None:
+        self.connection.send_bytes(json.dumps(message).encode())
+        for blob in blobs:
+            self.connection.send_bytes(blob)
+
+    def take(self, job: Job, payload: tuple[str, bytes], memory: bytes) -> None:
+        """Hand out a job. A worker that has died takes it in silence: collecting the outcome will tell."""
+        self.job = job
+        key, down = payload
+        with suppress(OSError):
+            if self.payload != key:
+                self.send({"do": "payload", "key": key}, down)
+                self.payload = key
+            self.send({"do": "job", "key": key, "job": asdict(job)}, memory)
+
+    def stop(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class PoolEngine:
+    """Work is handed out largest first. A worker that dies is replaced and its client tried once more."""
+
+    def __init__(self, sites: Sites, *, workers: int = 2, threads: int = 1, memory: TreeStore | None = None) -> None:
+        torch.set_num_threads(threads)
+        self.sites, self.threads = sites, threads
+        self.memory = TreeStore() if memory is None else memory
+        self._opening = pickle.dumps(sites)
+        self._sent = 0  # payloads, numbered so that a worker is sent each once
+        self.workers = [self._started(number) for number in range(workers)]
+
+    def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
+        waiting = deque(sorted(jobs, key=lambda job: -self.sites.work(job.site, job.step)))
+        shared = self._encoded({} if callable(payload) else payload)
+        deaths: Counter[int] = Counter()
+        while waiting or self._busy():
+            for worker in [w for w in self.workers if w.job is None][: len(waiting)]:
+                next_job = waiting.popleft()
+                down = self._encoded(payload(next_job.site)) if callable(payload) else shared
+                worker.take(next_job, down, encode(self.memory.get(next_job.site, {})))
+            for worker in self._ready():
+                job = worker.job
+                assert job is not None
+                try:
+                    outcome = self._collected(worker, job)
+                except (EOFError, OSError):
+                    self.workers[worker.number] = self._replaced(worker)
+                    deaths[job.site] += 1
+                    if deaths[job.site] == 1:
+                        waiting.appendleft(job)
+                        continue
+                    outcome = Outcome(job, failure="its worker process died twice")
+                yield outcome
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.memory.close()
+
+    def _busy(self) -> dict[Connection, Worker]:
+        return {worker.connection: worker for worker in self.workers if worker.job is not None}
+
+    def _ready(self) -> list[Worker]:
+        busy = self._busy()
+        return [busy[c] for c in wait(list(busy)) if isinstance(c, Connection)]
+
+    def _encoded(self, payload: Tree) -> tuple[str, bytes]:
+        self._sent += 1
+        return str(self._sent), encode(payload)
+
+    def _collected(self, worker: Worker, job: Job) -> Outcome:
+        told = json.loads(worker.connection.recv_bytes())
+        worker.job = None
+        if "crash" in told:
+            raise RuntimeError(f"{self.sites.name(job.site)}, step {job.step!r}, failed in a worker:\n{told['crash']}")
+        reply = decode(worker.connection.recv_bytes())
+        memory = decode(worker.connection.recv_bytes())
+        if job.keep and not told["failure"] and (memory or job.site in self.memory):
+            self.memory[job.site] = memory
+        return Outcome(job, reply, told["failure"], tuple(told["losses"]))
+
+    def _started(self, number: int) -> Worker:
+        worker = Worker(number)
+        worker.send({"do": "open", "threads": self.threads}, self._opening)
+        return worker
+
+    def _replaced(self, worker: Worker) -> Worker:
+        worker.stop()
+        return self._started(worker.number)

@@ -1,0 +1,143 @@
+"""Hospitals: opens any site of a federation with its data, its network and its memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from crossward.core.engine import SERVER
+from crossward.core.method import PERSONAL, Method, Server
+from crossward.core.plugin import Plugin
+from crossward.core.samples import Augment, Samples
+from crossward.core.seeds import derive, seeded
+from crossward.core.site import Site
+from crossward.core.task import Task
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+from crossward.data.federation import Federation, Split
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class NetPlan:
+    """How a site's network is made; the networks of all sites are alike."""
+
+    name: str
+    channels: int
+    classes: int
+    size: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> nn.Module:
+        from crossward import nets
+
+        return nets.build(self.name, channels=self.channels, classes=self.classes, size=self.size, **self.options)
+
+
+@dataclass
+class Hospitals:
+    """All sites share one network in memory: a site's own weights are written into it when the site is opened."""
+
+    federation: Federation
+    method: Method
+    task: Task
+    net: Callable[[], nn.Module]  # picklable
+    training: Training = field(default_factory=Training)
+    plugins: tuple[Plugin, ...] = ()
+    seed: int = 0
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.25,)
+    augment: Augment | None = None
+    devices: tuple[str, ...] = ("cpu",)
+    _network: nn.Module | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.method.pooled:
+            self.federation = self.federation.pooled()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_network": None}
+
+    @property
+    def ids(self) -> list[int]:
+        return list(range(len(self.federation.sites)))
+
+    def name(self, site: int) -> str:
+        return self._split(site).name
+
+    def work(self, site: int, step: str) -> int:
+        split = self._split(site)
+        if step in ("predict", "deploy"):
+            common = self.federation.server if self.personal else None
+            return sum(len(s.val) + len(s.test) for s in (split, common) if s is not None)
+        return len(split.train)
+
+    @property
+    def personal(self) -> bool:
+        """Whether sites predict with networks of their own: some weights stay, or a method or plugin says so."""
+        stays = bool((~self.method.travels).names(self._shared_network()))
+        return stays or self.method.personalises or any(plugin.personalises for plugin in self.plugins)
+
+    def targets(self, site: int, split: str) -> Tensor:
+        rows: Tensor = getattr(self._split(site), split)
+        return self.federation.collection.targets[rows].long()
+
+    def open(self, site: int, round: int, memory: Tree, fresh: bool = False) -> Site:
+        split = self._split(site)
+        network = self._built(site) if fresh else self._shared_network()
+        if not fresh and PERSONAL not in memory:  # its first time: the weights that stay begin as its own seed says
+            stays = ~self.method.travels
+            if stays.names(network):
+                Weights.of(self._built(site), stays).into(network)
+        common = {part: self._samples(getattr(self.federation.server, part)) for part in ("val", "test")}
+        return Site(
+            id=site,
+            name=split.name,
+            model=network,
+            task=self.task,
+            **{part: self._samples(getattr(split, part), part == "train") for part in PARTS},  # type: ignore[arg-type]
+            training=self.training,
+            round=round,
+            memory=memory,
+            plugins=self.plugins,
+            public=self._public(),
+            common=common if site != SERVER and self.personal else {},
+            device=self.device,
+        )
+
+    def server(self, round: int) -> Server:
+        rng = torch.Generator().manual_seed(derive(self.seed, "server", round))
+        return Server(lambda: self._built(SERVER), self.task, rng, self.device, self._public())
+
+    @property
+    def device(self) -> torch.device:
+        """Workers take the devices in turn."""
+        return torch.device(self.devices[int(os.environ.get("CROSSWARD_WORKER", "0")) % len(self.devices)])
+
+    def _split(self, site: int) -> Split:
+        return self.federation.server if site == SERVER else self.federation.sites[site]
+
+    def _samples(self, rows: Tensor, training: bool = False) -> Samples:
+        collection = self.federation.collection
+        augment = self.augment if training else None
+        return Samples(collection.images, collection.targets, rows, self.mean, self.std, augment, self.device)
+
+    def _public(self) -> Samples | None:
+        return self._samples(self.federation.public) if len(self.federation.public) else None
+
+    def _built(self, site: int) -> nn.Module:
+        with seeded(derive(self.seed, "network", site)):
+            network = self.method.build(self.net())
+        return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def _shared_network(self) -> nn.Module:
+        if self._network is None:
+            self._network = self._built(SERVER)
+        return self._network

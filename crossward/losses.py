@@ -1,0 +1,28 @@
+"""Losses: pure functions of logits and targets. Shapes: logits (B, K, ...), y (B, ...) class ids."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from crossward.core.weights import Weights
+
+
+def dice(logits: Tensor, y: Tensor, *, smooth: float = 1e-5) -> Tensor:
+    """1 - soft Dice, the mean over images and all classes but the background, class 0 (Milletari et al., 3DV 2016).
+
+    Equal to monai.losses.DiceLoss(to_onehot_y=True, softmax=True, include_background=False).
+    """
+    p = logits.float().softmax(1)[:, 1:]  # float: the sums over pixels overflow half precision
+    foreground = torch.arange(1, logits.shape[1], device=y.device).view(-1, *(1,) * (y.ndim - 1))
+    t = (y.unsqueeze(1) == foreground).to(p.dtype)  # (B, K-1, H, W)
+    overlap = (p * t).flatten(2).sum(2)
+    total = p.flatten(2).sum(2) + t.flatten(2).sum(2)
+    return (1 - (2 * overlap + smooth) / (total + smooth)).mean()
+
+
+def proximal_gradient(net: nn.Module, anchor: Weights, weight: float) -> Weights:
+    """The gradient of (weight / 2) ||w - anchor||² at the network's present weights, for the names of the anchor."""
+    present = dict(net.named_parameters())
+    w = Weights({name: present[name].detach() for name in anchor})
+    return weight * (w - anchor)

@@ -1,0 +1,56 @@
+"""SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, https://arxiv.org/abs/1910.06378, Algorithm 1.
+
+    paper     here                 lives
+    x         state["model"]       server
+    c         state["c"]           server
+    c_i       site.memory["c"]     client, between rounds
+    y_i       site.model           client, within a round
+    K, eta_l  fit.steps, fit.lr    eta_g  server_lr      N  ctx.num_clients
+
+Departures: control variates cover parameters; BatchNorm statistics are averaged with x. eta_l is the effective step
+size, momentum and schedule counted in. With Adam option I is the safer: option II reads gradients off the movement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Gt
+
+from crossward.core import select
+from crossward.core.method import Method, RoundContext
+from crossward.core.site import Site
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights, mean
+
+
+@dataclass(frozen=True)
+class Scaffold(Method):
+    discloses: ClassVar[Mapping[str, str]] = {"dy": "weights", "dc": "weights"}
+
+    server_lr: Annotated[float, Gt(0)] = 1.0  # eta_g
+    option: Literal["I", "II"] = "II"  # how c_i is renewed, line 12
+
+    def start(self, ctx: RoundContext) -> Tree:
+        zero = Weights.of(ctx.server.new_net(), select.parameters & self.travels).zeros()
+        return super().start(ctx) | {"c": zero}
+
+    def train(self, site: Site, down: Tree) -> Tree:
+        x, c = down["model"], down["c"]
+        c_i = site.memory.get("c", c.zeros())
+        x.into(site.model)  # line 7
+        c_new = site.gradient() if self.option == "I" else None  # line 12 (i): g_i(x)
+        fit = site.fit(edit_gradients=lambda g, drift=c - c_i: g + drift.only(g))  # line 10
+        y_i = Weights.of(site.model, self.returns)
+        c_new = c_new or c_i - c + (x.only(c) - y_i.only(c)) / (fit.steps * fit.lr)  # line 12 (ii)
+        site.memory["c"] = c_new  # line 14
+        return {"dy": y_i - x.only(y_i), "dc": c_new - c_i}  # line 13
+
+    def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
+        dx = mean(reply["dy"] for reply in replies.values())  # line 16
+        dc = mean(reply["dc"] for reply in replies.values())
+        x = state["model"].only(dx) + self.server_lr * dx  # line 17
+        return {"model": Weights({**state["model"], **x}), "c": state["c"] + len(replies) / ctx.num_clients * dc}

@@ -1,0 +1,79 @@
+"""Nets: a table of names; modules are imported when one is built, so that torch is not needed to list or describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from crossward.errors import ConfigError
+from crossward.names import nearest
+
+if TYPE_CHECKING:
+    from crossward.nets.net import Net
+
+
+class Entry(NamedTuple):
+    module: str
+    attribute: str
+    task: str  # the task whose logits it gives
+    description: str
+    options: Mapping[str, Any]  # with their defaults, equal to the signature of `attribute`
+
+
+NETS: Mapping[str, Entry] = MappingProxyType({
+    "cnn": Entry(
+        "crossward.nets.cnn", "cnn", "classification",
+        "two 5x5 convolutions and two fully connected layers, for small images",
+        MappingProxyType({"projection": 0}),
+    ),
+    "resnet18": Entry(
+        "crossward.nets.resnet", "resnet18", "classification",
+        "ResNet-18 of any width, with the ImageNet stem or one for small images",
+        MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
+    ),
+    "unet": Entry(
+        "crossward.nets.unet", "unet", "segmentation",
+        "compact U-Net with skip connections, for any image size",
+        MappingProxyType({"base": 16, "levels": 4, "up": "bilinear"}),
+    ),
+})  # fmt: skip
+
+KINDS: Mapping[type, str] = MappingProxyType({int: "a whole number", float: "a number", str: "text"})
+
+
+def names() -> tuple[str, ...]:
+    return tuple(NETS)
+
+
+def describe(name: str) -> tuple[str, dict[str, Any]]:
+    """One line about the net, and its options with their defaults."""
+    entry = _entry(name)
+    return entry.description, dict(entry.options)
+
+
+def build(name: str, *, channels: int, classes: int, size: int, **options: Any) -> Net:
+    """A freshly initialised net for images of `size` x `size` pixels; torch.manual_seed decides its weights."""
+    entry = _entry(name)
+    wrong = [line for key, value in options.items() if (line := _objection(entry, key, value))]
+    if wrong:
+        raise ConfigError(f"The net {name!r} cannot be built with these options.", details=wrong)
+    make = getattr(import_module(entry.module), entry.attribute)
+    return cast("Net", make(channels=channels, classes=classes, size=size, **options))
+
+
+def _entry(name: str) -> Entry:
+    if name not in NETS:
+        raise ConfigError(f"There is no net named {name!r}.", hint=nearest(name, NETS))
+    return NETS[name]
+
+
+def _objection(entry: Entry, key: str, value: object) -> str:
+    if key not in entry.options:
+        return f"{key}: there is no such option. {nearest(key, entry.options)}"
+    kind = type(entry.options[key])
+    accepted = (int, float) if kind is float else kind
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        return f"{key}: must be {KINDS[kind]}, not {value!r}."
+    return ""

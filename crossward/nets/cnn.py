@@ -1,0 +1,25 @@
+"""The two-convolution network of FedCD's tables, after MOON's simple-cnn (Li et al., CVPR 2021)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from crossward.nets.net import Net, require_least, require_size
+
+
+def cnn(*, channels: int, classes: int, size: int, projection: int = 0) -> Net:
+    """`projection` > 0 adds Linear 84-84, ReLU, Linear 84-projection to the body; FedCD uses 256."""
+    require_size("cnn", size, 16)
+    require_least("cnn", "projection", projection, 0)
+    side = ((size - 4) // 2 - 4) // 2  # two 5x5 convolutions without padding, each halved
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * side * side, 120), nn.ReLU(),
+        nn.Linear(120, 84), nn.ReLU(),
+    ]  # fmt: skip
+    if projection:
+        layers += [nn.Linear(84, 84), nn.ReLU(), nn.Linear(84, projection)]
+    width = projection or 84
+    return Net(nn.Sequential(*layers), nn.Linear(width, classes), width)

@@ -1,0 +1,41 @@
+"""Net: a body that turns images into features and a head that turns features into logits."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from crossward.errors import ConfigError
+
+
+class Net(nn.Module):
+    """Features z are (B, width) for classification, (B, width, H, W) for segmentation."""
+
+    def __init__(self, body: nn.Module, head: nn.Module, width: int) -> None:
+        super().__init__()
+        self.body, self.head, self.width = body, head, width
+
+    def features(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.body(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.head(self.features(x)))
+
+
+def require_size(net: str, size: int, least: int) -> None:
+    if size < least:
+        raise ConfigError(
+            f"The net {net!r} needs images of at least {least} x {least} pixels; these have {size}.",
+            hint=f"Choose an image size of at least {least}, or another net.",
+        )
+
+
+def require_choice(net: str, option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"The net {net!r} has no {option} {value!r}.", hint=f"Known: {', '.join(choices)}.")
+
+
+def require_least(net: str, option: str, value: float, least: float) -> None:
+    if not value >= least:
+        raise ConfigError(f"The net {net!r} needs {option} of at least {least}, not {value}.")

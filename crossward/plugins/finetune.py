@@ -1,0 +1,25 @@
+"""ft: before it predicts, each site fine-tunes a copy of what it was sent on its own training data.
+
+METHODS 5.2: the whole network, one local round's epochs at the training rate; the copy is never sent or kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+
+from crossward.core.plugin import Plugin
+from crossward.core.site import Site
+
+
+@dataclass(frozen=True)
+class Finetune(Plugin):
+    personalises: ClassVar[bool] = True
+
+    epochs: Annotated[int, Ge(1)] = 5
+
+    def before_predict(self, site: Site) -> None:
+        if site.size:
+            site.fit(epochs=self.epochs)

@@ -1,0 +1,112 @@
+"""Segmentation: one class per pixel; class 0 is the background and is not scored."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossward.core.task import Metrics
+from crossward.errors import ConfigError
+from crossward.losses import dice
+
+OBJECTIVES = ("dice", "dice+ce")
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    classes: tuple[str, ...] = ("background", "foreground")
+    objective: Literal["dice", "dice+ce"] = "dice"
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ConfigError(f"There is no objective {self.objective!r}.", hint=f"Known: {', '.join(OBJECTIVES)}.")
+        if len(self.classes) > 256:
+            raise ConfigError(f"Class maps hold at most 256 classes, not {len(self.classes)}.")
+
+    @property
+    def name(self) -> str:
+        return "segmentation"
+
+    @property
+    def main(self) -> str:
+        return "dice"
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        overlap = dice(logits, y)
+        return overlap if self.objective == "dice" else overlap + F.cross_entropy(logits, y)
+
+    def vectors(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Pixels as rows, (B*H*W, D) and (B*H*W,); targets are read at the nearest pixel when z is coarser than y."""
+        d, h, w = z.shape[1:]
+        if (h, w) != y.shape[1:]:
+            rows = torch.arange(h, device=y.device) * y.shape[1] // h
+            columns = torch.arange(w, device=y.device) * y.shape[2] // w
+            y = y[:, rows][:, :, columns]
+        return z.permute(0, 2, 3, 1).reshape(-1, d), y.reshape(-1)
+
+    def counts(self, y: Tensor) -> Tensor:
+        return torch.bincount(y.flatten(), minlength=len(self.classes))
+
+    def prediction(self, logits: Tensor) -> Tensor:
+        return logits.argmax(1).to(torch.uint8)
+
+    def metrics(self, prediction: Tensor, y: Tensor, *, full: bool = True) -> Metrics:
+        """Per-class lists follow `classes`, with None for the background."""
+        prediction, y = prediction.cpu(), y.cpu()
+        overlap, total = _overlaps(prediction, y, len(self.classes))
+        dices, ious = _share(2 * overlap, total), _share(overlap, total - overlap)  # (N, K-1)
+        scores: Metrics = {
+            "dice": _mean(dices),
+            "iou": _mean(ious),
+            "dice_per_class": [None, *map(_mean, dices.T)],
+            "iou_per_class": [None, *map(_mean, ious.T)],
+            "n": len(y),
+        }
+        return scores | _hausdorff(prediction, y, len(self.classes)) if full else scores
+
+
+def _overlaps(prediction: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """|A ∩ B| and |A| + |B| for every image and foreground class, (N, K-1) each."""
+    overlap = torch.zeros(len(y), k - 1, dtype=torch.float64)
+    total = torch.zeros_like(overlap)
+    for c in range(1, k):
+        a, b = (prediction == c).flatten(1), (y == c).flatten(1)
+        overlap[:, c - 1] = (a & b).sum(1)
+        total[:, c - 1] = a.sum(1) + b.sum(1)
+    return overlap, total
+
+
+def _share(top: Tensor, bottom: Tensor) -> Tensor:
+    """top / bottom, and 1 where both sets are empty: nothing was there and nothing was found."""
+    return torch.where(bottom == 0, 1.0, top / bottom.clamp_min(1))
+
+
+def _mean(values: Tensor) -> float | None:
+    return float(values.mean()) if values.numel() else None
+
+
+def _hausdorff(prediction: Tensor, y: Tensor, k: int) -> Metrics:
+    """Mean 95th percentile Hausdorff distance in pixels over the (image, class) pairs where both sets have pixels."""
+    distances: list[Tensor] = []
+    for c in range(1, k):
+        a, b = prediction == c, y == c
+        both = a.flatten(1).any(1) & b.flatten(1).any(1)
+        if both.any():
+            distances.append(_distances(a[both, None], b[both, None]))
+    found = torch.cat(distances).double() if distances else torch.zeros(0)
+    return {"hd95": _mean(found), "hd95_undefined": len(y) * (k - 1) - len(found)}
+
+
+def _distances(a: Tensor, b: Tensor) -> Tensor:
+    """(M,) distances between the (M, 1, H, W) sets a and b, none of them empty."""
+    from monai.metrics.hausdorff_distance import compute_hausdorff_distance
+
+    with warnings.catch_warnings():  # monai 1.5 calls its own deprecated argument, which says nothing to our users
+        warnings.filterwarnings("ignore", ".*always_return_as_numpy", FutureWarning)
+        distances: Tensor = compute_hausdorff_distance(a, b, include_background=True, percentile=95)
+    return distances.flatten()

@@ -1,0 +1,89 @@
+"""A tiny heterogeneous federation that trains in a fraction of a second: 8-pixel images, three classes, four sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from crossward.core.method import Method
+from crossward.core.plugin import Plugin
+from crossward.core.training import Training
+from crossward.data.collection import Collection
+from crossward.data.federation import Federation, Split
+from crossward.experiment.hospitals import Hospitals
+from crossward.nets.net import Net
+from crossward.tasks import task as make_task
+
+CLASSES = ("round", "square", "cross")
+SIDE = 8
+
+
+def classifier() -> nn.Module:
+    body = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Tanh()
+    )
+    return Net(body, nn.Linear(16, len(CLASSES)), width=16)
+
+
+def segmenter() -> nn.Module:
+    body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 1))
+    return Net(body, nn.Conv2d(5, len(CLASSES), 1), width=5)
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Sizes of the sites: train, val, test each; `absent` leaves class 2 out of the first site's training set."""
+
+    task: str = "classification"
+    sizes: tuple[tuple[int, int, int], ...] = ((12, 4, 4), (20, 4, 4), (9, 3, 5), (16, 4, 4))
+    common: int = 6  # the federation's own test images
+    public: int = 6
+    absent: bool = True
+    seed: int = 0
+
+    def collection(self) -> Collection:
+        n = sum(map(sum, self.sizes)) + self.common + self.public
+        rng = torch.Generator().manual_seed(self.seed)
+        labels = torch.arange(n) % len(CLASSES)
+        if self.absent:
+            first = labels[: self.sizes[0][0]]
+            first[first == 2] = 0
+        images = torch.randint(0, 120, (n, SIDE, SIDE, 1), generator=rng)
+        images[..., 0] += labels[:, None, None] * 40 * (torch.arange(SIDE) % (2 + 1)).eq(0)
+        targets = labels if self.task == "classification" else self._maps(images)
+        ids = tuple(f"toy/{i}" for i in range(n))
+        return Collection("toy", self.task, CLASSES, images.to(torch.uint8), targets, ids, ids)
+
+    def _maps(self, images: Tensor) -> Tensor:
+        return (images[..., 0] // 67).clamp(max=2).to(torch.uint8)
+
+    def federation(self) -> Federation:
+        at, sites = 0, []
+        for k, sizes in enumerate(self.sizes):
+            rows = [torch.arange(at + sum(sizes[:p]), at + sum(sizes[: p + 1])) for p in range(3)]
+            sites.append(Split(f"site-{k}", *rows))
+            at += sum(sizes)
+        none = torch.zeros(0, dtype=torch.int64)
+        server = Split("server", none, none, torch.arange(at, at + self.common))
+        public = torch.arange(at + self.common, at + self.common + self.public)
+        return Federation(self.collection(), tuple(sites), server, public, {})
+
+    def hospitals(
+        self,
+        method: Method,
+        plugins: tuple[Plugin, ...] = (),
+        training: Training | None = None,
+        net: Callable[[], nn.Module] | None = None,
+    ) -> Hospitals:
+        return Hospitals(
+            self.federation(),
+            method,
+            make_task(self.task, CLASSES),
+            net or (classifier if self.task == "classification" else segmenter),
+            training or Training(epochs=2, batch_size=4, lr=0.05),
+            plugins,
+            seed=self.seed,
+        )

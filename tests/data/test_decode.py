@@ -1,0 +1,188 @@
+"""Bytes become uint8 arrays of one size; whatever is wrong with them is said in words."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from crossward.data.decode import Frame, image, is_image, mask
+from crossward.errors import ConfigError, DataError
+
+
+def encoded(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def grey(rows: list[list[int]], dtype: type = np.uint8) -> Image.Image:
+    return Image.fromarray(np.array(rows, dtype=dtype))
+
+
+def reason(data: bytes, path: str, frame: Frame = Frame(2)) -> str:
+    with pytest.raises(DataError) as error:
+        image(data, path, frame)
+    return error.value.what
+
+
+def test_pixels_come_out_as_they_are():
+    pixels, size = image(encoded(grey([[0, 10], [20, 255]])), "a.png", Frame(2, 1))
+    assert (pixels[..., 0].tolist(), pixels.dtype, size) == ([[0, 10], [20, 255]], np.uint8, (2, 2))
+    assert image(encoded(grey([[7, 7]])), "a.PNG", Frame(1, 3))[0].tolist() == [[[7, 7, 7]]]
+
+
+def test_sixteen_bits_are_scaled_by_257():
+    data = encoded(grey([[0, 257], [128 * 257 + 120, 65535]], np.uint16))
+    assert image(data, "a.png", Frame(2, 1))[0][..., 0].tolist() == [[0, 1], [128, 255]]
+    tiff = encoded(grey([[0, 65535]], np.uint16), "TIFF")
+    assert image(tiff, "a.tif", Frame(2, 1))[0][0, :, 0].tolist() == [0, 255]
+
+
+def test_pixels_without_a_known_range_are_refused():
+    assert "floating-point" in reason(encoded(grey([[0.5]], np.float32), "TIFF"), "a.tif")
+    assert "from -3 to 70000" in reason(encoded(grey([[-3, 70000]], np.int32), "TIFF"), "a.tif")
+
+
+@pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK", "PA"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_mode_becomes_grey_or_colour(mode, channels):
+    kind = {"CMYK": "TIFF", "PA": "GIF"}.get(mode, "PNG")
+    white = Image.new("RGB", (4, 4), (255, 255, 255)).convert("P" if mode == "PA" else mode)
+    path = {"TIFF": "a.tif", "GIF": "a.gif", "PNG": "a.png"}[kind]
+    pixels, _ = image(encoded(white, kind), path, Frame(2, channels))
+    assert pixels.tolist() == np.full((2, 2, channels), 255).tolist()
+
+
+def test_a_palette_with_transparency_keeps_its_colours():
+    palette = Image.new("P", (2, 1), 1)
+    palette.putpalette([0, 0, 0, 200, 100, 50])
+    data = encoded(palette, transparency=b"\x00\x80")
+    assert image(data, "a.png", Frame(1))[0].tolist() == [[[200, 100, 50]]]
+
+
+def test_exif_orientation_is_applied():
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored lying on its side: turn it by 90 degrees clockwise
+    data = encoded(grey([[10, 20, 30], [40, 50, 60]]), exif=exif)
+    pixels, size = image(data, "a.png", Frame(3, 1, "stretch"))
+    assert size == (2, 3)
+    assert (pixels[:, 0, 0] < pixels[:, 2, 0]).sum() == 0  # 40 50 60 is now the left column
+    assert pixels[:, 0, 0].tolist() == [40, 50, 60]
+
+
+def test_stretch_takes_everything_and_crop_the_middle():
+    wide = encoded(grey([[0, 0, 100, 100, 200, 200]] * 2))
+    assert image(wide, "a.png", Frame(2, 1, "crop"))[0][..., 0].tolist() == [[100, 100], [100, 100]]
+    left, right = image(wide, "a.png", Frame(2, 1))[0][0, :, 0]
+    assert left < 60
+    assert right > 140
+
+
+def test_a_far_larger_jpeg_is_drafted_to_the_same_colours():
+    big = Image.new("RGB", (512, 256), (200, 40, 90))
+    pixels, size = image(encoded(big, "JPEG", quality=95), "a.jpeg", Frame(8))
+    assert size == (512, 256)
+    assert np.abs(pixels.astype(int) - [200, 40, 90]).max() <= 3
+
+
+def test_wrong_extensions_name_both():
+    png = encoded(grey([[1]]))
+    assert reason(png, "a.jpg") == "has the extension .jpg of JPEG, but its content is PNG"
+    assert reason(b"patient,label\n1,benign\n", "a.jpg") == "has the extension .jpg of JPEG, but its content is not an image"
+    assert 'extension ".dat"' in reason(png, "a.dat")
+    assert is_image("x/A.JPG")
+    assert not is_image("x/readme.md")
+
+
+def test_empty_truncated_and_damaged_files_are_problems():
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    for kind, path in (("PNG", "a.png"), ("JPEG", "a.jpg")):
+        whole = encoded(noise, kind)
+        assert "cannot be decoded" in reason(whole[: len(whole) // 2], path)
+    assert reason(b"", "a.png") == "is empty (0 bytes)"
+    damaged = bytearray(encoded(noise))
+    damaged[len(damaged) // 2] ^= 255
+    assert "cannot be decoded" in reason(bytes(damaged), "a.png")
+
+
+def test_a_decompression_bomb_is_a_problem():
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    assert "decompression bomb" in reason(bomb, "a.png")
+
+
+def test_several_pages_are_refused():
+    pages = encoded(grey([[1]]), "TIFF", save_all=True, append_images=[grey([[2]])])
+    assert reason(pages, "a.tif") == "holds 2 pages: export one image per file"
+
+
+BINARY = Frame(2, classes=2)
+
+
+def ids(data: bytes, path: str = "m.png", frame: Frame = BINARY) -> list[list[int]]:
+    found: list[list[int]] = mask(data, path, frame)[0].tolist()
+    return found
+
+
+def test_binary_masks_of_every_habit():
+    assert ids(encoded(grey([[0, 255], [255, 0]]))) == [[0, 1], [1, 0]]
+    assert ids(encoded(grey([[0, 1], [1, 0]]))) == [[0, 1], [1, 0]]
+    assert ids(encoded(grey([[0, 1], [1, 0]], np.uint16))) == [[0, 1], [1, 0]]
+    assert ids(encoded(grey([[0, 250], [127, 128]]))) == [[0, 1], [1, 1]]  # half of 250 is 125
+    assert ids(encoded(grey([[255, 255], [255, 255]]))) == [[1, 1], [1, 1]]
+    assert ids(encoded(grey([[0, 0], [0, 0]]))) == [[0, 0], [0, 0]]
+    assert ids(encoded(grey([[0, 255], [255, 0]]).convert("1"))) == [[0, 1], [1, 0]]
+    assert ids(encoded(grey([[0, 255], [255, 0]]).convert("RGB"))) == [[0, 1], [1, 0]]
+
+
+def test_noisy_jpeg_masks():
+    half = np.zeros((16, 16), dtype=np.uint8)
+    half[:, 8:] = 255
+    noisy = encoded(Image.fromarray(half), "JPEG", quality=30)
+    found, size = mask(noisy, "m.jpg", Frame(16, classes=2))
+    assert (found.tolist(), size) == ((half // 255).tolist(), (16, 16))
+    empty = encoded(Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 6), "JPEG")
+    assert ids(empty, "m.jpg") == [[0, 0], [0, 0]]  # noise around black is not a lesion
+
+
+def test_class_maps_keep_their_ids():
+    frame = Frame(2, classes=3)
+    assert ids(encoded(grey([[0, 1], [2, 0]])), frame=frame) == [[0, 1], [2, 0]]
+    palette = grey([[0, 1], [2, 0]])
+    palette.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0])
+    assert ids(encoded(palette), frame=frame) == [[0, 1], [2, 0]]
+    assert ids(encoded(grey([[0, 1], [2, 0]]).convert("LA")), frame=frame) == [[0, 1], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "classes", "words"),
+    [
+        (encoded(grey([[0, 1], [2, 3]])), "m.png", 3, "0, 1, 2, 3, but there are 3 classes"),
+        (encoded(grey([[0, 1], [2, 3]])), "m.png", 2, "name the classes"),
+        (encoded(Image.new("RGB", (2, 2), (1, 2, 0))), "m.png", 3, "colour mask"),
+        (encoded(grey([[0, 1], [2, 0]]), "JPEG"), "m.jpg", 3, "save the mask as PNG"),
+        (b"", "m.png", 2, "is empty"),
+    ],
+)
+def test_masks_that_cannot_be_understood(data, path, classes, words):
+    with pytest.raises(DataError, match=words):
+        mask(data, path, Frame(2, classes=classes))
+
+
+def test_masks_are_cropped_like_their_images():
+    wide = encoded(grey([[255, 255, 0, 255, 0, 0]] * 2))
+    assert mask(wide, "m.png", Frame(2, fit="crop", classes=2))[0].tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("wrong", [{"size": 0}, {"size": 2, "channels": 2}, {"size": 2, "fit": "pad"}])
+def test_frames_that_cannot_be(wrong):
+    with pytest.raises(ConfigError):
+        Frame(**wrong)
