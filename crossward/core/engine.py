@@ -150,7 +150,8 @@ class Cohort:
             store.close()
 
     def _job(self, site: int, step: str, turn: int) -> Job:
-        seed = derive(self._sites.seed, step, self._round, turn, site)
+        purpose = "predict" if step == "deploy" else step  # deploy what was evaluated, to the bit
+        seed = derive(self._sites.seed, purpose, self._round, turn, site)
         return Job(site, step, self._round, seed, self._keep)
 
     def _account(self, step: str, payload: Payload, up: Counter[str], replied: int) -> None:

@@ -1,4 +1,4 @@
-"""Plugin: a local addition that any method can carry. Every method fits through Site.fit, so neither knows the other."""
+"""Plugin: a local addition that any method can carry. Methods fit through Site.fit, so neither knows the other."""
 
 from __future__ import annotations
 

@@ -57,7 +57,10 @@ class Samples:
         scale = [1 / (255 * s) for s in self.std]
         shift = [-m / s for m, s in zip(self.mean, self.std, strict=True)]
         shape = (1, -1, 1, 1)
-        return (torch.tensor(scale, device=self.device).view(shape), torch.tensor(shift, device=self.device).view(shape))
+        return (
+            torch.tensor(scale, device=self.device).view(shape),
+            torch.tensor(shift, device=self.device).view(shape),
+        )
 
 
 def _chunks(order: Tensor, size: int) -> list[Tensor]:

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from pathlib import Path
 
 from crossward.core.tree import Tree, decode, encode, sizes
@@ -70,10 +70,10 @@ class TreeStore(MutableMapping[int, Tree]):
         if missing := [name for name in files.values() if not (self._place() / name).is_file()]:
             raise StorageError("client memory is missing from the run directory", details=missing)
 
-    def discard_unnamed(self) -> None:
+    def discard_unnamed(self, also_named: Collection[str] = ()) -> None:
         """Delete files that no present tree lives in; only after the checkpoint that named them is gone."""
         if self._folder is not None and self._folder.is_dir():
-            named = set(self._files.values())
+            named = {*self._files.values(), *also_named}
             for file in self._folder.iterdir():
                 if file.name not in named:
                     file.unlink()

@@ -42,8 +42,6 @@ class Training:
         """Fused kernels: on a CPU they make Adam several times faster."""
         chosen = list(parameters)
         if self.optimizer == "sgd":
-            return torch.optim.SGD(
-                chosen, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
-            )
+            return torch.optim.SGD(chosen, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(chosen, lr=lr, weight_decay=self.weight_decay, fused=True)

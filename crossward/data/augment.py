@@ -20,12 +20,12 @@ from crossward.errors import ConfigError
 
 
 def hflip(x: Tensor, y: Tensor, rng: Generator) -> Batch:
-    """Left to right, every other image."""
+    """Left to right, one image in two."""
     return _flip(x, y, rng, -1)
 
 
 def vflip(x: Tensor, y: Tensor, rng: Generator) -> Batch:
-    """Top to bottom, every other image."""
+    """Top to bottom, one image in two."""
     return _flip(x, y, rng, -2)
 
 
@@ -34,8 +34,8 @@ def rot90(x: Tensor, y: Tensor, rng: Generator) -> Batch:
     turns = torch.randint(4, (len(x),), generator=rng)
     if x.shape[-1] != x.shape[-2]:
         turns = turns // 2 * 2
-    moved, masks = x.clone(), y.clone()
-    for k in (1, 2, 3):
+    moved, masks = x.clone(), y.clone() if y.dim() == 3 else y
+    for k in {*turns.tolist()} - {0}:
         rows = torch.nonzero(turns == k).flatten().to(x.device)
         moved[rows] = torch.rot90(x[rows], k, (-2, -1))
         if y.dim() == 3:

@@ -32,6 +32,7 @@ FORMATS = {  # in the order they are tried; nothing else is opened (some of Pill
 SUFFIXES = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
 LOSSY = ("JPEG", "WEBP", "JPEG2000")
 PAGED = ("TIFF", "GIF", "WEBP")
+ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG2000": b"\xff\xd9"}  # the marks whose absence Pillow forgives
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ def _opened(data: bytes, path: str) -> Iterator[Image]:
                 )
             if _format(picture) in PAGED and getattr(picture, "n_frames", 1) > 1:
                 raise DataError(f"holds {getattr(picture, 'n_frames', 1)} pages: export one image per file")
+            if ENDS.get(_format(picture), b"") not in data:
+                raise DataError("is cut short: its end is missing")
             yield picture
     except (DataError, MemoryError):
         raise

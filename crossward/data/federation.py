@@ -88,13 +88,12 @@ def federate(
 ) -> Federation:
     """Share a collection out among sites, and audit the outcome.
 
-    Validation and test rows that the collection names stay what they are: the server's, or their site's under "site".
-    All others are dealt to the sites and split there by `local_split`, or by `split` if the collection names none.
-    With `group_aware`, groups are dealt and split whole; `min_size` then counts groups.
+    Val and test rows that the collection names stay so: the server's, or their site's if `partition` is "site". The others
+    are dealt to the sites and split there by `local_split`; without it, by `split` if the collection names none, else not
+    at all. With `group_aware`, groups are dealt and split whole, and `min_size` counts groups.
     """
-    names = {*(collection.sites or ())} - {""}
+    names, named = {*(collection.sites or ())} - {""}, {*(collection.splits or ())} & {*PARTS[1:]}
     kind, count = partitions.resolve(partition, sites, names, collection.groups is not None)
-    named = bool({*PARTS[1:]} & {*(collection.splits or ())})
     local = local_split or ((1.0, 0.0, 0.0) if named else split)
     if not 0 <= seed < 2**31:
         raise ConfigError(f"seed = {seed}: a seed lies between 0 and 2147483647")
@@ -110,8 +109,7 @@ def federate(
         "group_aware": group_aware,
         "limit": limit,
     }
-    federation = _made(collection, recipe)
-    audit(federation)
+    audit(federation := _made(collection, recipe))
     return federation
 
 
@@ -255,7 +253,8 @@ def save(federation: Federation, file: Path) -> None:
         draft.write_text(json.dumps(manifest(federation), indent=1, ensure_ascii=False), encoding="utf-8")
         draft.replace(file)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        if draft.exists():
+            draft.unlink()
         raise StorageError(f"{file} cannot be written: {error}", hint="check the folder and the space left") from error
 
 
@@ -275,7 +274,6 @@ def named(collection: Collection, name: str, folder: Path, **options: Any) -> Fe
     asked, file = federate(collection, **options), folder / f"{name}.json"
     if not file.exists():
         save(asked, file)
-        return asked
     stored = load(collection, file)
     if changed := _differences(stored.recipe, asked.recipe):
         raise DataError(f'partition "{name}" was made otherwise, see {file}', details=changed, hint=AFRESH)

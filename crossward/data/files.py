@@ -146,7 +146,8 @@ class Quarantined:
     reason: str
 
     def __str__(self) -> str:
-        return f"{'' if self.row is None else f'row {self.row}: '}{self.where}: {self.reason}"
+        row = "" if self.row is None else f"row {self.row}"
+        return ": ".join(part for part in (row, self.where, self.reason) if part)
 
 
 def checked_policy(bad_files: str) -> str:

@@ -6,6 +6,7 @@ import difflib
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ def medmnist(name: str, *, root: Path, size: int) -> Collection:
     files = [root / f"{name}_{size}.npz", root / f"{name}.npz"]
     for file in files:
         if file.is_file():
-            return read(file, size=size, classes=MEDMNIST[name])
+            return replace(read(file, size=size, classes=MEDMNIST[name]), name=name)
     raise DataError(
         f"The arrays of {name} are not in {root}.",
         hint=f"Download {name}.npz (28 pixels) or {name}_{size}.npz, where MedMNIST offers that size, "
@@ -103,11 +104,13 @@ def medmnist(name: str, *, root: Path, size: int) -> Collection:
 def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
     if not file.is_file():
         raise DataError(f"There is no file {file}.", hint="Check the path.")
+    if not zipfile.is_zipfile(file):
+        raise DataError(
+            f"{file} is not a whole .npz archive.", hint="Save the six arrays with numpy.savez, or copy it again."
+        )
     wanted = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]
     try:
         with np.load(file, allow_pickle=False) as content:
-            if not isinstance(content, np.lib.npyio.NpzFile):
-                raise DataError(f"{file} holds one bare array.", hint="Save the six arrays with numpy.savez.")
             if missing := [name for name in wanted if name not in content.files]:
                 raise DataError(
                     f"{file} lacks arrays.", details=missing, hint=f"It has {', '.join(content.files) or 'none'}."

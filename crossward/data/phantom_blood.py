@@ -27,7 +27,7 @@ CLASSES = (
 )
 LOBES = 5  # most lobes of a nucleus
 import os
-CAST = float(os.environ.get('CAST','.08'))
+CAST = float(os.environ.get('CAST','.02'))
 PLATELET = 7
 FAR = 9.0  # out of sight, in any unit
 RED = 16  # most red cells in sight: a jittered 4 x 4 grid
@@ -98,8 +98,8 @@ def style(rng: np.random.Generator, difficulty: float) -> Style:
         stain=(mixing @ (np.array(ABSORBS) * tint)).astype(np.float32),
         light=rng.uniform([0.86, 0.80, 0.78], [0.99, 0.95, 0.97]).astype(np.float32),
         tilt=(slope * np.array([np.cos(angle), np.sin(angle)])).astype(np.float32),
-        blur=float(rng.uniform(0.004, 0.022) * far),
-        noise=float(rng.uniform(0.010, 0.035) * difficulty),
+        blur=float(rng.uniform(0.004, 0.018) * far),
+        noise=float(rng.uniform(0.008, 0.025) * difficulty),
         zoom=float(np.exp(rng.normal(0, 0.06 * far))),
     )
 
@@ -132,7 +132,7 @@ def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, d
         return np.clip(middle + half * far * rng.uniform(-1, 1, n), 0.0, None)
 
     radius = within("radius") * zoom
-    centre = np.clip(rng.uniform(-0.4, 0.4, (n, 2)) * far, -0.6, 0.6)
+    centre = np.clip(rng.uniform(-0.45, 0.45, (n, 2)) * far, -0.6, 0.6)
     angle, stretch = rng.uniform(0, 2 * np.pi, n), np.exp(rng.normal(0, 0.09 * far, n))
     turn = np.stack([np.cos(angle), np.sin(angle), -np.sin(angle), np.cos(angle)], 1).reshape(n, 2, 2)
     axes = np.stack([stretch, 1 / stretch], 1)[:, :, None] / radius[:, None, None]
@@ -187,9 +187,10 @@ def _stains(labels: Ints, patients: Ints, rng: np.random.Generator, far: float) 
     """What glass, red cells, cytoplasm, nucleus and granules take up: (n, 5, 3)."""
     n = len(labels)
     own = np.array([[r.cytoplasm, r.chromatin, r.granules] for r in RECIPES])[labels]
-    fixed = np.broadcast_to(np.array([[0.02, 0.03, 0.01], [0.05, 0.34, 0.20]]), (n, 2, 3))
-    slides = np.exp(rng.normal(0, 0.12 * far, (int(patients.max(initial=0)) + 1, 1, 3)))
-    jitter = np.exp(rng.normal(0, 0.10 * far, (n, 5, 3)) + rng.normal(0, 0.10 * far, (n, 5, 1)))
+    fixed = np.broadcast_to(np.array([[0.02, 0.03, 0.01], [0.05, 0.34, 0.20]]), (n, 2, 3)) * np.ones((n, 1, 1))
+    fixed[:, 1] *= np.exp(rng.normal(0, [0.3, 0.25, 0.6], (n, 3)))
+    slides = np.exp(rng.normal(0, 0.09 * far, (int(patients.max(initial=0)) + 1, 1, 3)))
+    jitter = np.exp(rng.normal(0, 0.07 * far, (n, 5, 3)) + rng.normal(0, 0.08 * far, (n, 5, 1)))
     return np.concatenate([fixed, own], 1) * slides[patients] * jitter
 
 

@@ -58,23 +58,49 @@ class Worker:
         self.process.wait()
 
 
+class Crew:
+    """Worker processes that engines may use one after another: starting one costs an import of torch."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.workers = [Worker(number) for number in range(workers)]
+
+    def replace(self, worker: Worker) -> Worker:
+        worker.stop()
+        self.workers[worker.number] = Worker(worker.number)
+        return self.workers[worker.number]
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+
+
 class PoolEngine:
     """Work is handed out largest first. A worker that dies is replaced and its client tried once more."""
 
-    def __init__(self, sites: Sites, *, workers: int = 2, threads: int = 1, memory: TreeStore | None = None) -> None:
+    def __init__(
+        self,
+        sites: Sites,
+        *,
+        workers: int = 2,
+        threads: int = 1,
+        memory: TreeStore | None = None,
+        crew: Crew | None = None,
+    ) -> None:
         torch.set_num_threads(threads)
         self.sites, self.threads = sites, threads
         self.memory = TreeStore() if memory is None else memory
+        self.crew, self._lent = crew or Crew(workers), crew is not None
         self._opening = pickle.dumps(sites)
         self._sent = 0  # payloads, numbered so that a worker is sent each once
-        self.workers = [self._started(number) for number in range(workers)]
+        for worker in list(self.crew.workers):  # one that an engine before us left in the middle of a job starts anew
+            self._open_sites(worker if worker.job is None else self.crew.replace(worker))
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
         waiting = deque(sorted(jobs, key=lambda job: -self.sites.work(job.site, job.step)))
         shared = self._encoded({} if callable(payload) else payload)
         deaths: Counter[int] = Counter()
         while waiting or self._busy():
-            for worker in [w for w in self.workers if w.job is None][: len(waiting)]:
+            for worker in [w for w in self.crew.workers if w.job is None][: len(waiting)]:
                 next_job = waiting.popleft()
                 down = self._encoded(payload(next_job.site)) if callable(payload) else shared
                 worker.take(next_job, down, encode(self.memory.get(next_job.site, {})))
@@ -84,7 +110,7 @@ class PoolEngine:
                 try:
                     outcome = self._collected(worker, job)
                 except (EOFError, OSError):
-                    self.workers[worker.number] = self._replaced(worker)
+                    self._open_sites(self.crew.replace(worker))
                     deaths[job.site] += 1
                     if deaths[job.site] == 1:
                         waiting.appendleft(job)
@@ -93,12 +119,12 @@ class PoolEngine:
                 yield outcome
 
     def close(self) -> None:
-        for worker in self.workers:
-            worker.stop()
+        if not self._lent:
+            self.crew.stop()
         self.memory.close()
 
     def _busy(self) -> dict[Connection, Worker]:
-        return {worker.connection: worker for worker in self.workers if worker.job is not None}
+        return {worker.connection: worker for worker in self.crew.workers if worker.job is not None}
 
     def _ready(self) -> list[Worker]:
         busy = self._busy()
@@ -119,11 +145,7 @@ class PoolEngine:
             self.memory[job.site] = memory
         return Outcome(job, reply, told["failure"], tuple(told["losses"]))
 
-    def _started(self, number: int) -> Worker:
-        worker = Worker(number)
-        worker.send({"do": "open", "threads": self.threads}, self._opening)
-        return worker
-
-    def _replaced(self, worker: Worker) -> Worker:
-        worker.stop()
-        return self._started(worker.number)
+    def _open_sites(self, worker: Worker) -> None:
+        worker.payload = ""
+        with suppress(OSError):
+            worker.send({"do": "open", "threads": self.threads}, self._opening)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,13 +59,22 @@ class Hospitals:
     augment: Augment | None = None
     devices: tuple[str, ...] = ("cpu",)
     _network: nn.Module | None = field(default=None, init=False, repr=False)
+    _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.method.pooled:
             self.federation = self.federation.pooled()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_network": None}
+        return self.__dict__ | {"_network": None, "_folder": None}
+
+    def share_images(self) -> None:
+        """Put images that live in this process's memory where other processes can map them, too."""
+        collection = self.federation.collection
+        if collection.file is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="crossward-")  # goes when this object does
+            mapped = collection.mapped(Path(self._folder.name) / "images.raw")
+            self.federation = replace(self.federation, collection=mapped)
 
     @property
     def ids(self) -> list[int]:

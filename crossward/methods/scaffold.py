@@ -43,7 +43,8 @@ class Scaffold(Method):
         c_i = site.memory.get("c", c.zeros())
         x.into(site.model)  # line 7
         c_new = site.gradient() if self.option == "I" else None  # line 12 (i): g_i(x)
-        fit = site.fit(edit_gradients=lambda g, drift=c - c_i: g + drift.only(g))  # line 10
+        drift = c - c_i
+        fit = site.fit(edit_gradients=lambda g: g + drift.only(g))  # line 10
         y_i = Weights.of(site.model, self.returns)
         c_new = c_new or c_i - c + (x.only(c) - y_i.only(c)) / (fit.steps * fit.lr)  # line 12 (ii)
         site.memory["c"] = c_new  # line 14

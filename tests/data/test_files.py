@@ -44,7 +44,9 @@ def test_both_list_and_read_alike(tmp_path, kind):
                 ask("a/../../x")
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "C:\\scans\\1.png", "c:1.png", "\\\\server\\x", "../1.png", "a/../b", "", ".", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "C:\\scans\\1.png", "c:1.png", "\\\\server\\x", "../1.png", "a/../b", "", ".", "a\0b"]
+)
 def test_names_that_lead_elsewhere_are_refused(name):
     with pytest.raises(DataError):
         safe(name)
@@ -91,7 +93,10 @@ def test_damage_inside_an_archive_is_found(tmp_path):
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr("crossward.data.files.LARGEST", 10)
-    with opened(packed(tmp_path / "x.zip", {"a.png": b"0" * 11})) as files, pytest.raises(DataError, match="more than any"):
+    with (
+        opened(packed(tmp_path / "x.zip", {"a.png": b"0" * 11})) as files,
+        pytest.raises(DataError, match="more than any"),
+    ):
         files.read("a.png")
 
 

@@ -1,0 +1,221 @@
+"""From a configuration to hospitals and an engine; whatever can be known to be wrong is refused here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from crossward import nets
+from crossward.core.engine import Engine
+from crossward.core.method import Method, Need
+from crossward.core.run import Plan
+from crossward.core.store import TreeStore
+from crossward.core.task import Task
+from crossward.data.augment import augmentation
+from crossward.data.collection import Collection
+from crossward.data.federation import Federation, federate, from_manifest, load, named, warnings
+from crossward.errors import ConfigError
+from crossward.experiment import config as settings
+from crossward.experiment.config import Config
+from crossward.experiment.hospitals import Hospitals, NetPlan
+from crossward.experiment.load import method_of, plugins_of
+from crossward.names import nearest
+from crossward.tasks import task as make_task
+
+NORMALISATIONS = {
+    "half": ((0.5,), (0.25,)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+DEFAULT_NETS = {"classification": "cnn", "segmentation": "unet"}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    config: Config
+    hospitals: Hospitals
+    plan: Plan
+    warnings: list[str]
+    quarantined: list[str]  # files left out because they could not be read
+
+    @property
+    def federation(self) -> Federation:
+        return self.hospitals.federation
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("CROSSWARD_CACHE", "~/.cache/crossward")).expanduser()
+
+
+def data_root() -> Path | None:
+    found = os.environ.get("CROSSWARD_DATA")
+    return Path(found) if found else None
+
+
+def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experiment:
+    """Everything before round 1; `manifest` is the partition of a run that is resumed."""
+    method, plugins = method_of(config), plugins_of(config)
+    collection, quarantined = collect(config)
+    federation = from_manifest(collection, manifest) if manifest else partitioned(config, collection)
+    task = make_task(federation.task, federation.classes, **config.task)
+    for thing in (method, *plugins):
+        if task.name not in thing.tasks:
+            raise ConfigError(f"{type(thing).__name__} does not serve {task.name}", hint=f"It serves: {thing.tasks}.")
+    _check_needs(method, federation)
+    _check_metric(config, task)
+    mean, std = _normalisation(config, collection.channels)
+    hospitals = Hospitals(
+        federation,
+        method,
+        task,
+        net_plan(config, collection),
+        config.train,
+        plugins,
+        config.run.seed,
+        mean,
+        std,
+        augmentation(config.data.augment),
+        devices(config.engine.device),
+    )
+    hospitals.server(0).new_net()  # a net that cannot be built for these images says so now
+    notes = [*warnings(federation), *_cautions(config, hospitals)]
+    return Experiment(config, hospitals, plan(config), notes, quarantined)
+
+
+def collect(config: Config) -> tuple[Collection, list[str]]:
+    """The configured images, and what was left out of them."""
+    match config.data:
+        case settings.Phantom() as data:
+            from crossward.data import phantom
+
+            shared = {
+                k: getattr(data, k) for k in ("sites", "train", "val", "test", "global_test", "seed", "difficulty")
+            }
+            if data.kind == "polyp":
+                return phantom.polyp(size=data.size or 64, **shared), []
+            return phantom.blood(size=data.size or 28, skew=data.skew, **shared), []
+        case settings.Folder() as data:
+            from crossward.data import folder
+
+            made, bad = folder.read(data.path, **_file_options(data), group=data.group)
+            return made, [str(b) for b in bad]
+        case settings.Table() as data:
+            from crossward.data import table
+
+            made, bad = table.read(data.path, **_file_options(data), root=data.root, classes=data.classes)
+            return made, [str(b) for b in bad]
+        case settings.Npz() as data:
+            from crossward.data import npz
+
+            return npz.read(data.path, size=data.size, channels=data.channels, classes=data.classes), []
+        case settings.MedMnist() as data:
+            from crossward.data import npz
+
+            root = data.root or data_root()
+            if root is None:
+                raise ConfigError(
+                    "data.root is not set", hint="Set it, or CROSSWARD_DATA, to the folder of the .npz files."
+                )
+            return npz.medmnist(data.name, root=root, size=data.size), []
+
+
+def partitioned(config: Config, collection: Collection) -> Federation:
+    asked = config.partition
+    if asked.file is not None:
+        return load(collection, asked.file)
+    options = asked.model_dump(exclude={"name", "file", "kind", "seed"})
+    options |= {"partition": asked.kind, "seed": config.run.seed if asked.seed is None else asked.seed}
+    if asked.name is not None:
+        return named(collection, asked.name, cache_folder() / "partitions", **options)
+    return federate(collection, **options)
+
+
+def net_plan(config: Config, collection: Collection) -> NetPlan:
+    name = DEFAULT_NETS[collection.task] if config.net.name == "auto" else config.net.name
+    if nets.NETS[name].task != collection.task:
+        fitting = [n for n, entry in nets.NETS.items() if entry.task == collection.task]
+        raise ConfigError(f"the net {name!r} does not serve {collection.task}", hint=f"These do: {', '.join(fitting)}.")
+    return NetPlan(name, collection.channels, len(collection.classes), collection.size[0], config.net.options)
+
+
+def plan(config: Config) -> Plan:
+    return Plan(
+        config.run.rounds,
+        config.run.seed,
+        config.run.participation,
+        config.run.min_clients,
+        config.evaluate.every,
+        config.evaluate.select,
+        config.evaluate.view,
+    )
+
+
+def devices(asked: str) -> tuple[str, ...]:
+    """The devices that sites are spread over."""
+    if asked == "auto":
+        if torch.cuda.is_available():
+            return tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
+        return ("mps",) if torch.backends.mps.is_available() else ("cpu",)
+    kind = asked.split(":")[0]
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not present.get(kind, False):
+        here = [name for name, there in present.items() if there]
+        raise ConfigError(f"engine.device = {asked!r} is not on this machine", hint=f"Here: auto, {', '.join(here)}.")
+    return (asked,)
+
+
+def engine_for(experiment: Experiment, memory: TreeStore | None = None) -> Engine:
+    asked = experiment.config.engine
+    if asked.name == "local":
+        from crossward.engines.local import LocalEngine
+
+        return LocalEngine(experiment.hospitals, threads=asked.threads, strict=asked.strict, memory=memory)
+    from crossward.engines.pool import PoolEngine
+
+    if asked.strict:
+        raise ConfigError('engine.strict is for engine.name = "local": the pool always goes through the codec')
+    hospitals = experiment.hospitals
+    hospitals.share_images()
+    return PoolEngine(hospitals, workers=asked.workers, threads=asked.threads, memory=memory)
+
+
+def _file_options(data: settings.Files) -> dict[str, Any]:
+    shared = {k: getattr(data, k) for k in ("size", "channels", "fit", "bad_files")}
+    return shared | {"cache": cache_folder() / "images"}
+
+
+def _check_needs(method: Method, federation: Federation) -> None:
+    if Need.PUBLIC_SET in method.needs and not len(federation.public):
+        raise ConfigError(f"{type(method).__name__} needs {Need.PUBLIC_SET.value}")
+
+
+def _check_metric(config: Config, task: Task) -> None:
+    if (asked := config.evaluate.select) is None:
+        return
+    shape = (1, len(task.classes)) if task.name == "classification" else (1, len(task.classes), 4, 4)
+    guess = task.prediction(torch.zeros(shape))
+    told = task.metrics(guess, torch.zeros(shape[:1] + shape[2:], dtype=torch.int64))
+    known = [name for name, value in told.items() if not isinstance(value, list | int)]
+    if asked not in known:
+        raise ConfigError(f"evaluate.select: there is no metric {asked!r}", hint=nearest(asked, known))
+
+
+def _normalisation(config: Config, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    asked = config.data.normalise
+    mean, std = NORMALISATIONS[asked] if isinstance(asked, str) else asked
+    mean, std = (v * channels if len(v) == 1 else v for v in (mean, std))
+    if len(mean) != channels or len(std) != channels or min(std) <= 0:
+        raise ConfigError(f"data.normalise = {asked!r} does not fit images of {channels} channel(s)")
+    return mean, std
+
+
+def _cautions(config: Config, hospitals: Hospitals) -> list[str]:
+    found = []
+    if config.engine.name == "pool" and config.engine.workers * config.engine.threads > (os.cpu_count() or 1):
+        found.append(f"{config.engine.workers} workers of {config.engine.threads} threads on {os.cpu_count()} cores")
+    if not any(len(s.val) for s in (*hospitals.federation.sites, hospitals.federation.server)):
+        found.append("there is no validation set: the last round counts as the best")
+    return found

@@ -1,0 +1,167 @@
+"""The configuration of a run. The options of a method, a plugin or training are the fields of its dataclass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Interval, Len
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from crossward.core.training import Training
+
+Fraction = Annotated[float, Interval(ge=0, le=1)]
+Fractions = tuple[Fraction, Fraction, Fraction]
+Count = Annotated[int, Ge(1)]
+Colour = Annotated[tuple[float, ...], Len(1, 3)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Run(Section):
+    name: str | None = None  # of its folder; None: made from the method, the data and the seed
+    out: Path = Path("runs")  # the folder of run directories
+    seed: Annotated[int, Interval(ge=0, lt=2**31)] = 0
+    rounds: Count = 20
+    participation: Annotated[float, Interval(gt=0, le=1)] = 1.0  # share of the sites asked in a round
+    min_clients: Count = 1  # fewer left in a round end the run
+
+
+class Images(Section):
+    """What all sources have in common."""
+
+    normalise: Literal["half", "imagenet"] | tuple[Colour, Colour] = "half"  # or [[means], [deviations]] of [0, 1]
+    augment: tuple[str, ...] = ()  # "hflip", "crop:4", "rotate:10" ...
+
+
+class Phantom(Images):
+    source: Literal["phantom"] = "phantom"
+    kind: Literal["blood", "polyp"] = "blood"
+    sites: Count = 6
+    train: Count = 300  # images a site has on average
+    val: Annotated[int, Ge(0)] = 60
+    test: Annotated[int, Ge(0)] = 60
+    global_test: Annotated[int, Ge(0)] = 400
+    size: Count | None = None  # pixels; None: 28 for blood, 64 for polyp
+    skew: Annotated[float, Gt(0)] = 0.5  # Dirichlet parameter of the sites' class mix (blood)
+    difficulty: Annotated[float, Gt(0)] = 1.0
+    seed: Annotated[int, Ge(0)] = 0
+
+
+class Files(Images):
+    path: Path
+    size: Count = 64
+    channels: Literal[1, 3] = 3
+    fit: Literal["stretch", "crop"] = "stretch"
+    bad_files: Literal["refuse", "quarantine"] = "refuse"
+
+
+class Folder(Files):
+    source: Literal["folder"]
+    group: str | None = None  # regular expression on the path whose first group is the patient
+
+
+class Table(Files):
+    source: Literal["table"]
+    root: Path | None = None  # of the paths in the table; None: the table's own folder
+    classes: tuple[str, ...] | None = None
+
+
+class Npz(Images):
+    source: Literal["npz"]
+    path: Path
+    size: Count | None = None
+    channels: Literal[1, 3] | None = None
+    classes: tuple[str, ...] | None = None
+
+
+class MedMnist(Images):
+    source: Literal["medmnist"]
+    name: str
+    root: Path | None = None  # None: the folder in CROSSWARD_DATA
+    size: Count = 28
+
+
+Data = Annotated[Phantom | Folder | Table | Npz | MedMnist, Field(discriminator="source")]
+
+
+class Partition(Section):
+    name: str | None = None  # store it under this name and use it again
+    file: Path | None = None  # or take it from this manifest
+    kind: Literal["auto", "iid", "dirichlet", "dirichlet-balanced", "site", "group"] = "auto"
+    sites: Count | None = None
+    beta: Annotated[float, Gt(0)] = 0.5
+    min_size: Count | None = None
+    split: Fractions = (0.7, 0.1, 0.2)
+    local_split: Fractions | None = None
+    public: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    group_aware: bool = True
+    limit: Count | None = None  # training images in all
+    seed: Annotated[int, Interval(ge=0, lt=2**31)] | None = None  # None: run.seed
+
+
+class Named(Section):
+    """A name and the options that only the named thing knows; they are checked where it is made."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = "auto"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Engine(Section):
+    name: Literal["local", "pool"] = "local"
+    workers: Count = 2  # processes of the pool
+    threads: Count = 1  # of each fit; part of what a result depends on
+    device: str = "auto"  # "cpu", "cuda", "cuda:1", "mps"
+    strict: bool = False  # local only: everything through the codec, networks built anew
+    memory_mib: Count = 256  # client memory beyond this lives on disk
+
+
+class Evaluate(Section):
+    every: Annotated[int, Ge(0)] = 1  # rounds; the last is always evaluated; 0: never
+    select: str | None = None  # the metric that chooses the best round; None: macro F1 or Dice
+    view: Literal["local", "global"] = "local"  # of validation
+    keep_predictions: bool = True
+
+
+class Config(Section):
+    run: Run = Run()
+    data: Data = Phantom()
+    partition: Partition = Partition()
+    task: dict[str, Any] = {}
+    net: Named = Named()
+    method: Named = Named(name="fedavg")
+    plugin: dict[str, dict[str, Any]] = {}
+    train: Annotated[Training, Field(default_factory=Training)]
+    engine: Engine = Engine()
+    evaluate: Evaluate = Evaluate()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _phantom_by_default(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("data"), dict) and "source" not in data["data"]:
+            return data | {"data": {"source": "phantom"} | data["data"]}
+        return data
+
+    @property
+    def method_name(self) -> str:
+        return self.method.name.split("+")[0]
+
+    @property
+    def plugin_names(self) -> list[str]:
+        """`fedavg+prox+ft` carries prox and ft."""
+        return self.method.name.split("+")[1:]
+
+    def canonical(self) -> dict[str, Any]:
+        """Every setting as JSON."""
+        full: dict[str, Any] = self.model_dump(mode="json")
+        return full
+
+
+SOURCES = {"phantom": Phantom, "folder": Folder, "table": Table, "npz": Npz, "medmnist": MedMnist}

@@ -1,0 +1,198 @@
+"""Reading a configuration: TOML and --set, with every mistake named by key, line and nearest valid name."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from crossward import nets
+from crossward.core.method import Method
+from crossward.core.plugin import Plugin
+from crossward.core.training import Training
+from crossward.errors import ConfigError
+from crossward.experiment.config import SOURCES, Config
+from crossward.methods import METHODS, method_class
+from crossward.names import nearest
+from crossward.plugins import PLUGINS, plugin_class
+
+T = TypeVar("T")
+NOT_VALID = "the configuration is not valid:"
+Key = tuple[str, ...]
+HEADER = re.compile(r"^\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$")
+ASSIGNMENT = re.compile(r"^\s*([A-Za-z0-9_\-.\"]+)\s*=")
+
+
+def read(file: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in a TOML file, with `a.b=c` overrides."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration {file}: {error}") from None
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    return checked(_with(data, overrides), {**_lines(text, file), **_flags(overrides)})
+
+
+def checked(data: Mapping[str, Any], where: Mapping[Key, str] | None = None) -> Config:
+    """A configuration from a mapping; all mistakes are told at once."""
+    places = where or {}
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        told = [_told(e, data, places) for e in error.errors()]
+        raise ConfigError(NOT_VALID, details=told) from None
+    if wrong := _wrong_names(config, places):
+        raise ConfigError(NOT_VALID, details=wrong)
+    return config
+
+
+def method_of(config: Config) -> Method:
+    return _made(method_class(config.method_name), config.method.options)
+
+
+def plugins_of(config: Config) -> tuple[Plugin, ...]:
+    return tuple(_made(plugin_class(name), config.plugin.get(name, {})) for name in config.plugin_names)
+
+
+def _wrong_names(config: Config, where: Mapping[Key, str]) -> list[str]:
+    """Mistakes in what a method, a plugin or a net alone can judge."""
+    wrong = _wrong(
+        ("method",), config.method_name, METHODS, lambda: method_class(config.method_name), config.method.options, where
+    )
+    for name in dict.fromkeys([*config.plugin_names, *config.plugin]):
+        options = config.plugin.get(name, {})
+        wrong += _wrong(("plugin", name), name, PLUGINS, lambda name=name: plugin_class(name), options, where)
+        if name in PLUGINS and name not in config.plugin_names:
+            wrong.append(
+                f"plugin.{name}: the method does not carry it{_place(('plugin', name), where)}. "
+                f'Write method.name = "{config.method.name}+{name}".'
+            )
+    if config.net.name != "auto" and config.net.name not in nets.NETS:
+        place = _place(("net", "name"), where)
+        wrong.append(f"net.name: there is no net {config.net.name!r}{place}. {nearest(config.net.name, nets.NETS)}")
+    elif config.net.name != "auto":
+        _, known = nets.describe(config.net.name)
+        alien = [key for key in config.net.options if key not in known]
+        wrong += [f"net.{key}: no such option{_place(('net', key), where)}. {nearest(key, known)}" for key in alien]
+    return wrong
+
+
+def _wrong(
+    at: Key,
+    name: str,
+    table: Iterable[str],
+    kind: Callable[[], type[Any]],
+    options: Mapping[str, Any],
+    where: Mapping[Key, str],
+) -> list[str]:
+    if name not in table:
+        return [f"{at[0]}: there is no {at[0]} {name!r}{_place((*at, 'name'), where)}. {nearest(name, table)}"]
+    known = [f.name for f in fields(kind()) if f.init]
+    told = [
+        f"{'.'.join(at)}.{key}: no such option{_place((*at, key), where)}. {nearest(key, known)}"
+        for key in options
+        if key not in known
+    ]
+    try:
+        _made(kind(), {key: value for key, value in options.items() if key in known})
+    except ValidationError as error:
+        for e in error.errors():
+            key = (*at, *map(str, e["loc"]))
+            told.append(f"{'.'.join(key)}: {_message(e)}{_place(key, where)}")
+    return told
+
+
+def _made(kind: type[T], options: Mapping[str, Any]) -> T:
+    return TypeAdapter(kind).validate_python(dict(options))
+
+
+def differences(old: Any, new: Any, at: str = "") -> list[str]:
+    """Every setting that two configurations disagree on."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = dict.fromkeys([*old, *new])
+        return [d for k in keys for d in differences(old.get(k), new.get(k), f"{at}.{k}" if at else str(k))]
+    return [] if old == new else [f"{at}: {old!r} in the run, {new!r} now"]
+
+
+def _with(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {override!r} is not of the form a.b=c")
+        *parents, leaf = key.strip().split(".")
+        node = data
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"--set {override!r}: {parent!r} is a value, not a section")
+        node[leaf] = _value(text.strip())
+    return data
+
+
+def _value(text: str) -> Any:
+    """As TOML would read it; what TOML cannot read is a string, so that quotes may be left out."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _lines(text: str, file: Path) -> dict[Key, str]:
+    found: dict[Key, str] = {}
+    section: Key = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := HEADER.match(line):
+            section = _parts(header[1])
+            found.setdefault(section, f"{file}, line {number}")
+        elif assignment := ASSIGNMENT.match(line):
+            found.setdefault((*section, *_parts(assignment[1])), f"{file}, line {number}")
+    return found
+
+
+def _flags(overrides: Iterable[str]) -> dict[Key, str]:
+    return {_parts(o.partition("=")[0]): f"--set {o}" for o in overrides}
+
+
+def _parts(dotted: str) -> Key:
+    return tuple(part.strip().strip('"') for part in dotted.split("."))
+
+
+def _told(error: ErrorDetails, data: Mapping[str, Any], where: Mapping[Key, str]) -> str:
+    key = tuple(str(part) for part in error["loc"] if not (error["loc"][0] == "data" and part in SOURCES))
+    place = _place(key, where)
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{'.'.join(key)}: no such key{place}. {nearest(key[-1], _known(key[:-1], data))}"
+    return f"{'.'.join(key)}: {_message(error)}{place}"
+
+
+def _place(key: Key, where: Mapping[Key, str]) -> str:
+    """Where the key, or the nearest section around it, was written."""
+    places = [where[key[:n]] for n in range(len(key), 0, -1) if key[:n] in where]
+    return f" ({places[0]})" if places else ""
+
+
+def _message(error: ErrorDetails) -> str:
+    text = error["msg"][0].lower() + error["msg"][1:]
+    return text if error["type"] == "missing" else f"{text}, not {error['input']!r}"
+
+
+def _known(section: Key, data: Mapping[str, Any]) -> list[str]:
+    if not section:
+        return list(Config.model_fields)
+    if section == ("data",):
+        return list(SOURCES[data["data"].get("source", "phantom")].model_fields)
+    if section == ("train",):
+        return [f.name for f in fields(Training)]
+    kind = Config.model_fields[section[0]].annotation
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return list(kind.model_fields)
+    return [f.name for f in fields(kind)] if is_dataclass(kind) else []

@@ -1,0 +1,136 @@
+"""Recorder: writes a run into its directory as it goes, so that a kill at any moment loses at most the round that runs.
+
+Order within a round: predictions, metrics and traffic lines, then the checkpoint in one atomic replacement. Whatever
+stands after the last checkpoint is dropped on resuming and computed again, to the same bits.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from crossward.core.engine import SERVER, Cohort, Engine
+from crossward.core.evaluation import Judged
+from crossward.core.run import Observer, Plan, Progress, RoundRecord
+from crossward.core.store import TreeStore
+from crossward.core.tree import Tree
+from crossward.experiment.rundir import RunDir
+
+CHECKPOINT = "checkpoint/last.safetensors"
+BEST = "checkpoint/best.safetensors"
+
+
+class Recorder(Observer):
+    def __init__(self, rundir: RunDir, memory: TreeStore, keep_predictions: bool = True) -> None:
+        self.rundir, self.memory, self.keep_predictions = rundir, memory, keep_predictions
+        self._best_files: set[str] = set()
+
+    def on_start(self, sites: Judged, plan: Plan, progress: Progress) -> None:
+        self.rundir.forget_after(progress.done)
+        if progress.done == 0:
+            self._keep_targets(sites)
+        elif progress.best_round:
+            self._best_files = set(self.rundir.tree(BEST)["memory"].values())
+
+    def on_round(self, record: RoundRecord) -> None:
+        with uninterrupted():
+            evaluation = record.evaluation
+            if evaluation and self.keep_predictions:
+                self.rundir.keep_predictions(f"round-{record.round:04d}", evaluation.predictions)
+            self.rundir.append("metrics.jsonl", [metrics_line(record)])
+            self.rundir.append("traffic.jsonl", [asdict(t) | {"round": t.round + 1} for t in record.traffic])
+            self._checkpoint(record)
+
+    def _checkpoint(self, record: RoundRecord) -> None:
+        progress = record.progress
+        files = self.memory.commit()
+        if record.is_best:
+            self.rundir.keep(BEST, {"round": record.round, "state": progress.state, "memory": files})
+        best = {} if progress.best_value is None else {"best_value": progress.best_value}
+        self.rundir.keep(
+            CHECKPOINT,
+            {
+                "done": progress.done,
+                "best_round": progress.best_round,
+                **best,
+                "state": progress.state,
+                "memory": files,
+            },
+        )
+        if record.is_best:
+            self._best_files = set(files.values())
+        self.memory.discard_unnamed(self._best_files)
+
+    def _keep_targets(self, sites: Judged) -> None:
+        truth: Tree = {}
+        for i in [*sites.ids, SERVER]:
+            parts = {part: sites.targets(i, part) for part in ("val", "test")}
+            kept = {part: t if t.ndim == 1 else t.byte() for part, t in parts.items() if len(t)}
+            if kept:
+                truth[sites.name(i)] = kept
+        self.rundir.keep_predictions("targets", truth)
+
+
+def metrics_line(record: RoundRecord) -> dict[str, Any]:
+    """One line of metrics.jsonl. All but `seconds` is the same in every repetition of a run."""
+    return {
+        "round": record.round,
+        "clients": record.cohort,
+        "failures": record.failures,
+        "loss": record.losses,
+        "metrics": record.evaluation.metrics if record.evaluation else None,
+        "best": record.is_best,
+        "bytes": traffic(record),
+        "seconds": round(record.seconds, 4),
+    }
+
+
+def traffic(record: RoundRecord) -> dict[str, int]:
+    totals: Counter[str] = Counter({"down": 0, "up": 0})
+    for row in record.traffic:
+        totals[row.direction] += row.bytes
+    return dict(totals)
+
+
+def checkpoint(rundir: RunDir, memory: TreeStore) -> Progress | None:
+    """Where an interrupted run stands; the clients' memory is taken up with it. None: before its first round."""
+    if not (rundir.folder / CHECKPOINT).exists():
+        return None
+    kept = rundir.tree(CHECKPOINT)
+    memory.restore(kept["memory"])
+    return Progress(kept["state"], kept["done"], kept["best_round"], kept.get("best_value"))
+
+
+def deploy(rundir: RunDir, sites: Judged, engine: Engine) -> None:
+    """Keep what each site would deploy, from the best round and from the last: one network, or one a site."""
+    for name, kept in (("last", rundir.tree(CHECKPOINT)), ("best", rundir.tree(BEST))):
+        engine.memory.restore(kept["memory"])
+        round = (kept["done"] if name == "last" else kept["round"]) - 1
+        ids = [i for i in sites.ids if sites.work(i, "deploy")] if sites.personal else [SERVER]
+        cohort = Cohort(sites, engine, round, ids, keep=False)
+        replies = cohort.ask("deploy", sites.method.broadcast(kept["state"]))
+        (rundir.folder / "weights" / name).mkdir(exist_ok=True)
+        for i, reply in replies.items():
+            rundir.keep(f"weights/{name}/{sites.name(i) if sites.personal else 'global'}.safetensors", reply)
+        cohort.close()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back Ctrl-C until the checkpoint is whole."""
+    held: list[int] = []
+    try:
+        before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    except ValueError:  # not in the main thread, where Ctrl-C does not arrive
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt

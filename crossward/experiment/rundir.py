@@ -1,0 +1,134 @@
+"""RunDir: the folder of one run, described in docs/run-directory.md. Reports and tools read this and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossward.core.store import cannot_write, write_whole
+from crossward.core.tree import Tree, decode, encode
+from crossward.errors import StorageError
+
+FORMAT = 1
+
+
+class RunDir:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path) -> RunDir:
+        """A new run directory; a folder that cannot be written, or holds a run, is refused now."""
+        if (folder / "run.json").exists():
+            raise StorageError(
+                f"{folder} already holds a run",
+                hint=f"Go on with it by `crossward resume {folder}`, or choose another run.name.",
+            )
+        try:
+            for sub in ("predictions", "weights", "checkpoint/memory"):
+                (folder / sub).mkdir(parents=True, exist_ok=True)
+            (folder / "metrics.jsonl").touch()
+            (folder / "traffic.jsonl").touch()
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+        return cls(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> RunDir:
+        """An existing run directory of a format that this version reads."""
+        self = cls(folder)
+        if not (folder / "run.json").is_file():
+            raise StorageError(f"{folder} is not a run directory: it has no run.json")
+        found = self.about.get("format")
+        if found != FORMAT:
+            raise StorageError(f"{folder} is of format {found}; this crossward reads format {FORMAT}")
+        return self
+
+    # single documents ------------------------------------------------------------------------------------------------
+    @property
+    def about(self) -> dict[str, Any]:
+        """run.json: format, versions, status, configuration."""
+        return self.read("run.json")
+
+    def read(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / name).read_text())
+            return found
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot read {self.folder / name}: {error}") from None
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        write_whole(self.folder / name, (json.dumps(document, indent=1) + "\n").encode())
+
+    def mark(self, status: str, **more: Any) -> None:
+        self.write("run.json", self.about | {"status": status} | more)
+
+    # one line a round ------------------------------------------------------------------------------------------------
+    def append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        file = self.folder / name
+        try:
+            with file.open("a") as out:
+                out.writelines(json.dumps(line) + "\n" for line in lines)
+                out.flush()
+                os.fsync(out.fileno())
+        except OSError as error:
+            raise cannot_write(file, error) from error
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Whole lines only: a last line that a crash cut short is not there."""
+        text = (self.folder / name).read_text()
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def forget_after(self, round: int) -> None:
+        """Drop what was written after the last checkpoint: those rounds run again."""
+        for name in ("metrics.jsonl", "traffic.jsonl"):
+            kept = [line for line in self.lines(name) if line["round"] <= round]
+            write_whole(self.folder / name, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        for file in (self.folder / "predictions").glob("round-*.safetensors"):
+            if int(file.stem.removeprefix("round-")) > round:
+                file.unlink()
+
+    # trees -----------------------------------------------------------------------------------------------------------
+    def keep(self, name: str, tree: Tree) -> None:
+        write_whole(self.folder / name, encode(tree))
+
+    def tree(self, name: str) -> Tree:
+        file = self.folder / name
+        try:
+            return decode(file.read_bytes())
+        except OSError as error:
+            raise StorageError(f"cannot read {file}: {error.strerror}") from None
+        except StorageError as error:
+            raise StorageError(f"{file}: {error.what}", hint=error.hint) from None
+
+    def keep_predictions(self, name: str, predictions: Mapping[str, Tree]) -> None:
+        packed = {site: {part: pack(t) for part, t in parts.items()} for site, parts in predictions.items()}
+        self.keep(f"predictions/{name}.safetensors", packed)
+
+    def predictions(self, name: str) -> dict[str, dict[str, Tensor]]:
+        """By site and set: a round ("round-0003") or the truth ("targets")."""
+        tree = self.tree(f"predictions/{name}.safetensors")
+        return {site: {part: unpack(t) for part, t in parts.items()} for site, parts in tree.items()}
+
+
+def pack(values: Tensor) -> Tensor | Tree:
+    """Binary masks at one bit a pixel; everything else as it is."""
+    if values.dtype != torch.uint8 or values.ndim < 3 or (values.numel() and int(values.max()) > 1):
+        return values
+    bits = torch.from_numpy(np.packbits(values.numpy().reshape(-1)))
+    return {"bits": bits, "shape": torch.tensor(values.shape)}
+
+
+def unpack(kept: Tensor | Tree) -> Tensor:
+    if isinstance(kept, Tensor):
+        return kept
+    shape = kept["shape"].tolist()
+    flat = np.unpackbits(kept["bits"].numpy(), count=int(np.prod(shape)))
+    return torch.from_numpy(flat).view(shape)

@@ -1,0 +1,176 @@
+"""Augmentation: masks follow their images, chance comes from the generator alone, and words are understood."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+
+from crossward.data.augment import augmentation, blur, crop, hflip, jitter, rot90, rotate, vflip
+from crossward.errors import ConfigError
+
+torch.set_num_threads(1)
+GEOMETRIC = ("hflip", "vflip", "rot90", "crop:2", "rotate:30")
+ALL = (*GEOMETRIC, "jitter:0.2", "blur:1.0")
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def batch(n: int = 16, size: tuple[int, int] = (6, 6), channels: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(n, channels, *size, generator=seeded(9))
+    return x, torch.randint(0, 3, (n, *size), generator=seeded(8))
+
+
+@pytest.mark.parametrize(("flip", "axis"), [(hflip, -1), (vflip, -2)])
+def test_flips_turn_some_images_over_and_leave_the_others(flip, axis):
+    x, y = batch(40)
+    moved, masks = flip(x, y, seeded())
+    turned = (torch.rand(40, generator=seeded()) < 0.5).tolist()
+    assert 5 < sum(turned) < 35
+    for i, flipped in enumerate(turned):
+        assert torch.equal(moved[i], x[i].flip(axis) if flipped else x[i])
+        assert torch.equal(masks[i], y[i].flip(axis) if flipped else y[i])
+
+
+def test_quarter_turns_are_all_drawn_and_half_turns_only_off_the_square():
+    x, y = batch(40)
+    moved, masks = rot90(x, y, seeded())
+    turns = [[k for k in range(4) if torch.equal(moved[i], x[i].rot90(k, (-2, -1)))] for i in range(40)]
+    assert {k for (k,) in turns} == {0, 1, 2, 3}
+    assert all(torch.equal(masks[i], y[i].rot90(k, (-2, -1))) for i, (k,) in enumerate(turns))
+    x, y = batch(20, (4, 6))
+    moved, _ = rot90(x, y, seeded())
+    assert all(any(torch.equal(moved[i], x[i].rot90(k, (-2, -1))) for k in (0, 2)) for i in range(20))
+
+
+def test_a_crop_is_a_window_of_the_reflected_image():
+    x, y = batch(8)
+    moved, masks = crop(x, y, seeded(), pad=2)
+    shift = torch.randint(-2, 3, (2, 8, 1), generator=seeded()) + 2
+    wide = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="reflect")
+    mask = torch.nn.functional.pad(y[:, None].float(), (2, 2, 2, 2), mode="reflect")[:, 0].long()
+    for i, (down, right) in enumerate(zip(shift[0, :, 0].tolist(), shift[1, :, 0].tolist())):
+        assert torch.equal(moved[i], wide[i, :, down : down + 6, right : right + 6])
+        assert torch.equal(masks[i], mask[i, down : down + 6, right : right + 6])
+
+
+def test_a_crop_wider_than_the_image_is_refused():
+    with pytest.raises(ConfigError, match="crop:6"):
+        crop(*batch(), seeded(), pad=6)
+
+
+@pytest.mark.parametrize("size", [(9, 9), (7, 11)])
+def test_rotation_keeps_the_centre_and_small_angles_change_little(size):
+    x, y = batch(6, size)
+    moved, masks = rotate(x, y, seeded(), 40.0)
+    middle = (size[0] // 2, size[1] // 2)
+    assert torch.allclose(moved[:, :, middle[0], middle[1]], x[:, :, middle[0], middle[1]], atol=1e-5)
+    assert torch.equal(masks[:, middle[0], middle[1]], y[:, middle[0], middle[1]])
+    assert not torch.allclose(moved, x, atol=0.1)
+    still, same = rotate(x, y, seeded(), 1e-4)
+    assert torch.allclose(still, x, atol=1e-3)
+    assert torch.equal(same, y)
+
+
+def test_rotation_is_rigid_in_pixels_also_off_the_square():
+    x = torch.zeros(32, 1, 31, 41)
+    x[:, :, 14:17, 28:31] = 1.0  # a spot 9 pixels right of the centre
+    moved, _ = rotate(x, torch.zeros(32, dtype=torch.int64), seeded(), 90.0)
+    down, right = torch.meshgrid(torch.arange(31.0) - 15, torch.arange(41.0) - 20, indexing="ij")
+    mass = moved[:, 0].sum((1, 2))
+    distance = torch.hypot((moved[:, 0] * down).sum((1, 2)) / mass, (moved[:, 0] * right).sum((1, 2)) / mass)
+    assert torch.allclose(distance, torch.full((32,), 9.0), atol=0.1)
+
+
+def test_masks_move_with_their_images():
+    y = torch.randint(0, 2, (24, 16, 16), generator=seeded(3))
+    y = torch.nn.functional.interpolate(y[:, None, ::4, ::4].float(), scale_factor=4)[:, 0].long()  # blocks of 4 x 4
+    x = y[:, None].float()
+    for name in GEOMETRIC:
+        moved, masks = augmentation([name])(x, y, seeded(5))
+        assert masks.dtype == y.dtype
+        assert not torch.equal(masks, y)
+        assert ((moved[:, 0] > 0.5).long() == masks).float().mean() > 0.97
+
+
+def test_jitter_by_hand_and_on_images_only():
+    x, y = batch(5)
+    moved, masks = jitter(x, y, seeded(), 0.3)
+    rng = seeded()
+    contrast, brightness = 0.7 + 0.6 * torch.rand(5, generator=rng), -0.3 + 0.6 * torch.rand(5, generator=rng)
+    for i in range(5):
+        assert torch.allclose(moved[i], (x[i] - x[i].mean()) * contrast[i] + x[i].mean() + brightness[i], atol=1e-6)
+    assert masks is y
+
+
+def test_blur_spreads_a_spot_by_a_normal_density_and_keeps_flat_images():
+    x = torch.zeros(1, 1, 15, 15)
+    x[0, 0, 7, 7] = 1.0
+    moved, _ = blur(x, torch.zeros(1, dtype=torch.int64), seeded(), 2.0)
+    sigma = 2.0 * torch.rand(1, generator=seeded())
+    density = torch.exp(-(torch.arange(-6.0, 7.0) ** 2) / (2 * sigma**2))
+    density /= density.sum()
+    assert torch.allclose(moved[0, 0, 1:14, 1:14], density[:, None] * density, atol=1e-6)
+    flat, _ = blur(torch.full((3, 2, 1, 5), 0.5), torch.zeros(3, dtype=torch.int64), seeded(), 4.0)
+    assert torch.allclose(flat, torch.full((3, 2, 1, 5), 0.5), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_each_operation_keeps_shapes_formats_labels_and_its_input(name):
+    operation = augmentation([name])
+    labels = torch.arange(16)
+    for channels in (1, 3):
+        plain, _ = batch(16, (8, 6), channels)
+        for x in (plain, plain.contiguous(memory_format=torch.channels_last)):
+            before = x.clone()
+            moved, y = operation(x, labels, seeded())
+            again, _ = operation(x, labels, seeded())
+            other, _ = operation(x, labels, seeded(1))
+            assert moved.shape == x.shape
+            assert moved.dtype == x.dtype
+            assert moved.is_contiguous(memory_format=torch.channels_last) == x.is_contiguous(
+                memory_format=torch.channels_last
+            )
+            assert torch.equal(y, labels)
+            assert torch.equal(x, before)
+            assert torch.equal(moved, again)
+            assert not torch.equal(moved, other)
+
+
+def test_operations_do_not_touch_the_global_generator():
+    before = torch.get_rng_state()
+    augmentation(ALL)(*batch(), seeded())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_augmentation_can_go_to_another_process_and_be_compared():
+    made = augmentation(["hflip", "crop", "rotate:15"])
+    assert made.steps == (("hflip", None), ("crop", 4), ("rotate", 15.0))
+    assert pickle.loads(pickle.dumps(made)) == made
+    first, second = made(*batch(), seeded()), pickle.loads(pickle.dumps(made))(*batch(), seeded())
+    assert torch.equal(first[0], second[0])
+    assert augmentation([]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hflop", 'did you mean "hflip"'),
+        ("rotation:10", 'did you mean "rotate"'),
+        ("crop:4.5", '"4.5" is not a whole number'),
+        ("rotate:ten", '"ten" is not a number'),
+        ("rotate:", '"" is not a number'),
+        ("jitter:nan", "above 0 and at most 1"),
+        ("blur:-1", "above 0 and at most 16"),
+        ("crop:0", "above 0"),
+        ("hflip:3", "takes no number"),
+    ],
+)
+def test_words_that_cannot_be_understood_are_refused(text, words):
+    with pytest.raises(ConfigError) as caught:
+        augmentation(["vflip", text])
+    assert words in str(caught.value)
+    assert len(caught.value.details) == 1

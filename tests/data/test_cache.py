@@ -1,0 +1,278 @@
+"""The cache finds what it has, rebuilds what is damaged, and survives being killed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import zipfile
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from crossward.data import cache as module
+from crossward.data import decode
+from crossward.data.cache import Decoded, Row, decoded
+from crossward.data.decode import Frame
+from crossward.data.files import opened
+from crossward.errors import StorageError
+
+FRAME = Frame(4, 1)
+ROWS = [Row("a.png"), Row("b.png"), Row("c.png")]
+
+
+def paint(file: Path, value: int, size: tuple[int, int] = (4, 4), age: float = 3600) -> None:
+    Image.new("L", size, value).save(file)
+    aged(file, age)
+
+
+def aged(file: Path, age: float = 3600) -> None:
+    then = time.time() - age
+    os.utime(file, (then, then))
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for value, name in enumerate(("a.png", "b.png", "c.png"), start=1):
+        paint(folder / name, value)
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "deep" / "cache"
+
+
+@pytest.fixture
+def decodings(monkeypatch):
+    """The paths that were really decoded, in whatever order the threads took them."""
+    seen: list[str] = []
+    plain = decode.image
+    monkeypatch.setattr(decode, "image", lambda data, path, frame: seen.append(path) or plain(data, path, frame))
+    return seen
+
+
+def run(root: Path, store: Path, rows: list[Row] = ROWS, frame: Frame = FRAME) -> Decoded:
+    with opened(root) as files:
+        return decoded(files, rows, frame, store)
+
+
+def values(result: Decoded) -> list[int]:
+    return [int(image[0, 0, 0]) for image in result.images]
+
+
+def test_decodes_once(root, store, decodings):
+    first, second = run(root, store), run(root, store)
+    assert sorted(decodings) == ["a.png", "b.png", "c.png"]
+    assert values(first) == values(second) == [1, 2, 3]
+    assert first.hashes == second.hashes
+    assert first.hashes[0] == blake2b(bytes([1] * 16), digest_size=16).hexdigest()
+    assert (second.kept, second.problems, second.masks) == ((0, 1, 2), (), None)
+    assert second.file is not None
+    assert second.file.read_bytes() == bytes([1] * 16 + [2] * 16 + [3] * 16)
+
+
+def test_known_stamps_are_not_read_again(root, store, monkeypatch):
+    run(root, store)
+    with opened(root) as files:
+        monkeypatch.setattr(type(files), "read", lambda *_: pytest.fail("read again"))
+        assert values(decoded(files, ROWS, FRAME, store)) == [1, 2, 3]
+
+
+def test_touched_and_moved_files_are_found_again(root, store, tmp_path, decodings):
+    run(root, store)
+    aged(root / "a.png", 100)
+    root.rename(tmp_path / "moved")
+    assert values(run(tmp_path / "moved", store)) == [1, 2, 3]
+    assert len(decodings) == 3
+
+
+def test_changed_content_is_decoded_again(root, store):
+    run(root, store)
+    paint(root / "b.png", 9, age=100)
+    assert values(run(root, store)) == [1, 9, 3]
+
+
+def test_a_change_within_the_tick_of_a_clock_is_seen(root, store):
+    moment = time.time_ns()
+    for value in (5, 6):  # same length, same modification time
+        Image.new("L", (4, 4), value).save(root / "a.png")
+        os.utime(root / "a.png", ns=(moment, moment))
+        assert values(run(root, store)) == [value, 2, 3]
+
+
+def test_a_file_that_changes_after_its_stamp_gets_the_key_of_what_was_read(root, store):
+    old = (root / "a.png").stat()
+    run(root, store)
+    paint(root / "a.png", 8)
+    os.utime(root / "a.png", ns=(old.st_atime_ns, old.st_mtime_ns))  # a change that no stamp can show
+    assert values(run(root, store, frame=Frame(2, 1))) == [8, 2, 3]
+    os.utime(root / "a.png", ns=(old.st_atime_ns, old.st_mtime_ns - 10**9))
+    assert values(run(root, store)) == [8, 2, 3]
+
+
+@pytest.mark.parametrize("frame", [Frame(3, 1), Frame(4, 3), Frame(4, 1, "crop")])
+def test_another_frame_is_another_entry(root, store, decodings, frame):
+    run(root, store)
+    result = run(root, store, frame=frame)
+    assert len(decodings) == 6
+    assert result.images.shape == (3, frame.size, frame.size, frame.channels)
+
+
+def test_order_is_part_of_the_entry(root, store):
+    run(root, store)
+    assert values(run(root, store, rows=ROWS[::-1])) == [3, 2, 1]
+
+
+def test_an_archive_is_stamped_by_its_entries(root, store, tmp_path, decodings):
+    packed = tmp_path / "images.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        for row in ROWS:
+            archive.write(root / row.image, row.image)
+    aged(packed)
+    assert values(run(packed, store)) == values(run(packed, store)) == values(run(root, store)) == [1, 2, 3]
+    assert len(decodings) == 3  # the same content under the same names is the same entry
+
+
+def damage_json(store: Path) -> None:
+    file = next(store.glob("[0-9a-f]*.json"))
+    file.write_text(file.read_text()[:-10])
+
+
+def damage_seal(store: Path) -> None:
+    file = next(store.glob("[0-9a-f]*.json"))
+    content = json.loads(file.read_text())
+    content["body"]["ids"][0] = "z.png"
+    file.write_text(json.dumps(content))
+
+
+def shorten(store: Path) -> None:
+    file = next(store.glob("*.images"))
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def remove(store: Path) -> None:
+    next(store.glob("*.images")).unlink()
+
+
+def damage_index(store: Path) -> None:
+    next(store.glob("index-*.json")).write_bytes(b"\x00\x01")
+
+
+@pytest.mark.parametrize("damage", [damage_json, damage_seal, shorten, remove, damage_index])
+def test_damage_is_repaired_silently(root, store, decodings, damage):
+    run(root, store)
+    damage(store)
+    assert values(run(root, store)) == [1, 2, 3]
+    assert len(decodings) == (3 if damage is damage_index else 6)
+    assert values(run(root, store)) == [1, 2, 3]
+    assert len(decodings) == (3 if damage is damage_index else 6)
+
+
+def killed_at(replacement: int, root: Path, store: Path) -> None:
+    plain, calls = Path.replace, []
+
+    def replace(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == replacement:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(self, target)
+
+    Path.replace = replace  # type: ignore[method-assign]
+    run(root, store)
+
+
+@pytest.mark.parametrize("replacement", [1, 2, 3])  # the index, the images, the JSON beside them
+def test_a_kill_at_any_moment_leaves_nothing_or_all(root, store, replacement):
+    child = multiprocessing.get_context("fork").Process(target=killed_at, args=(replacement, root, store))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    assert not list(store.glob("[0-9a-f]*.json"))
+    left = list(store.glob("part-*"))
+    assert left
+    for file in left:
+        aged(file, module.ABANDONED + 60)
+    assert values(run(root, store)) == [1, 2, 3]
+    assert not list(store.glob("part-*"))  # swept
+
+
+def test_two_may_build_at_once(root, store):
+    results: list[Decoded] = []
+    barrier = threading.Barrier(2)
+
+    def build() -> None:
+        barrier.wait()
+        results.append(run(root, store))
+
+    threads = [threading.Thread(target=build) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [values(result) for result in results] == [[1, 2, 3], [1, 2, 3]]
+    assert sorted(file.suffix for file in store.iterdir()) == [".images", ".json", ".json"]
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "is full"), (errno.EROFS, "cannot be written")])
+def test_a_full_or_locked_disk_is_a_storage_error(root, store, monkeypatch, number, words):
+    def fsync(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StorageError, match=words) as error:
+        run(root, store)
+    assert "cache folder" in error.value.hint
+    assert not list(store.iterdir())
+
+
+def test_a_cache_that_cannot_be_a_folder(root, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        run(root, tmp_path / "file" / "cache")
+
+
+def test_bad_rows_are_remembered_and_left_out(root, store, decodings):
+    (root / "b.png").write_bytes(b"")
+    aged(root / "b.png")
+    rows = [*ROWS, Row("d.png")]
+    for _ in range(2):
+        result = run(root, store, rows)
+        assert (values(result), result.kept, len(result.hashes)) == ([1, 3], (0, 2), 2)
+        assert result.problems == ((1, "is empty (0 bytes)"), (3, f"no such file in {root}"))
+    assert len(decodings) == 3
+
+
+def test_nothing_left_stores_nothing(root, store):
+    result = run(root, store, [Row("x.png"), Row("y.png")])
+    assert (len(result.images), result.kept, len(result.problems)) == (0, (), 2)
+    (root / "b.png").write_bytes(b"no image")
+    result = run(root, store, [Row("b.png")])
+    assert result.problems == ((0, "has the extension .png of PNG, but its content is not an image"),)
+    assert not list(store.glob("*.images"))
+
+
+def test_masks_are_stored_beside_images(root, store):
+    Image.fromarray(np.array([[0, 0, 255, 255]] * 4, dtype=np.uint8)).save(root / "m.png")
+    paint(root / "n.png", 255, (4, 5))
+    rows = [Row("a.png", "m.png"), Row("b.png", "n.png"), Row("c.png", "m.png"), Row("a.png", "gone.png")]
+    for _ in range(2):
+        result = run(root, store, rows, Frame(4, 1, classes=2))
+        assert result.kept == (0, 2)
+        assert result.masks is not None
+        assert result.masks.tolist() == [[[0, 0, 1, 1]] * 4] * 2
+        assert result.problems == (
+            (1, "its mask n.png is 4 x 5 pixels, but the image is 4 x 4 pixels"),
+            (3, f"mask gone.png: no such file in {root}"),
+        )
+    next(store.glob("*.masks")).write_bytes(b"")
+    assert run(root, store, rows, Frame(4, 1, classes=2)).masks.tolist() == [[[0, 0, 1, 1]] * 4] * 2

@@ -1,0 +1,290 @@
+"""Federations: who gets what, what is refused, and what is stored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossward.data import federation as federations
+from crossward.data.collection import Collection
+from crossward.data.federation import Federation, Split, audit, federate, from_manifest, load, manifest, named, save
+from crossward.errors import ConfigError, DataError, StorageError
+
+torch.set_num_threads(1)
+PARTS = ("train", "val", "test")
+
+
+def collection(n: int = 60, classes: int = 3, **columns) -> Collection:
+    """Rows of classes 0, 1, 2, 0, 1, 2, …, all different."""
+    facts = {
+        "name": "toy",
+        "task": "classification",
+        "classes": tuple(f"c{k}" for k in range(classes)),
+        "images": torch.zeros(n, 2, 2, 1, dtype=torch.uint8),
+        "targets": torch.arange(n) % classes,
+        "ids": tuple(f"r{row}" for row in range(n)),
+        "hashes": tuple(f"h{row}" for row in range(n)),
+    }
+    return Collection(**facts | columns)
+
+
+def held(federation: Federation) -> list[int]:
+    splits = (*federation.sites, federation.server)
+    return sorted(torch.cat([*(getattr(s, part) for s in splits for part in PARTS), federation.public]).tolist())
+
+
+def rows(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def by_hand(data: Collection, *sites: tuple, server: tuple = ((), ()), public: tuple = ()) -> Federation:
+    splits = tuple(Split(f"s{i}", *(rows(*part) for part in parts)) for i, parts in enumerate(sites))
+    return Federation(data, splits, Split("server", rows(), *(rows(*part) for part in server)), rows(*public), {})
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(["iid", "dirichlet", "dirichlet-balanced", "group"]),
+    st.permutations([f"p{row // 2}" if row < 40 else "" for row in range(48)]),
+    st.permutations([row % 3 for row in range(48)]),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.2]),
+    st.integers(0, 50),
+)
+def test_no_row_is_lost_or_used_twice_and_no_group_straddles(kind, groups, labels, sites, public, seed):
+    data = collection(48, targets=torch.tensor(labels), groups=tuple(groups))
+    made = federate(data, partition=kind, sites=sites, beta=5.0, min_size=1, public=public, seed=seed)
+    assert held(made) == list(range(48))
+    assert (len(made.public) > 0) == (public > 0)
+    sides = [{groups[r] for s in made.sites for r in getattr(s, part).tolist()} - {""} for part in PARTS]
+    sides.append({groups[r] for r in made.public.tolist()} - {""})
+    assert sum(map(len, sides)) == len(set().union(*sides))
+
+
+def test_undecided_rows_are_dealt_by_dirichlet_and_split_at_each_site():
+    made = federate(collection(), sites=3, seed=1)
+    assert held(made) == list(range(60))
+    assert made.recipe["partition"] == "dirichlet"
+    assert [site.name for site in made.sites] == ["site-1", "site-2", "site-3"]
+    assert all(len(site.train) and len(site.val) and len(site.test) for site in made.sites)
+    assert len(made.server.test) == len(made.public) == 0
+
+
+def test_named_val_and_test_rows_are_the_servers_and_sites_keep_all_else():
+    splits = ("train",) * 40 + ("val",) * 8 + ("test",) * 12
+    made = federate(collection(splits=splits), partition="iid", sites=4)
+    assert made.server.val.tolist() == list(range(40, 48))
+    assert made.server.test.tolist() == list(range(48, 60))
+    assert [len(site.train) for site in made.sites] == [10, 10, 10, 10]
+    assert all(len(site.val) == len(site.test) == 0 for site in made.sites)
+    local = federate(collection(splits=splits), partition="iid", sites=4, local_split=(0.5, 0.0, 0.5))
+    assert local.server.test.tolist() == list(range(48, 60))
+    assert all(len(site.test) in (4, 5, 6) and len(site.val) == 0 for site in local.sites)
+
+
+def test_train_rows_alone_are_split_locally():
+    made = federate(collection(splits=("train",) * 60), partition="iid", sites=2)
+    assert all(len(site.test) > 0 for site in made.sites)
+
+
+def test_sites_and_splits_of_the_collection_are_used_as_they_are():
+    where = ("north",) * 30 + ("east",) * 24 + ("",) * 6
+    part = ("train",) * 20 + ("val",) * 4 + ("test",) * 6 + ("train",) * 24 + ("test",) * 6
+    made = federate(collection(sites=where, splits=part))
+    east, north = made.sites
+    assert (east.name, north.name) == ("east", "north")
+    assert [len(getattr(north, p)) for p in PARTS] == [20, 4, 6]
+    assert [len(getattr(east, p)) for p in PARTS] == [24, 0, 0]
+    assert made.server.test.tolist() == list(range(54, 60))
+    assert made.recipe["sites"] == 2
+
+
+def test_sites_without_splits_are_each_split_by_fractions():
+    made = federate(collection(sites=("b",) * 30 + ("a",) * 30))
+    assert [[len(getattr(site, p)) for p in PARTS] for site in made.sites] == [[21, 3, 6], [21, 3, 6]]
+    assert set(made.sites[0].train.tolist()) < set(range(30, 60))
+
+
+def test_another_partition_forgets_the_sites_of_the_collection():
+    part = ("train",) * 20 + ("test",) * 10
+    made = federate(collection(sites=("a",) * 30 + ("b",) * 30, splits=part + part), partition="iid", sites=5)
+    assert [len(site.train) for site in made.sites] == [8] * 5
+    assert len(made.server.test) == 20
+
+
+def test_a_row_without_site_or_split_is_refused_by_name():
+    with pytest.raises(DataError, match="no site") as caught:
+        federate(collection(sites=("a",) * 30 + ("",) + ("b",) * 29))
+    assert caught.value.details == ("r30",)
+    with pytest.raises(DataError, match="unknown split") as caught:
+        federate(collection(splits=("train",) * 59 + ("valid",)), sites=2)
+    assert caught.value.details == ("r59: valid",)
+
+
+def test_duplicate_images_stay_on_one_side_when_rows_are_split_locally():
+    hashes = tuple(f"h{row // 6}" for row in range(60))
+    made = federate(collection(hashes=hashes), partition="iid", sites=2, seed=3)
+    sides = [{hashes[r] for s in made.sites for r in getattr(s, part).tolist()} for part in PARTS]
+    assert not sides[0] & (sides[1] | sides[2])
+
+
+def test_a_patient_of_two_hospitals_is_only_trained_on():
+    groups = tuple("shared" if row % 30 == 0 else f"{row // 30}-{row // 2}" for row in range(60))
+    for seed in range(10):
+        made = federate(collection(sites=("a",) * 30 + ("b",) * 30, groups=groups), seed=seed)
+        assert 0 in made.sites[0].train
+        assert 30 in made.sites[1].train
+
+
+def test_groups_that_straddle_the_given_splits_are_refused_unless_accepted():
+    splits = ("train",) * 40 + ("val",) * 8 + ("test",) * 12
+    groups = tuple(f"p{row % 50}" for row in range(60))  # rows 50..59 are of the patients of rows 0..9
+    with pytest.raises(DataError, match="not sound: 10 problem") as caught:
+        federate(collection(splits=splits, groups=groups), partition="group", sites=2)
+    assert any(line.startswith("group in train and test: p3 (train: site-") for line in caught.value.details)
+    made = federate(collection(splits=splits, groups=groups), partition="iid", sites=2, group_aware=False)
+    assert "10 group(s) have rows in train and in test" in federations.warnings(made)
+
+
+def test_limit_and_public_come_before_the_partition():
+    made = federate(collection(), partition="iid", sites=2, limit=30, public=0.2, local_split=(1.0, 0.0, 0.0))
+    assert (made.collection.targets[made.public].bincount()).tolist() == [2, 2, 2]
+    assert made.counts().sum(0).tolist() == [8, 8, 8]
+    assert len(held(made)) == 30
+
+
+def test_limit_leaves_every_site_its_share():
+    made = federate(collection(sites=("a",) * 6 + ("b",) * 54), limit=20, local_split=(1.0, 0.0, 0.0))
+    assert [len(site.train) for site in made.sites] == [3, 17]  # one row at least of each of the six cells
+
+
+def test_segmentation_counts_pixels_and_splits_by_foreground():
+    masks = torch.zeros(20, 2, 2, dtype=torch.uint8)
+    masks[::2, 0, 0] = 1
+    data = collection(20, 2, task="segmentation", targets=masks)
+    made = federate(data, partition="iid", sites=1, local_split=(0.5, 0.0, 0.5))
+    assert made.counts().tolist() == [[35, 5]]  # 10 rows of 4 pixels, 5 of them with one pixel of foreground
+    assert (made.classes, made.num_classes, made.task) == (("c0", "c1"), 2, "segmentation")
+
+
+def test_pooling_moves_training_rows_to_the_first_site_and_nothing_else():
+    made = federate(collection(), sites=3, seed=1)
+    pooled = made.pooled()
+    assert sorted(pooled.sites[0].train.tolist()) == sorted(r for s in made.sites for r in s.train.tolist())
+    assert [len(site.train) for site in pooled.sites[1:]] == [0, 0]
+    assert [s.test.tolist() for s in pooled.sites] == [s.test.tolist() for s in made.sites]
+    audit(federate(collection(splits=("train",) * 50 + ("test",) * 10), partition="iid", sites=2).pooled())
+
+
+def test_the_audit_lists_everything_at_once():
+    data = collection(8, hashes=("x", "b", "x", "x", "e", "f", "g", "h"), groups=("p", "", "q", "r", "p", "", "t", "u"))
+    bad = by_hand(data, ((0, 2, 1), (3,), (4,)), ((), (), ()), server=((), (6,)), public=(6,))
+    with pytest.raises(DataError) as caught:
+        audit(bad)
+    assert caught.value.details == (
+        "row used 2 times: r6",
+        "site with no rows at all: s1",
+        "duplicate image: r0 (s0, train) = r3 (s0, val)",
+        "duplicate image: r2 (s0, train) = r3 (s0, val)",
+        "group in train and test: p (train: s0; test: s0)",
+        "group in train and test: t (train: public; test: server)",
+    )
+
+
+def test_the_audit_wants_two_classes_in_training():
+    with pytest.raises(DataError) as caught:
+        audit(by_hand(collection(9), ((0, 3), (), (1, 2)), ((6,), (), ())))
+    assert caught.value.details == ("training rows of fewer than 2 classes: c0",)
+    audit(by_hand(collection(9), ((0, 3), (), (1, 2)), ((4,), (), ())))
+
+
+def test_warnings_by_hand():
+    data = collection(9, hashes=("x", "b", "c", "x", "e", "f", "g", "h", "i"))
+    made = by_hand(data, ((0, 4), (), (1,)), ((3,), (), (6,)))
+    assert federations.warnings(made) == [
+        "site s1 trains on one sample",
+        "site s1 trains on one class only: c0",
+        "nobody trains on class c2",
+        "no test row shows class c2",
+        "1 image(s) are trained on at more than one site",
+    ]
+    assert federations.warnings(by_hand(collection(9), ((0, 1, 2), (), (3, 4, 5)))) == []
+
+
+def test_a_manifest_goes_through_json_and_back():
+    made = federate(collection(), sites=3, public=0.1, seed=1)
+    text = json.dumps(manifest(made))
+    again = from_manifest(collection(), json.loads(text))
+    assert json.dumps(manifest(again)) == text
+    assert [s.train.tolist() for s in again.sites] == [s.train.tolist() for s in made.sites]
+    assert again.public.tolist() == made.public.tolist()
+
+
+def test_a_manifest_edited_by_hand_is_refused():
+    content = manifest(federate(collection(), sites=3, seed=1))
+    content["recipe"]["seed"] = 2
+    with pytest.raises(DataError, match="edited"):
+        from_manifest(collection(), content)
+    with pytest.raises(DataError, match="no manifest of format 1"):
+        from_manifest(collection(), content | {"format": 2})
+
+
+def test_a_manifest_of_other_data_is_refused():
+    content = manifest(federate(collection(), sites=3, seed=1))
+    with pytest.raises(DataError, match="lacks 2 row") as caught:
+        from_manifest(collection(58), content)
+    assert sorted(caught.value.details) == ["r58", "r59"]
+    other = replace(collection(), targets=(torch.arange(60) + 1) % 3)
+    with pytest.raises(DataError, match="not what the manifest was made for") as caught:
+        from_manifest(other, content)
+    assert [line.split(":")[0] for line in caught.value.details] == ["fingerprint"]
+
+
+def test_rows_of_the_same_name_have_no_manifest():
+    with pytest.raises(DataError, match="different name") as caught:
+        manifest(federate(collection(ids=("r0", *(f"r{row}" for row in range(59)))), sites=2))
+    assert caught.value.details == ("r0",)
+
+
+def test_saving_leaves_one_file_and_damage_is_told(tmp_path):
+    made, file = federate(collection(), sites=2), tmp_path / "deep" / "one.json"
+    save(made, file)
+    assert [path.name for path in file.parent.iterdir()] == ["one.json"]
+    assert manifest(load(collection(), file)) == manifest(made)
+    file.write_text(file.read_text()[:-40])
+    with pytest.raises(DataError, match=r"one\.json cannot be read"):
+        load(collection(), file)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        save(made, tmp_path / "file" / "one.json")
+
+
+def test_a_named_partition_is_made_once_and_then_reused(tmp_path):
+    first = named(collection(), "mine", tmp_path, sites=3, seed=4)
+    stored = (tmp_path / "mine.json").read_bytes()
+    again = named(collection(), "mine", tmp_path, sites=3, seed=4)
+    assert [s.train.tolist() for s in again.sites] == [s.train.tolist() for s in first.sites]
+    assert (tmp_path / "mine.json").read_bytes() == stored
+
+
+def test_a_named_partition_made_otherwise_is_refused_with_the_difference(tmp_path):
+    named(collection(), "mine", tmp_path, sites=3, seed=4)
+    with pytest.raises(DataError, match="made otherwise") as caught:
+        named(collection(), "mine", tmp_path, sites=4, seed=4, beta=0.1)
+    assert caught.value.details == ("sites: stored 3, asked 4", "beta: stored 0.5, asked 0.1")
+    with pytest.raises(DataError, match="not what the manifest was made for"):
+        named(replace(collection(), hashes=tuple("abc" * 20)), "mine", tmp_path, partition="iid", sites=1, seed=4)
+    with pytest.raises(ConfigError, match="cannot name a partition"):
+        named(collection(), "../mine", tmp_path, sites=3)
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ConfigError, match="seed = -1"):
+        federate(collection(), sites=2, seed=-1)
+    with pytest.raises(ConfigError, match="add up to 1"):
+        federate(collection(), sites=2, split=(0.5, 0.1, 0.1))
