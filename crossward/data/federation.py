@@ -88,9 +88,9 @@ def federate(
 ) -> Federation:
     """Share a collection out among sites, and audit the outcome.
 
-    Val and test rows that the collection names stay so: the server's, or their site's if `partition` is "site". The others
-    are dealt to the sites and split there by `local_split`; without it, by `split` if the collection names none, else not
-    at all. With `group_aware`, groups are dealt and split whole, and `min_size` counts groups.
+    Val and test rows that the collection names stay so: the server's, or their site's if `partition` is "site".
+    The others are dealt to the sites and split there by `local_split`; without it, by `split` if the collection names
+    no val and test rows, else not at all. `group_aware` deals and splits whole groups; `min_size` then counts groups.
     """
     names, named = {*(collection.sites or ())} - {""}, {*(collection.splits or ())} & {*PARTS[1:]}
     kind, count = partitions.resolve(partition, sites, names, collection.groups is not None)

@@ -1,4 +1,8 @@
-"""The blood-smear phantom: white cells, red cells and platelets drawn from seeded recipes, in each hospital's stain."""
+"""The blood-smear phantom: white cells and platelets among red cells, drawn from recipes in each hospital's stain.
+
+Everything is a smooth function of the place in an image that spans -1 to 1, so one scene can be drawn at any size.
+NumPy, not torch: its results do not depend on the number of threads.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
-Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Within = Callable[[str], Doubles]
 Range = tuple[float, float]
-Stain = tuple[float, float, float]  # how much a material takes up of: azure (blue), eosin (pink), orange
+Stain = tuple[float, float, float]  # how much a material takes up of azure (blue), eosin (pink) and orange
 
-CLASSES = (
-    "basophil",
-    "eosinophil",
-    "erythroblast",
-    "immature granulocyte",
-    "lymphocyte",
-    "monocyte",
-    "neutrophil",
-    "platelet",
-)
-LOBES = 5  # most lobes of a nucleus
-import os
-CAST = float(os.environ.get('CAST','.02'))
-PLATELET = 7
-FAR = 9.0  # out of sight, in any unit
-RED = 16  # most red cells in sight: a jittered 4 x 4 grid
-TABLE = 64  # granules along one side of the repeating pattern they are taken from
-GRAIN = 14  # points along one side of the chromatin noise
-PIXELS = 50_000  # drawn at once: what stays in a processor's cache
-# rows: what azure, eosin and orange absorb of red, green and blue light
+CLASSES = ("basophil", "eosinophil", "erythroblast", "immature granulocyte",
+           "lymphocyte", "monocyte", "neutrophil", "platelet")  # fmt: skip
+# what azure, eosin and orange absorb of red, green and blue light
 ABSORBS = ((0.95, 1.10, 0.32), (0.14, 0.75, 0.42), (0.06, 0.62, 0.95))
+GLASS, BLOOD = (0.02, 0.03, 0.01), (0.05, 0.34, 0.20)  # what empty glass and red cells take up
+LOBES = 5  # most lobes of a nucleus
+MELT = 0.16  # how far apart, in cell radii, lobes begin to melt into each other
+RED = 16  # red cells in sight at most: a 4 x 4 grid
+GRAIN = 14  # points along one side of the chromatin noise
+TABLE = 64  # granules along one side of the repeating pattern that all are taken from; a power of two
+FAR = 9.0  # out of sight, in any unit
+PIXELS = 50_000  # drawn at once: what stays in a processor's cache
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a class looks like. Lengths below `radius` are in cell radii; the image is 2 x 2."""
+    """What a class looks like. Lengths other than `radius` and `grain` are in cell radii."""
 
     radius: Range
     nucleus: Range  # radius of a disc with the area of the whole nucleus
@@ -48,31 +43,31 @@ class Recipe:
     spread: Range  # distance of the lobes from the centre of the cell
     step: Range  # angle between neighbouring lobes
     notch: Range  # radius of the bite that makes a nucleus a kidney
-    chromatin: Stain
-    cytoplasm: Stain
-    granules: Stain
-    grain: Range  # distance between granules, in image units
+    grain: Range  # distance between granules
     cover: Range  # share of places that hold a granule
     over: float  # how well granules show above the nucleus
+    cytoplasm: Stain
+    chromatin: Stain
+    granules: Stain
 
 
-RECIPES = (
-    Recipe((0.48, 0.68), (0.56, 0.68), (2, 3), (0.30, 0.42), (1.6, 2.4), (0, 0), (0.55, 0.46, 0.02), (0.10, 0.30, 0.02),
-           (1.70, 0.80, 0.02), (0.20, 0.26), (0.60, 0.85), 1.0),
-    Recipe((0.48, 0.68), (0.52, 0.62), (2, 2), (0.42, 0.54), (1.8, 2.6), (0, 0), (0.95, 0.60, 0.05), (0.04, 0.34, 0.34),
-           (0.02, 0.75, 0.95), (0.13, 0.17), (0.8, 1.0), 0.15),
-    Recipe((0.40, 0.62), (0.42, 0.56), (1, 1), (0.0, 0.20), (0, 0), (0, 0), (1.70, 0.85, 0.10), (0.22, 0.34, 0.18),
-           (0.26, 0.30, 0.12), (0.08, 0.10), (0.0, 0.05), 0.0),
-    Recipe((0.54, 0.76), (0.58, 0.72), (1, 1), (0.14, 0.28), (0, 0), (0.0, 0.40), (0.72, 0.70, 0.02), (0.14, 0.34, 0.02),
-           (0.70, 0.85, 0.02), (0.13, 0.17), (0.35, 0.7), 0.4),
-    Recipe((0.42, 0.62), (0.72, 0.86), (1, 1), (0.0, 0.12), (0, 0), (0.0, 0.15), (1.15, 0.55, 0.02), (0.50, 0.04, 0.0),
-           (0.60, 0.50, 0.0), (0.08, 0.10), (0.0, 0.05), 0.0),
-    Recipe((0.54, 0.76), (0.58, 0.68), (1, 1), (0.10, 0.22), (0.6, 0.9), (0.42, 0.65), (0.66, 0.34, 0.0), (0.38, 0.08, 0.10),
-           (0.14, 0.04, 0.04), (0.12, 0.16), (0.05, 0.3), 0.0),
-    Recipe((0.48, 0.68), (0.48, 0.60), (3, 5), (0.42, 0.56), (1.0, 1.4), (0, 0), (1.05, 0.60, 0.02), (0.03, 0.20, 0.04),
-           (0.12, 0.46, 0.04), (0.09, 0.12), (0.5, 0.9), 0.1),
-    Recipe((0.14, 0.25), (0.45, 0.85), (1, 3), (1.6, 3.2), (1.0, 3.1), (0, 0), (0.50, 0.50, 0.0), (0.24, 0.30, 0.0),
-           (0.90, 0.75, 0.0), (0.09, 0.12), (0.6, 0.95), 1.0),
+RECIPES = (  # in the order of CLASSES
+    Recipe((0.48, 0.68), (0.56, 0.68), (2, 3), (0.30, 0.42), (1.6, 2.4), (0, 0), (0.20, 0.26), (0.60, 0.85), 1.0,
+           (0.10, 0.30, 0.02), (0.55, 0.46, 0.02), (1.70, 0.80, 0.02)),
+    Recipe((0.48, 0.68), (0.52, 0.62), (2, 2), (0.42, 0.54), (1.8, 2.6), (0, 0), (0.13, 0.17), (0.80, 1.00), 0.15,
+           (0.04, 0.34, 0.34), (0.95, 0.60, 0.05), (0.02, 0.75, 0.95)),
+    Recipe((0.40, 0.62), (0.42, 0.56), (1, 1), (0.00, 0.20), (0, 0), (0, 0), (0.10, 0.10), (0.00, 0.05), 0.0,
+           (0.22, 0.34, 0.18), (1.70, 0.85, 0.10), (0.26, 0.30, 0.12)),
+    Recipe((0.54, 0.76), (0.58, 0.72), (1, 1), (0.14, 0.28), (0, 0), (0.0, 0.40), (0.13, 0.17), (0.45, 0.80), 0.4,
+           (0.14, 0.34, 0.02), (0.72, 0.70, 0.02), (0.70, 0.85, 0.02)),
+    Recipe((0.42, 0.62), (0.72, 0.86), (1, 1), (0.00, 0.12), (0, 0), (0.0, 0.15), (0.10, 0.10), (0.00, 0.05), 0.0,
+           (0.50, 0.04, 0.00), (1.15, 0.55, 0.02), (0.60, 0.50, 0.00)),
+    Recipe((0.54, 0.76), (0.58, 0.68), (1, 1), (0.10, 0.22), (0, 0), (0.45, 0.65), (0.12, 0.16), (0.05, 0.20), 0.0,
+           (0.38, 0.08, 0.10), (0.66, 0.34, 0.00), (0.14, 0.04, 0.04)),  # its "granules" are pale vacuoles
+    Recipe((0.48, 0.68), (0.48, 0.60), (3, 5), (0.42, 0.56), (1.0, 1.4), (0, 0), (0.09, 0.12), (0.50, 0.90), 0.1,
+           (0.03, 0.20, 0.04), (1.05, 0.60, 0.02), (0.12, 0.46, 0.04)),
+    Recipe((0.14, 0.25), (0.45, 0.85), (1, 3), (1.6, 3.2), (1.0, 3.1), (0, 0), (0.09, 0.12), (0.60, 0.95), 1.0,
+           (0.24, 0.30, 0.00), (0.50, 0.50, 0.00), (0.90, 0.75, 0.00)),  # its further "lobes" are further platelets
 )  # fmt: skip
 
 
@@ -91,7 +86,7 @@ class Style:
 def style(rng: np.random.Generator, difficulty: float) -> Style:
     """Draw a hospital."""
     far = min(difficulty, 2.0)
-    tint = np.exp(rng.normal(0, 0.10 * far, (3, 3))) * np.exp(rng.normal(0, 0.14 * far, (3, 1)))
+    tint = np.exp(rng.normal(0, 0.10 * far, (3, 3)) + rng.normal(0, 0.14 * far, (3, 1)))
     mixing = np.eye(3) + far * rng.uniform(0, 0.10, (3, 3))
     angle, slope = rng.uniform(0, 2 * np.pi), rng.uniform(0, 0.12) * far
     return Style(
@@ -108,121 +103,120 @@ def style(rng: np.random.Generator, difficulty: float) -> Style:
 class Scene:
     """What is in n images, before any pixel is drawn; every field has n rows."""
 
-    centre: Array  # (n, 2)
+    centre: Array  # (n, 2) of the white cell
+    radius: Array  # (n,)
     frame: Array  # (n, 2, 2): image to cell coordinates, where the cell is the unit disc
-    waves: Array  # (n, 4, 3): amplitude, frequency and phase of the warp of that frame
+    waves: Array  # (n, 2, 2, 3): amplitude, frequency and phase of the warp of u and v along x and y
     lobes: Array  # (n, LOBES, 3): x, y, radius in cell coordinates
     notch: Array  # (n, 3): the same
-    scale: Array  # (n,): image units in a cell radius
-    red: Array  # (n, RED, 4): x, y, radius, pallor
-    stains: Array  # (n, 5, 3): glass, red cells, cytoplasm, nucleus, granules
-    grains: Array  # (n, 2, 3): image to granule coordinates: cosine, sine (times frequency) and shift
+    grains: Array  # (n, 3): cosine and sine of the granule grid, times its frequency, and its shift
     cover: Array  # (n, 3): share of places with a granule, visibility over the nucleus, contrast of the chromatin
     chromatin: Array  # (n, GRAIN, GRAIN)
+    red: Array  # (n, RED, 4): x, y, half-axes
+    pallor: Array  # (n,): how pale the centres of red cells are
+    stains: Array  # (n, 5, 3): glass, red cells, cytoplasm, nucleus, granules
     light: Array  # (n, 5): exposure of red, green and blue, and illumination gradient along x and y
 
 
 def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, difficulty: float) -> Scene:
-    """Draw what is in the images of these classes; images of a patient share their stain and red cells."""
+    """Draw what is in the images of these classes; the images of a patient are of one slide."""
     n, far = len(labels), min(difficulty, 2.0)
 
     def within(name: str) -> Doubles:
-        low, high = np.array([getattr(r, name) for r in RECIPES], np.float64)[labels].T
-        middle, half = (low + high) / 2, (high - low) / 2
-        return np.clip(middle + half * far * rng.uniform(-1, 1, n), 0.0, None)
+        low, high = np.array([getattr(recipe, name) for recipe in RECIPES], np.float64)[labels].T
+        return np.clip((low + high + (high - low) * far * rng.uniform(-1, 1, n)) / 2, 0.0, None)
 
     radius = within("radius") * zoom
-    centre = np.clip(rng.uniform(-0.45, 0.45, (n, 2)) * far, -0.6, 0.6)
-    angle, stretch = rng.uniform(0, 2 * np.pi, n), np.exp(rng.normal(0, 0.09 * far, n))
-    turn = np.stack([np.cos(angle), np.sin(angle), -np.sin(angle), np.cos(angle)], 1).reshape(n, 2, 2)
-    axes = np.stack([stretch, 1 / stretch], 1)[:, :, None] / radius[:, None, None]
-    amplitude = rng.uniform(0.01, 0.05, (n, 4)) * far
-    waves = np.stack([amplitude, rng.uniform(2.5, 6.0, (n, 4)) / radius[:, None] ** 0.5, rng.uniform(0, 7, (n, 4))], 2)
+    centre = np.clip(rng.uniform(-0.46, 0.46, (n, 2)) * far, -0.6, 0.6)
+    stretch = np.exp(rng.normal(0, 0.06 * far, n))
+    frame = _turn(n, rng) * np.stack([stretch, 1 / stretch], 1)[:, :, None] / radius[:, None, None]
+    often = rng.uniform(2.5, 6.0, (n, 2, 2)) / np.sqrt(radius)[:, None, None]
+    waves = np.stack([rng.uniform(0.01, 0.05, (n, 2, 2)) * far, often, rng.uniform(0, 7, (n, 2, 2))], 3)
     lobes, notch = _nucleus(labels, within, rng)
-    often, lean = 1 / within("grain"), rng.uniform(0, 2 * np.pi, n)
-    grains = np.stack([often * np.cos(lean), often * np.sin(lean), rng.uniform(0, TABLE, n)], 1)
-    cover = np.stack([within("cover"), np.array([r.over for r in RECIPES])[labels], rng.uniform(0.1, 0.35, n)], 1)
-    light = np.concatenate([np.exp(rng.normal(0, 0.10 * far, (n, 1)) + rng.normal(0, CAST * far, (n, 3))), rng.normal(0, 0.08 * far, (n, 2))], 1)
-    drawn = (centre, turn * axes, waves, lobes, notch, radius, _red(centre, radius, zoom, rng),
-             _stains(labels, patients, rng, far), grains, cover, rng.normal(0, 1, (n, GRAIN, GRAIN)), light)  # fmt: skip
+    grains = np.concatenate([_turn(n, rng)[:, 0] / within("grain")[:, None], rng.uniform(0, TABLE, (n, 1))], 1)
+    cover = np.stack([within("cover"), np.array([r.over for r in RECIPES])[labels], rng.uniform(0.08, 0.25, n)], 1)
+    chromatin, red = rng.normal(0, 1, (n, GRAIN, GRAIN)), _red_cells(centre, radius, zoom, rng)
+    exposure = np.exp(rng.normal(0, 0.08 * far, (n, 1)) + rng.normal(0, 0.02 * far, (n, 3)))
+    drawn = (centre, radius, frame, waves, lobes, notch, grains, cover, chromatin, red, rng.uniform(0.25, 0.75, n),
+             _stains(labels, patients, rng, far),
+             np.concatenate([exposure, rng.normal(0, 0.07 * far, (n, 2))], 1))  # fmt: skip
     return Scene(*(np.asarray(values, np.float32) for values in drawn))
 
 
+def _turn(n: int, rng: np.random.Generator) -> Doubles:
+    """(n, 2, 2) random rotations."""
+    c, s = np.cos(angle := rng.uniform(0, 2 * np.pi, n)), np.sin(angle)
+    return np.stack([c, s, -s, c], 1).reshape(n, 2, 2)
+
+
 def _nucleus(labels: Ints, within: Within, rng: np.random.Generator) -> tuple[Doubles, Doubles]:
-    """Lobes along an arc around the centre of the cell, (n, LOBES, 3), and the bite out of them, (n, 3)."""
-    n = len(labels)
-    low, high = np.array([r.lobes for r in RECIPES])[labels].T
-    count = rng.integers(low, high + 1)[:, None]  # (n, 1)
-    order = np.arange(LOBES)[None, :]
+    """Lobes along an arc around the centre of the cell, (n, LOBES, 3), and the bite out of the first, (n, 3)."""
+    n, order = len(labels), np.arange(LOBES)
+    low, high = np.array([recipe.lobes for recipe in RECIPES])[labels].T
+    count = rng.integers(low, high + 1)[:, None]
     angles = rng.uniform(0, 2 * np.pi, (n, 1)) + (order - (count - 1) / 2) * within("step")[:, None]
     away = within("spread")[:, None] * np.exp(rng.normal(0, 0.12, (n, LOBES)))
-    away = np.where((labels[:, None] == PLATELET) & (order == 0), 0.0, away)
-    size = within("nucleus")[:, None] / np.sqrt(count) * np.exp(rng.normal(0, 0.10, (n, LOBES)))
+    away[labels == CLASSES.index("platelet"), 0] = 0.0
     away = np.where(order < count, away, FAR)
+    size = within("nucleus")[:, None] / np.sqrt(count) * np.exp(rng.normal(0, 0.10, (n, LOBES)))
     lobes = np.stack([away * np.cos(angles), away * np.sin(angles), size], 2)
     bite, side = within("notch"), angles[:, 0] + np.pi + rng.normal(0, 0.3, n)
     reach = size[:, 0] * rng.uniform(0.95, 1.15, n) + 0.35 * bite
-    notch = np.stack([lobes[:, 0, 0] + reach * np.cos(side), lobes[:, 0, 1] + reach * np.sin(side), bite], 1)
-    return lobes, notch
+    return lobes, np.stack([lobes[:, 0, 0] + reach * np.cos(side), lobes[:, 0, 1] + reach * np.sin(side), bite], 1)
 
 
-def _red(centre: Doubles, radius: Doubles, zoom: float, rng: np.random.Generator) -> Doubles:
-    """Red cells on a jittered, turned, hexagonal grid, pushed aside by the white cell: (n, RED, 4)."""
+def _red_cells(centre: Doubles, radius: Doubles, zoom: float, rng: np.random.Generator) -> Doubles:
+    """Red cells on a jittered hexagonal grid, pushed aside by the white cell; some are missing: (n, RED, 4)."""
     n, side = len(centre), int(RED**0.5)
     row, column = np.divmod(np.arange(RED), side)
-    grid = np.stack([column - (side - 1) / 2 + 0.5 * (row % 2) - 0.25, 0.87 * (row - (side - 1) / 2)], 1)
-    angle = rng.uniform(0, 2 * np.pi, n)
-    turn = np.stack([np.cos(angle), np.sin(angle), -np.sin(angle), np.cos(angle)], 1).reshape(n, 2, 2)
-    places = (0.74 * zoom * grid + rng.normal(0, 0.07, (n, RED, 2)) + rng.uniform(-0.35, 0.35, (n, 1, 2))) @ turn
-    sizes = zoom * rng.uniform(0.29, 0.36, (n, 1)) * np.exp(rng.normal(0, 0.05, (n, RED)))
+    grid = 0.74 * zoom * np.stack([column - (side - 0.5) / 2 + 0.5 * (row % 2), 0.87 * (row - (side - 1) / 2)], 1)
+    places = (grid + rng.normal(0, 0.07, (n, RED, 2)) + rng.uniform(-0.35, 0.35, (n, 1, 2))) @ _turn(n, rng)
+    axes = zoom * rng.uniform(0.29, 0.36, (n, 1, 1)) * np.exp(rng.normal(0, 0.06, (n, RED, 2)))
     apart = places - centre[:, None]
     length = np.linalg.norm(apart, axis=2) + 1e-6
-    wanted = np.maximum(length, radius[:, None] + 0.85 * sizes)
-    absent = rng.random((n, RED)) > rng.uniform(0.45, 1.0, (n, 1))
-    places = centre[:, None] + apart / length[..., None] * np.where(absent, FAR, wanted)[..., None]
-    return np.concatenate([places, sizes[..., None], rng.uniform(0.25, 0.75, (n, RED, 1))], 2)
+    wanted = np.maximum(length, radius[:, None] + 0.85 * axes.mean(2))
+    missing = rng.random((n, RED)) > rng.uniform(0.45, 1.0, (n, 1))
+    places = centre[:, None] + apart * (np.where(missing, FAR, wanted) / length)[..., None]
+    return np.concatenate([places, axes], 2)
 
 
 def _stains(labels: Ints, patients: Ints, rng: np.random.Generator, far: float) -> Doubles:
     """What glass, red cells, cytoplasm, nucleus and granules take up: (n, 5, 3)."""
-    n = len(labels)
-    own = np.array([[r.cytoplasm, r.chromatin, r.granules] for r in RECIPES])[labels]
-    fixed = np.broadcast_to(np.array([[0.02, 0.03, 0.01], [0.05, 0.34, 0.20]]), (n, 2, 3)) * np.ones((n, 1, 1))
-    fixed[:, 1] *= np.exp(rng.normal(0, [0.3, 0.25, 0.6], (n, 3)))
-    slides = np.exp(rng.normal(0, 0.09 * far, (int(patients.max(initial=0)) + 1, 1, 3)))
-    jitter = np.exp(rng.normal(0, 0.07 * far, (n, 5, 3)) + rng.normal(0, 0.08 * far, (n, 5, 1)))
-    return np.concatenate([fixed, own], 1) * slides[patients] * jitter
+    n, slides = len(labels), int(patients.max(initial=-1)) + 1
+    usual = np.array([[GLASS, BLOOD, recipe.cytoplasm, recipe.chromatin, recipe.granules] for recipe in RECIPES])
+    slide = rng.normal(0, 0.09 * far, (slides, 1, 3)) * np.ones((5, 1))
+    slide[:, 1] += rng.normal(0, [0.15, 0.15, 0.35], (slides, 3))  # anaemia and ageing colour the red cells
+    own = rng.normal(0, 0.07 * far, (n, 5, 3)) + rng.normal(0, 0.08 * far, (n, 5, 1))
+    return np.asarray(usual[labels] * np.exp(slide[patients] + own))
 
 
 def draw(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """(n, size, size, 3) images of a scene, seen by a hospital."""
-    n = len(scene.scale)
-    images = np.empty((n, size, size, 3), np.uint8)
+    """(n, size, size, 3) images of a scene as a hospital sees it."""
+    images = np.empty((len(scene.radius), size, size, 3), np.uint8)
+    pattern = np.random.default_rng(0).uniform(0, 1, (4, TABLE**2)).astype(np.float32)
     step = max(1, PIXELS // size**2)
-    for start in range(0, n, step):
+    for start in range(0, len(images), step):
         rows = slice(start, start + step)
-        part = Scene(*(getattr(scene, f.name)[rows] for f in fields(scene)))
-        images[rows] = _expose(_uptake(part, style, size), part.light, style, rng)
+        part = Scene(*(getattr(scene, field.name)[rows] for field in fields(scene)))
+        images[rows] = _exposed(_uptake(part, pattern, style, size), part.light, style, rng)
     return images
 
 
-def _uptake(scene: Scene, style: Style, size: int) -> list[Array]:
+def _uptake(scene: Scene, pattern: Array, style: Style, size: int) -> list[Array]:
     """What each pixel has taken up of azure, eosin and orange: three of (B, H, W)."""
-    soft = float(np.hypot(style.blur, 0.3 * 2 / size))
-    x = pixels(size)
+    soft, x = float(np.hypot(style.blur, 0.6 / size)), pixels(size)
     u, v = _cell_frame(scene, x)
-    stains = scene.stains[..., None, None]  # (B, 5, 3, 1, 1)
-    own = soft / scene.scale[:, None, None]  # softness in cell radii
+    own = soft / scene.radius[:, None, None]  # softness in cell radii
     body = edge(np.sqrt(u * u + v * v) - 1, own)
     core = edge(_nucleus_distance(scene, u, v), own)
-    texture = 1 + scene.cover[:, 2, None, None] * mottle(scene.chromatin, size)
-    blood = _red_cells(scene, x, soft)
-    grains = _granules(scene, x, soft)
-    over = scene.cover[:, 1, None, None]
+    blood = _blood(scene, x, soft)
+    _, over, contrast = scene.cover.T[..., None, None]
+    grains = edge(_granule_distance(scene, pattern, x), soft * np.hypot(*scene.grains.T[:2])[:, None, None])
     grains *= np.maximum(body, core) * (1 - (1 - over) * core)
+    texture = 1 + contrast * mottle(scene.chromatin, size)
     taken = []
-    for k in range(3):
-        glass, red, cytoplasm, nucleus, granule = (stains[:, m, k] for m in range(5))
+    for stain in range(3):
+        glass, red, cytoplasm, nucleus, granule = scene.stains[:, :, stain].T[..., None, None]
         c = blood * red
         c += glass
         c += body * (cytoplasm - c)
@@ -233,97 +227,82 @@ def _uptake(scene: Scene, style: Style, size: int) -> list[Array]:
 
 
 def _cell_frame(scene: Scene, x: Array) -> tuple[Array, Array]:
-    """Warped coordinates in which the white cell is the unit disc: each is a sum of a row and a column."""
-    dx, dy = x - scene.centre[:, :1], x - scene.centre[:, 1:]  # (B, size)
-    amplitude, often, phase = scene.waves.transpose(2, 0, 1)[..., None]  # (B, 4, 1)
-    axes = scene.frame[..., None]  # (B, 2, 2, 1)
-    u = [axes[:, 0, k] * d + amplitude[:, k] * np.sin(often[:, k] * d + phase[:, k]) for k, d in enumerate((dx, dy))]
-    v = [axes[:, 1, k] * d + amplitude[:, 2 + k] * np.sin(often[:, 2 + k] * d + phase[:, 2 + k]) for k, d in enumerate((dx, dy))]
-    return u[0][:, None, :] + u[1][:, :, None], v[0][:, None, :] + v[1][:, :, None]
+    """Warped coordinates in which the white cell is the unit disc; each is a function of x plus one of y."""
+    d = x - scene.centre[:, None, :, None]  # (B, 1, 2, size)
+    amplitude, often, phase = scene.waves.transpose(3, 0, 1, 2)[..., None]
+    part = scene.frame[..., None] * d + amplitude * np.sin(often * d + phase)  # (B, 2, 2, size)
+    return part[:, 0, 0, None, :] + part[:, 0, 1, :, None], part[:, 1, 0, None, :] + part[:, 1, 1, :, None]
 
 
 def _nucleus_distance(scene: Scene, u: Array, v: Array) -> Array:
-    """Signed distance to lobes that melt into each other, less the bite, in cell radii."""
-    lobes = scene.lobes[..., None, None]
-    melt = np.float32(0.16)
-    far: Array | None = None
-    for k in range(LOBES):
-        d = np.hypot(u - lobes[:, k, 0], v - lobes[:, k, 1]) - lobes[:, k, 2]
-        if far is None:
-            far = d
-            continue
-        h = np.maximum(melt - np.abs(far - d), 0)
-        far = np.minimum(far, d) - h * h / (4 * melt)
-    assert far is not None
-    notch = scene.notch[..., None, None]
-    bite = notch[:, 2] - np.hypot(u - notch[:, 0], v - notch[:, 1])
-    h = np.maximum(melt - np.abs(far - bite), 0)
-    return np.maximum(far, bite) + h * h / (4 * melt)
+    """Signed distance, in cell radii, to lobes that melt into each other, less the bite."""
+    away: Array = np.full_like(u, FAR)
+    for x, y, r in scene.lobes.transpose(1, 2, 0)[..., None, None]:
+        away = _melted(away, np.sqrt((u - x) ** 2 + (v - y) ** 2) - r)
+    x, y, r = scene.notch.T[..., None, None]
+    return -_melted(-away, np.sqrt((u - x) ** 2 + (v - y) ** 2) - r)
 
 
-def _red_cells(scene: Scene, x: Array, soft: float) -> Array:
-    """How thick the red cells are, (B, H, W): discs with a paler centre."""
-    thick: Array = np.zeros((len(scene.red), len(x), len(x)), np.float32)
-    for k in range(RED):
-        cx, cy, r, pale = scene.red[:, k, :, None].transpose(1, 0, 2)
-        q = (((x - cx) / r) ** 2)[:, None, :] + (((x - cy) / r) ** 2)[:, :, None]
-        d = (np.sqrt(q) - 1) * (r / soft)[:, None]
-        disc = edge(d, 1.0) * (1 - pale[:, None] * np.square(np.maximum(1 - 1.6 * q, 0)))
-        np.maximum(thick, disc, out=thick)
+def _melted(a: Array, b: Array) -> Array:
+    """The union of two shapes given by distances, with a smooth seam."""
+    seam = np.maximum(MELT - np.abs(a - b), 0)
+    seam *= seam
+    seam *= -1 / (4 * MELT)
+    seam += np.minimum(a, b)
+    return seam
+
+
+def _blood(scene: Scene, x: Array, soft: float) -> Array:
+    """How thick red cells are, (B, H, W): discs with a paler centre."""
+    nearest: Array = np.full((len(scene.red), len(x), len(x)), FAR, np.float32)
+    for cx, cy, rx, ry in scene.red.transpose(1, 2, 0)[..., None]:
+        across, down = ((x - cx) / rx) ** 2, ((x - cy) / ry) ** 2
+        np.minimum(nearest, across[:, None, :] + down[:, :, None], out=nearest)
+    thick = edge(np.sqrt(nearest) - 1, soft / scene.red[:, :, 2:].mean((1, 2))[:, None, None])
+    thick *= 1 - scene.pallor[:, None, None] * np.square(np.maximum(1 - 1.6 * nearest, 0))
     return thick
 
 
-def _granules(scene: Scene, x: Array, soft: float) -> Array:
-    """Round grains, (B, H, W): two turned grids with one grain somewhere in each of their squares."""
-    pattern = np.random.default_rng(0).uniform([[0.3], [0.3], [0.2], [0.0]], [[0.7], [0.7], [0.32], [1.0]], (4, TABLE**2)).astype(np.float32)
-    often = np.hypot(scene.grains[:, 0], scene.grains[:, 1])[:, None, None]
-    near: Array | None = None
-    for layer in range(2):
-        c, s, shift = (scene.grains[:, k, None] for k in range(3))
-        if layer:
-            c, s, shift = 0.6 * c - 0.8 * s, 0.8 * c + 0.6 * s, shift + 17.5
+def _granule_distance(scene: Scene, pattern: Array, x: Array) -> Array:
+    """Distance to the nearest granule, (B, H, W): two turned grids with at most one granule in each square."""
+    nearest: Array = np.full((len(scene.grains), len(x), len(x)), FAR, np.float32)
+    c, s, shift = scene.grains.T[..., None]
+    for c, s, shift in ((c, s, shift), (0.6 * c - 0.8 * s, 0.8 * c + 0.6 * s, shift + 17.5)):
         u = (c * x + shift)[:, None, :] + (s * x)[:, :, None]
-        v = (-s * x)[:, None, :] + (c * x + shift)[:, :, None]
-        iu, iv = np.floor(u), np.floor(v)
-        u -= iu
-        v -= iv
-        at = (iu.astype(np.int32) & (TABLE - 1)) * TABLE + (iv.astype(np.int32) & (TABLE - 1))
-        u -= pattern[0][at]
-        v -= pattern[1][at]
-        d = np.hypot(u, v) - pattern[2][at] + FAR * (pattern[3][at] > scene.cover[:, 0, None, None])
-        near = d if near is None else np.minimum(near, d)
-    assert near is not None
-    return edge(near, soft * often)
+        v = (shift - s * x)[:, None, :] + (c * x)[:, :, None]
+        column, row = np.floor(u), np.floor(v)
+        at = (column.astype(np.int32) & (TABLE - 1)) * TABLE + (row.astype(np.int32) & (TABLE - 1))
+        u -= column + (0.3 + 0.4 * pattern[0])[at]
+        v -= row + (0.3 + 0.4 * pattern[1])[at]
+        away = np.sqrt(u * u + v * v) - (0.2 + 0.12 * pattern[2])[at]
+        away += FAR * (pattern[3][at] > scene.cover[:, 0, None, None])
+        np.minimum(nearest, away, out=nearest)
+    return nearest
 
 
-def _expose(taken: list[Array], light: Array, style: Style, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Light through the stained smear, onto a noisy camera: (B, H, W, 3)."""
-    b, size, _ = taken[0].shape
-    x = pixels(size)
-    across, down = light[:, 3:, None].transpose(1, 0, 2) + style.tilt[:, None, None]  # (B, 1)
-    bright = (1 + across * x)[:, None, :] + (down * x)[:, :, None]
-    image = rng.standard_normal((b, size, size, 3), np.float32)
-    image *= style.noise * 255
-    for k in range(3):
-        dense = taken[0] * -style.stain[0, k]
-        dense -= taken[1] * style.stain[1, k]
-        dense -= taken[2] * style.stain[2, k]
-        np.exp(dense, out=dense)
-        dense *= bright
-        dense *= 255 * style.light[k] * light[:, k, None, None]
-        image[..., k] += dense
+def _exposed(taken: list[Array], light: Array, style: Style, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Light through the stained smear onto a noisy camera: (B, H, W, 3)."""
+    count, size, _ = taken[0].shape
+    across, down = light.T[3:, :, None] * pixels(size) + style.tilt[:, None, None] * pixels(size)
+    bright = (1 + across)[:, None, :] + down[:, :, None]
+    image = rng.standard_normal((count, size, size, 3), np.float32)
+    image *= 255 * style.noise
     image += 0.5
-    np.clip(image, 0, 255, out=image)
-    return image.astype(np.uint8)
+    for colour in range(3):
+        dense = sum(-style.stain[stain, colour] * taken[stain] for stain in range(3))
+        seen = np.exp(dense) * bright
+        seen *= 255 * style.light[colour] * light[:, colour, None, None]
+        image[..., colour] += seen
+    return np.clip(image, 0, 255, out=image).astype(np.uint8)
 
 
 def pixels(size: int) -> Array:
-    """Pixel centres along one side of an image that spans -1 to 1."""
+    """Pixel centres along one side of an image."""
     return ((np.arange(size) + 0.5) * (2 / size) - 1).astype(np.float32)
 
 
 def edge(distance: Array, soft: Array | float) -> Array:
-    """One inside (negative distance), zero outside, smooth over a few `soft`."""
+    """One inside (where distance is negative), zero outside, smooth over a few `soft`: a sigmoid."""
     e = np.clip(distance / soft, -20, 20)
     np.exp(e, out=e)
     e += 1
@@ -331,10 +310,12 @@ def edge(distance: Array, soft: Array | float) -> Array:
 
 
 def mottle(lattice: Array, size: int) -> Array:
-    """Smooth noise, (B, size, size), from (B, G, G) random values by cubic B-splines: the same at every size."""
+    """Smooth noise, (B, size, size), from (B, G, G) random values by cubic B-splines."""
     places = (pixels(size) + 1) / 2 * (lattice.shape[1] - 3)
-    first = np.floor(places).astype(np.int64)
+    first = places.astype(np.int64)
     t = places - first
-    taps = np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3]).astype(np.float32) / 6
-    rows: Array = sum(taps[k][:, None] * lattice[:, first + k] for k in range(4))
-    return sum(taps[k] * rows[:, :, first + k] for k in range(4))
+    taps = np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3])
+    taps = (taps / 6).astype(np.float32)
+    rows: Array = sum(taps[k, :, None] * lattice[:, first + k] for k in range(4))  # (B, size, G)
+    noise: Array = sum(taps[k] * rows[:, :, first + k] for k in range(4))
+    return noise

@@ -40,10 +40,7 @@ class Experiment:
     plan: Plan
     warnings: list[str]
     quarantined: list[str]  # files left out because they could not be read
-
-    @property
-    def federation(self) -> Federation:
-        return self.hospitals.federation
+    federation: Federation  # as partitioned, whatever the method makes of it
 
 
 def cache_folder() -> Path:
@@ -61,9 +58,9 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
     collection, quarantined = collect(config)
     federation = from_manifest(collection, manifest) if manifest else partitioned(config, collection)
     task = make_task(federation.task, federation.classes, **config.task)
-    for thing in (method, *plugins):
-        if task.name not in thing.tasks:
-            raise ConfigError(f"{type(thing).__name__} does not serve {task.name}", hint=f"It serves: {thing.tasks}.")
+    for kind in (type(method), *map(type, plugins)):
+        if task.name not in kind.tasks:
+            raise ConfigError(f"{kind.__name__} does not serve {task.name}", hint=f"It serves {', '.join(kind.tasks)}.")
     _check_needs(method, federation)
     _check_metric(config, task)
     mean, std = _normalisation(config, collection.channels)
@@ -82,7 +79,7 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
     )
     hospitals.server(0).new_net()  # a net that cannot be built for these images says so now
     notes = [*warnings(federation), *_cautions(config, hospitals)]
-    return Experiment(config, hospitals, plan(config), notes, quarantined)
+    return Experiment(config, hospitals, plan(config), notes, quarantined, federation)
 
 
 def collect(config: Config) -> tuple[Collection, list[str]]:

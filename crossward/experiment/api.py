@@ -1,0 +1,147 @@
+"""The Python API: run, resume, load."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from crossward import __version__
+from crossward.core.run import Observer, Progress
+from crossward.core.run import run as run_rounds
+from crossward.core.store import TreeStore
+from crossward.data.federation import manifest
+from crossward.errors import ConfigError, CrosswardError
+from crossward.experiment import toml
+from crossward.experiment.build import Experiment, engine_for, prepare
+from crossward.experiment.config import Config
+from crossward.experiment.load import checked, differences, read
+from crossward.experiment.recorder import Recorder, checkpoint, deploy
+from crossward.experiment.result import Result, load, summarised
+from crossward.experiment.rundir import FORMAT, RunDir
+
+__all__ = ["Result", "load", "resume", "run"]
+
+FREE_TO_CHANGE = ("engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:")
+TOLD_VERSIONS = ("torch", "numpy", "safetensors", "monai", "scikit-learn", "pydantic", "pillow")
+
+
+def run(
+    config: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str] = (), observers: Sequence[Observer] = ()
+) -> Result:
+    """Run a configuration (a TOML file, a mapping or a Config) to its last round; `overrides` are "a.b=c"."""
+    match config:
+        case Config():
+            settings = config
+        case str() | Path():
+            settings = read(Path(config), overrides)
+        case _:
+            settings = checked(config)
+    experiment = prepare(settings)
+    rundir = RunDir.create(_folder(settings))
+    _describe(rundir, experiment)
+    return _go_on(rundir, experiment, observers)
+
+
+def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequence[Observer] = ()) -> Result:
+    """Go on from the last checkpoint, to the same result as if nothing had happened."""
+    rundir = RunDir.open(Path(folder))
+    if rundir.about["status"] == "finished":
+        return load(folder)
+    settings = read(rundir.folder / "config.toml", overrides)
+    changed = differences(rundir.about["config"], settings.canonical())
+    if refused := [d for d in changed if not d.startswith(FREE_TO_CHANGE)]:
+        raise ConfigError(
+            f"{rundir.folder} was started with another configuration",
+            details=refused,
+            hint="Put it back as it was, or start a new run. Workers may change: they do not change results.",
+        )
+    experiment = prepare(settings, rundir.read("partition.json"))
+    return _go_on(rundir, experiment, observers)
+
+
+def _go_on(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer]) -> Result:
+    config = experiment.config
+    memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
+    progress = checkpoint(rundir, memory)
+    rundir.mark("running")
+    recorder = Recorder(rundir, memory, config.evaluate.keep_predictions)
+    engine = engine_for(experiment, memory)
+    try:
+        run_rounds(experiment.hospitals, engine, experiment.plan, [recorder, *observers], progress)
+        deploy(rundir, experiment.hospitals, engine)
+    except KeyboardInterrupt:
+        rundir.mark("interrupted")
+        raise
+    except CrosswardError as error:
+        rundir.mark("failed", error=str(error))
+        raise
+    finally:
+        engine.close()
+    rundir.write("summary.json", summarised(rundir))
+    rundir.mark("finished", finished=_now())
+    return load(rundir.folder)
+
+
+def _folder(config: Config) -> Path:
+    """The run's folder: as it is named, else by method, data and seed with the first free number."""
+    if config.run.name is not None:
+        return config.run.out / config.run.name
+    data = getattr(config.data, "kind", None) or getattr(config.data, "name", None) or config.data.source
+    stem = f"{config.method.name}-{data}-s{config.run.seed}"
+    number = 1
+    while (folder := config.run.out / f"{stem}-{number}").exists():
+        number += 1
+    return folder
+
+
+def _describe(rundir: RunDir, experiment: Experiment) -> None:
+    hospitals, config = experiment.hospitals, experiment.config
+    collection = experiment.federation.collection
+    rundir.write("partition.json", manifest(experiment.federation))
+    rundir.write("environment.json", environment(config))
+    if experiment.quarantined:
+        rundir.write("quarantine.json", {"left_out": experiment.quarantined})
+    (rundir.folder / "config.toml").write_text(toml.dumps(config.canonical()))
+    rundir.write(
+        "run.json",
+        {
+            "format": FORMAT,
+            "crossward": __version__,
+            "status": "created",
+            "created": _now(),
+            "config": config.canonical(),
+            "method": {"name": config.method.name, **asdict(hospitals.method)},
+            "plugins": {name: asdict(p) for name, p in zip(config.plugin_names, hospitals.plugins, strict=True)},
+            "net": asdict(hospitals.net) if hasattr(hospitals.net, "options") else {},
+            "task": {"name": hospitals.task.name, "classes": list(hospitals.task.classes), "main": hospitals.task.main},
+            "images": {"size": list(collection.size), "mean": list(hospitals.mean), "std": list(hospitals.std)},
+            "sites": [site.name for site in experiment.federation.sites],
+            "personal": hospitals.personal,
+            "discloses": dict(hospitals.method.discloses),
+            "warnings": experiment.warnings,
+        },
+    )
+
+
+def environment(config: Config) -> dict[str, Any]:
+    return {
+        "crossward": __version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": config.engine.threads,
+        "device": config.engine.device,
+        "packages": {name: metadata.version(name) for name in TOLD_VERSIONS},
+    }
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

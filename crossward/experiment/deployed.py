@@ -1,0 +1,87 @@
+"""Deployed: a trained network taken out of a run directory, ready to predict or to be exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from crossward.core.method import restored
+from crossward.core.samples import Samples
+from crossward.core.site import PREDICT_BATCH, Site
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.data.decode import Frame, image
+from crossward.errors import ConfigError, DataError
+from crossward.experiment.hospitals import NetPlan
+from crossward.experiment.load import checked, method_of
+from crossward.tasks import task as make_task
+
+
+class Deployed:
+    def __init__(self, about: Mapping[str, Any], kept: Tree) -> None:
+        config = checked(about["config"])
+        self.classes = tuple(about["task"]["classes"])
+        self.size, self.channels = about["images"]["size"][0], about["net"]["channels"]
+        self.mean, self.std = tuple(about["images"]["mean"]), tuple(about["images"]["std"])
+        self.fit = getattr(config.data, "fit", "stretch")
+        method = method_of(config)
+        task = make_task(about["task"]["name"], self.classes, **config.task)
+        none = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
+        net = method.build(NetPlan(**about["net"])())
+        self._site = Site(0, "deployed", net, task, none, none, none, Training())
+        self._predictor = restored(method, self._site, kept)
+
+    @property
+    def task(self) -> str:
+        return self._site.task.name
+
+    def predict(self, images: Tensor) -> Tensor:
+        """(N, H, W, C) uint8 images -> (N, K) probabilities, or (N, H, W) uint8 class maps."""
+        if images.shape[1:] != (self.size, self.size, self.channels):
+            raise ConfigError(f"images of {tuple(images.shape[1:])} for a net of {self.size} px, {self.channels} channels")
+        return self._site.predict(self._predictor, self._samples(images))
+
+    def read(self, files: Sequence[Path]) -> Iterator[tuple[list[Path], Tensor]]:
+        """Image files as the network wants them, some at a time; all that cannot be read are told at once."""
+        frame = Frame(self.size, self.channels, self.fit)
+        problems, good = [], []
+        for file in files:
+            try:
+                image(file.read_bytes(), file.name, Frame(1, self.channels, self.fit))
+                good.append(file)
+            except (OSError, DataError) as error:
+                problems.append(f"{file}: {error}")
+        if problems:
+            raise DataError(f"{len(problems)} of {len(files)} images cannot be read", details=problems)
+        for at in range(0, len(good), PREDICT_BATCH):
+            some = good[at : at + PREDICT_BATCH]
+            pixels = np.stack([image(file.read_bytes(), file.name, frame)[0] for file in some])
+            yield some, torch.from_numpy(pixels)
+
+    def module(self) -> nn.Module:
+        """Pixels in [0, 1], (B, C, H, W), to probabilities: for export."""
+        return _Whole(self._site.model, self._predictor, self.mean, self.std)
+
+    def _samples(self, images: Tensor) -> Samples:
+        targets = torch.zeros(len(images), dtype=torch.int64)
+        return Samples(images, targets, torch.arange(len(images)), self.mean, self.std)
+
+
+class _Whole(nn.Module):
+    """Normalisation, network and softmax in one."""
+
+    def __init__(self, net: nn.Module, predictor: Any, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.net = net
+        self._predictor = predictor
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        logits: Tensor = self._predictor((pixels - self.mean) / self.std)
+        return logits.softmax(1)
