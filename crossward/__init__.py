@@ -1,8 +1,8 @@
 """Crossward: federated learning for medical imaging between hospitals that differ.
 
-    import crossward
-    result = crossward.run({"data": {"source": "phantom"}, "method": {"name": "scaffold"}})
-    again = crossward.load(result.folder)
+import crossward
+result = crossward.run({"data": {"source": "phantom"}, "method": {"name": "scaffold"}})
+again = crossward.load(result.folder)
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class CrosswardError(Exception):
@@ -47,3 +48,11 @@ class StorageError(CrosswardError):
     """A folder cannot be written, a disk is full, or a stored file is damaged."""
 
     exit_code = 5
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; its checkpoint is whole and `folder` can be resumed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__()

@@ -1,2 +1,3 @@
 """stub"""
-CLASSES=("background","polyp")
+
+CLASSES = ("background", "polyp")

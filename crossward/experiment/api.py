@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from crossward import __version__
-from crossward.core.run import Observer, Progress
+from crossward.core.run import Observer
 from crossward.core.run import run as run_rounds
 from crossward.core.store import TreeStore
 from crossward.data.federation import manifest
-from crossward.errors import ConfigError, CrosswardError
+from crossward.engines.pool import Crew
+from crossward.errors import ConfigError, CrosswardError, Interrupted
 from crossward.experiment import toml
 from crossward.experiment.build import Experiment, engine_for, prepare
 from crossward.experiment.config import Config
+from crossward.experiment.hospitals import NetPlan
 from crossward.experiment.load import checked, differences, read
 from crossward.experiment.recorder import Recorder, checkpoint, deploy
 from crossward.experiment.result import Result, load, summarised
@@ -33,9 +35,15 @@ TOLD_VERSIONS = ("torch", "numpy", "safetensors", "monai", "scikit-learn", "pyda
 
 
 def run(
-    config: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str] = (), observers: Sequence[Observer] = ()
+    config: str | Path | Mapping[str, Any] | Config,
+    overrides: Sequence[str] = (),
+    observers: Sequence[Observer] = (),
+    crew: Crew | None = None,
 ) -> Result:
-    """Run a configuration (a TOML file, a mapping or a Config) to its last round; `overrides` are "a.b=c"."""
+    """Run a configuration (a TOML file, a mapping or a Config) to its last round.
+
+    `overrides` are "a.b=c"; `crew` lends worker processes to several runs of the pool engine.
+    """
     match config:
         case Config():
             settings = config
@@ -46,7 +54,7 @@ def run(
     experiment = prepare(settings)
     rundir = RunDir.create(_folder(settings))
     _describe(rundir, experiment)
-    return _go_on(rundir, experiment, observers)
+    return _go_on(rundir, experiment, observers, crew)
 
 
 def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequence[Observer] = ()) -> Result:
@@ -66,19 +74,19 @@ def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequenc
     return _go_on(rundir, experiment, observers)
 
 
-def _go_on(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer]) -> Result:
+def _go_on(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer], crew: Crew | None = None) -> Result:
     config = experiment.config
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
     progress = checkpoint(rundir, memory)
     rundir.mark("running")
     recorder = Recorder(rundir, memory, config.evaluate.keep_predictions)
-    engine = engine_for(experiment, memory)
+    engine = engine_for(experiment, memory, crew)
     try:
         run_rounds(experiment.hospitals, engine, experiment.plan, [recorder, *observers], progress)
         deploy(rundir, experiment.hospitals, engine)
     except KeyboardInterrupt:
         rundir.mark("interrupted")
-        raise
+        raise Interrupted(rundir.folder) from None
     except CrosswardError as error:
         rundir.mark("failed", error=str(error))
         raise
@@ -119,7 +127,7 @@ def _describe(rundir: RunDir, experiment: Experiment) -> None:
             "config": config.canonical(),
             "method": {"name": config.method.name, **asdict(hospitals.method)},
             "plugins": {name: asdict(p) for name, p in zip(config.plugin_names, hospitals.plugins, strict=True)},
-            "net": asdict(hospitals.net) if hasattr(hospitals.net, "options") else {},
+            "net": asdict(hospitals.net) if isinstance(hospitals.net, NetPlan) else {},
             "task": {"name": hospitals.task.name, "classes": list(hospitals.task.classes), "main": hospitals.task.main},
             "images": {"size": list(collection.size), "mean": list(hospitals.mean), "std": list(hospitals.std)},
             "sites": [site.name for site in experiment.federation.sites],

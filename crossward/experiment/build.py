@@ -18,6 +18,8 @@ from crossward.core.task import Task
 from crossward.data.augment import augmentation
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, federate, from_manifest, load, named, warnings
+from crossward.engines.local import LocalEngine
+from crossward.engines.pool import Crew, PoolEngine
 from crossward.errors import ConfigError
 from crossward.experiment import config as settings
 from crossward.experiment.config import Config
@@ -58,9 +60,9 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
     collection, quarantined = collect(config)
     federation = from_manifest(collection, manifest) if manifest else partitioned(config, collection)
     task = make_task(federation.task, federation.classes, **config.task)
-    for kind in (type(method), *map(type, plugins)):
-        if task.name not in kind.tasks:
-            raise ConfigError(f"{kind.__name__} does not serve {task.name}", hint=f"It serves {', '.join(kind.tasks)}.")
+    for kind, served in [(type(method), method.tasks), *((type(p), p.tasks) for p in plugins)]:
+        if task.name not in served:
+            raise ConfigError(f"{kind.__name__} does not serve {task.name}", hint=f"It serves {', '.join(served)}.")
     _check_needs(method, federation)
     _check_metric(config, task)
     mean, std = _normalisation(config, collection.channels)
@@ -164,19 +166,15 @@ def devices(asked: str) -> tuple[str, ...]:
     return (asked,)
 
 
-def engine_for(experiment: Experiment, memory: TreeStore | None = None) -> Engine:
+def engine_for(experiment: Experiment, memory: TreeStore | None = None, crew: Crew | None = None) -> Engine:
     asked = experiment.config.engine
     if asked.name == "local":
-        from crossward.engines.local import LocalEngine
-
         return LocalEngine(experiment.hospitals, threads=asked.threads, strict=asked.strict, memory=memory)
-    from crossward.engines.pool import PoolEngine
-
     if asked.strict:
         raise ConfigError('engine.strict is for engine.name = "local": the pool always goes through the codec')
     hospitals = experiment.hospitals
     hospitals.share_images()
-    return PoolEngine(hospitals, workers=asked.workers, threads=asked.threads, memory=memory)
+    return PoolEngine(hospitals, workers=asked.workers, threads=asked.threads, memory=memory, crew=crew)
 
 
 def _file_options(data: settings.Files) -> dict[str, Any]:

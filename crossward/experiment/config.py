@@ -164,4 +164,10 @@ class Config(Section):
         return full
 
 
-SOURCES = {"phantom": Phantom, "folder": Folder, "table": Table, "npz": Npz, "medmnist": MedMnist}
+SOURCES: dict[str, type[Images]] = {
+    "phantom": Phantom,
+    "folder": Folder,
+    "table": Table,
+    "npz": Npz,
+    "medmnist": MedMnist,
+}

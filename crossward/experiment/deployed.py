@@ -43,7 +43,9 @@ class Deployed:
     def predict(self, images: Tensor) -> Tensor:
         """(N, H, W, C) uint8 images -> (N, K) probabilities, or (N, H, W) uint8 class maps."""
         if images.shape[1:] != (self.size, self.size, self.channels):
-            raise ConfigError(f"images of {tuple(images.shape[1:])} for a net of {self.size} px, {self.channels} channels")
+            raise ConfigError(
+                f"images of {tuple(images.shape[1:])} for a net of {self.size} px, {self.channels} channels"
+            )
         return self._site.predict(self._predictor, self._samples(images))
 
     def read(self, files: Sequence[Path]) -> Iterator[tuple[list[Path], Tensor]]:
@@ -79,8 +81,7 @@ class _Whole(nn.Module):
         super().__init__()
         self.net = net
         self._predictor = predictor
-        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
+        self.mean, self.std = (torch.tensor(v).view(1, -1, 1, 1) for v in (mean, std))
 
     def forward(self, pixels: Tensor) -> Tensor:
         logits: Tensor = self._predictor((pixels - self.mean) / self.std)

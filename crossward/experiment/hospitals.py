@@ -50,7 +50,7 @@ class Hospitals:
     federation: Federation
     method: Method
     task: Task
-    net: Callable[[], nn.Module]  # picklable
+    net: NetPlan | Callable[[], nn.Module]  # picklable
     training: Training = field(default_factory=Training)
     plugins: tuple[Plugin, ...] = ()
     seed: int = 0

@@ -25,6 +25,7 @@ from crossward.plugins import PLUGINS, plugin_class
 T = TypeVar("T")
 NOT_VALID = "the configuration is not valid:"
 Key = tuple[str, ...]
+Where = Mapping[Key, str]  # the line or the flag that a key was written in
 HEADER = re.compile(r"^\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$")
 ASSIGNMENT = re.compile(r"^\s*([A-Za-z0-9_\-.\"]+)\s*=")
 
@@ -42,7 +43,7 @@ def read(file: Path, overrides: Sequence[str] = ()) -> Config:
     return checked(_with(data, overrides), {**_lines(text, file), **_flags(overrides)})
 
 
-def checked(data: Mapping[str, Any], where: Mapping[Key, str] | None = None) -> Config:
+def checked(data: Mapping[str, Any], where: Where | None = None) -> Config:
     """A configuration from a mapping; all mistakes are told at once."""
     places = where or {}
     try:
@@ -63,26 +64,20 @@ def plugins_of(config: Config) -> tuple[Plugin, ...]:
     return tuple(_made(plugin_class(name), config.plugin.get(name, {})) for name in config.plugin_names)
 
 
-def _wrong_names(config: Config, where: Mapping[Key, str]) -> list[str]:
+def _wrong_names(config: Config, where: Where) -> list[str]:
     """Mistakes in what a method, a plugin or a net alone can judge."""
-    wrong = _wrong(
-        ("method",), config.method_name, METHODS, lambda: method_class(config.method_name), config.method.options, where
-    )
+    wrong = _wrong(("method",), config.method_name, METHODS, method_class, config.method.options, where)
     for name in dict.fromkeys([*config.plugin_names, *config.plugin]):
-        options = config.plugin.get(name, {})
-        wrong += _wrong(("plugin", name), name, PLUGINS, lambda name=name: plugin_class(name), options, where)
+        at = ("plugin", name)
+        wrong += _wrong(at, name, PLUGINS, plugin_class, config.plugin.get(name, {}), where)
         if name in PLUGINS and name not in config.plugin_names:
-            wrong.append(
-                f"plugin.{name}: the method does not carry it{_place(('plugin', name), where)}. "
-                f'Write method.name = "{config.method.name}+{name}".'
-            )
-    if config.net.name != "auto" and config.net.name not in nets.NETS:
-        place = _place(("net", "name"), where)
-        wrong.append(f"net.name: there is no net {config.net.name!r}{place}. {nearest(config.net.name, nets.NETS)}")
-    elif config.net.name != "auto":
-        _, known = nets.describe(config.net.name)
-        alien = [key for key in config.net.options if key not in known]
-        wrong += [f"net.{key}: no such option{_place(('net', key), where)}. {nearest(key, known)}" for key in alien]
+            carried = f'method.name = "{config.method.name}+{name}"'
+            wrong.append(f"plugin.{name}: the method does not carry it{_place(at, where)}. Write {carried}.")
+    net = config.net.name
+    if net != "auto" and net not in nets.NETS:
+        wrong.append(f"net.name: there is no net {net!r}{_place(('net', 'name'), where)}. {nearest(net, nets.NETS)}")
+    elif net != "auto":
+        wrong += _alien(("net",), config.net.options, nets.NETS[net].options, where)
     return wrong
 
 
@@ -90,25 +85,30 @@ def _wrong(
     at: Key,
     name: str,
     table: Iterable[str],
-    kind: Callable[[], type[Any]],
+    find: Callable[[str], type[Any]],
     options: Mapping[str, Any],
-    where: Mapping[Key, str],
+    where: Where,
 ) -> list[str]:
     if name not in table:
         return [f"{at[0]}: there is no {at[0]} {name!r}{_place((*at, 'name'), where)}. {nearest(name, table)}"]
-    known = [f.name for f in fields(kind()) if f.init]
-    told = [
-        f"{'.'.join(at)}.{key}: no such option{_place((*at, key), where)}. {nearest(key, known)}"
-        for key in options
-        if key not in known
-    ]
+    known = [f.name for f in fields(find(name)) if f.init]
+    told = _alien(at, options, known, where)
     try:
-        _made(kind(), {key: value for key, value in options.items() if key in known})
+        _made(find(name), {key: value for key, value in options.items() if key in known})
     except ValidationError as error:
         for e in error.errors():
             key = (*at, *map(str, e["loc"]))
             told.append(f"{'.'.join(key)}: {_message(e)}{_place(key, where)}")
     return told
+
+
+def _alien(at: Key, options: Iterable[str], known: Iterable[str], where: Where) -> list[str]:
+    dotted, names = ".".join(at), list(known)
+    return [
+        f"{dotted}.{key}: no such option{_place((*at, key), where)}. {nearest(key, names)}"
+        for key in options
+        if key not in names
+    ]
 
 
 def _made(kind: type[T], options: Mapping[str, Any]) -> T:
@@ -166,7 +166,7 @@ def _parts(dotted: str) -> Key:
     return tuple(part.strip().strip('"') for part in dotted.split("."))
 
 
-def _told(error: ErrorDetails, data: Mapping[str, Any], where: Mapping[Key, str]) -> str:
+def _told(error: ErrorDetails, data: Mapping[str, Any], where: Where) -> str:
     key = tuple(str(part) for part in error["loc"] if not (error["loc"][0] == "data" and part in SOURCES))
     place = _place(key, where)
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -174,7 +174,7 @@ def _told(error: ErrorDetails, data: Mapping[str, Any], where: Mapping[Key, str]
     return f"{'.'.join(key)}: {_message(error)}{place}"
 
 
-def _place(key: Key, where: Mapping[Key, str]) -> str:
+def _place(key: Key, where: Where) -> str:
     """Where the key, or the nearest section around it, was written."""
     places = [where[key[:n]] for n in range(len(key), 0, -1) if key[:n] in where]
     return f" ({places[0]})" if places else ""

@@ -1,0 +1,184 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from crossward import __version__
+from crossward.errors import CrosswardError
+
+app = typer.Typer(
+    help="Federated learning for medical imaging between hospitals that differ.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Look at data and share it out among sites.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a setting; may be repeated.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors and the result's folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A configuration in TOML.")]
+
+
+@app.callback(invoke_without_command=True)
+def crossward(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        typer.echo(f"crossward {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(file: File, sets: Sets = None, quiet: Quiet = False, as_json: Json = False) -> None:
+    """Run a configuration."""
+    from crossward.experiment.commands import run_file
+
+    run_file(file, sets or [], quiet=quiet, as_json=as_json)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the run directories go.")] = Path("runs"),
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each method.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Compare the methods on the embedded phantom hospitals, in a few minutes."""
+    from crossward.experiment.demo import show
+
+    show(out, rounds, quiet=quiet, as_json=as_json)
+
+
+@app.command()
+def resume(folder: Folder, sets: Sets = None, quiet: Quiet = False, as_json: Json = False) -> None:
+    """Go on with an interrupted run, to the same result as if nothing had happened."""
+    from crossward.experiment.commands import resume_folder
+
+    resume_folder(folder, sets or [], quiet=quiet, as_json=as_json)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method or plugin, in full.")] = None, as_json: Json = False
+) -> None:
+    """List the methods and plugins, or describe one: citation, options, what it sends."""
+    from crossward.experiment.listing import list_methods, show_method
+
+    if name is None:
+        list_methods(as_json)
+    else:
+        show_method(name, as_json)
+
+
+@app.command()
+def nets(
+    cost: Annotated[bool, typer.Option("--cost", help="Count parameters and FLOPs (takes seconds).")] = False,
+    size: Annotated[int, typer.Option(min=1, help="Pixels, for --cost.")] = 64,
+    channels: Annotated[int, typer.Option(min=1, help="For --cost.")] = 3,
+    classes: Annotated[int, typer.Option(min=2, help="For --cost.")] = 8,
+    as_json: Json = False,
+) -> None:
+    """List the networks and their options."""
+    from crossward.experiment.listing import list_nets
+
+    list_nets({"size": size, "channels": channels, "classes": classes} if cost else None, as_json)
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """List the sources of images, and the partitions stored by name."""
+    from crossward.experiment.listing import list_data
+
+    list_data(as_json)
+
+
+@data_app.command("inspect")
+def data_inspect(file: File, sets: Sets = None, as_json: Json = False) -> None:
+    """Show who holds what: images of each class at each site, and what deserves a second look."""
+    from crossward.experiment.commands import inspect
+
+    inspect(file, sets or [], as_json=as_json)
+
+
+@data_app.command("split")
+def data_split(
+    file: File,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The manifest to write, for partition.file.")],
+    sets: Sets = None,
+) -> None:
+    """Share the configured images out among sites and store that as a manifest."""
+    from crossward.experiment.commands import split
+
+    split(file, out, sets or [])
+
+
+Site = Annotated[str | None, typer.Option(help="Whose network, when each site has its own.")]
+Which = Annotated[str, typer.Option(help="'best' on validation, or 'last'.")]
+
+
+@app.command()
+def predict(
+    folder: Folder,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES…", help="Image files, or folders of them.")],
+    site: Site = None,
+    which: Which = "best",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The CSV to write; default: standard output.")] = None,
+    masks: Annotated[Path | None, typer.Option(help="Segmentation: a folder for the masks, as PNG.")] = None,
+) -> None:
+    """Predict images with a trained network: a CSV of probabilities."""
+    from crossward.experiment.commands import predict_images
+
+    predict_images(folder, images, site, which, out, masks)
+
+
+@app.command()
+def export(
+    folder: Folder,
+    to: Annotated[str, typer.Option("--to", help="The format: onnx.")] = "onnx",
+    site: Site = None,
+    which: Which = "best",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
+) -> None:
+    """Write a trained network in a format that other programs run."""
+    from crossward.experiment.commands import export_network
+
+    export_network(folder, to, site, which, out)
+
+
+def main() -> None:
+    """Errors for people: no traceback for a mistake, and an exit code that scripts can use.
+
+    0 done; 1 a defect of crossward; 2 configuration or command; 3 data; 4 the run could not go on; 5 storage;
+    130 interrupted.
+    """
+    try:
+        app(standalone_mode=True)
+    except CrosswardError as error:
+        _complain(error.what, error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt as stop:
+        folder = getattr(stop, "folder", None)
+        typer.echo("\nInterrupted." + (f" Go on by: crossward resume {folder}" if folder else ""), err=True)
+        sys.exit(130)
+
+
+def _complain(what: str, error: CrosswardError) -> None:
+    first, *rest = str(error).split("\n")
+    typer.secho(f"Error: {first}", fg="red", bold=True, err=True)
+    for line in rest:
+        typer.echo(line, err=True)
+
+
+def as_text(document: Any) -> str:
+    return json.dumps(document, indent=1)
+
+
+if __name__ == "__main__":
+    main()

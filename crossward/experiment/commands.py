@@ -1,0 +1,192 @@
+"""The commands that need more than a list: each does its work through the Python API and shows it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from crossward.core.run import Observer
+from crossward.data.decode import is_image
+from crossward.data.federation import Federation, save
+from crossward.errors import ConfigError, DataError
+from crossward.experiment import api, progress
+from crossward.experiment.build import collect, partitioned, prepare
+from crossward.experiment.compare import compared, table
+from crossward.experiment.deployed import Deployed
+from crossward.experiment.load import read
+
+PARTS = ("train", "val", "test")
+
+
+def run_file(file: Path, sets: Sequence[str], *, quiet: bool, as_json: bool) -> None:
+    config = read(file, sets)
+    _show(lambda told: api.run(config, observers=told), config.method.name, quiet=quiet, as_json=as_json)
+
+
+def resume_folder(folder: Path, sets: Sequence[str], *, quiet: bool, as_json: bool) -> None:
+    label = api.load(folder).about["method"]["name"]
+    _show(lambda told: api.resume(folder, sets, told), label, quiet=quiet, as_json=as_json)
+
+
+def _show(start: Callable[[list[Observer]], api.Result], label: str, *, quiet: bool, as_json: bool) -> None:
+    console = Console()
+    with watched(console, label, quiet=quiet, as_json=as_json) as told:
+        result = start(told)
+    if as_json:
+        console.out(json.dumps({"result": compared([result])[0], "summary": result.summary}), highlight=False)
+        return
+    if not quiet:
+        for warning in result.about["warnings"]:
+            console.print(f"[yellow]note:[/] {warning}")
+        if result.summary["best"]:
+            console.print(table([result], label))
+    console.out(str(result.folder), highlight=False)
+
+
+@contextmanager
+def watched(console: Console, label: str, *, quiet: bool, as_json: bool) -> Iterator[list[Observer]]:
+    """Observers for a run; the terminal is given back however the run ends."""
+    told = progress.observer(console, label, quiet=quiet, as_json=as_json)
+    try:
+        yield told
+    finally:
+        progress.stop(told)
+
+
+def inspect(file: Path, sets: Sequence[str], *, as_json: bool) -> None:
+    experiment = prepare(read(file, sets))
+    federation, console = experiment.federation, Console()
+    counts = {site.name: _counts(federation, site.train) for site in federation.sites}
+    if as_json:
+        sizes = {
+            s.name: {part: len(getattr(s, part)) for part in PARTS} for s in (*federation.sites, federation.server)
+        }
+        told = {"classes": federation.classes, "sites": sizes, "train": counts, "warnings": experiment.warnings}
+        console.out(json.dumps(told | {"quarantined": experiment.quarantined}), highlight=False)
+        return
+    size = federation.collection.size
+    unit = "images" if federation.task == "classification" else "pixels"
+    collection = federation.collection
+    title = f"{collection.name}: {len(collection)} images of {size[0]}x{size[1]}, training {unit} by class"
+    made = Table(title=title, title_justify="left")
+    made.add_column("site", style="bold", no_wrap=True)
+    for name in (*federation.classes, *PARTS):
+        made.add_column(name, justify="right")
+    for site in (*federation.sites, federation.server):
+        row = [str(n or "·") for n in counts.get(site.name, [""] * len(federation.classes))]
+        made.add_row(site.name, *row, *(str(len(getattr(site, part)) or "·") for part in PARTS))
+    console.print(made)
+    if len(federation.public):
+        console.print(f"public pool: {len(federation.public)} images")
+    for text in (*experiment.warnings, *(f"left out: {q}" for q in experiment.quarantined)):
+        console.print(f"[yellow]note:[/] {text}", highlight=False)
+
+
+def _counts(federation: Federation, rows: torch.Tensor) -> list[int]:
+    targets = federation.collection.targets[rows].flatten().long()
+    counts: list[int] = torch.bincount(targets, minlength=federation.num_classes).tolist()
+    return counts
+
+
+def split(file: Path, out: Path, sets: Sequence[str]) -> None:
+    config = read(file, sets)
+    collection, _ = collect(config)
+    save(partitioned(config, collection), out)
+    Console().out(f'{out}\nUse it with: partition.file = "{out}"', highlight=False)
+
+
+def predict_images(
+    folder: Path, images: Sequence[Path], site: str | None, which: str, out: Path | None, masks: Path | None
+) -> None:
+    network = api.load(folder).deployed(site, _checked_which(which))
+    files = [file for given in images for file in _image_files(given)]
+    if network.task == "segmentation" and masks is None:
+        raise ConfigError("this network segments", hint="Say where the masks go with --masks FOLDER.")
+    with open(out, "w", newline="") if out else _standard_output() as stream:  # noqa: PTH123
+        _write_predictions(network, files, stream, masks)
+
+
+def _write_predictions(network: Deployed, files: Sequence[Path], stream: TextIO, masks: Path | None) -> None:
+    write = csv.writer(stream)
+    if masks is None:
+        write.writerow(["image", "predicted", *network.classes])
+    else:
+        masks.mkdir(parents=True, exist_ok=True)
+        write.writerow(["image", "mask", *(f"share of {name}" for name in network.classes)])
+    for some, pixels in network.read(files):
+        for file, row in zip(some, network.predict(pixels), strict=True):
+            if masks is None:
+                write.writerow([file, network.classes[int(row.argmax())], *(f"{p:.6f}" for p in row.tolist())])
+            else:
+                shares = torch.bincount(row.flatten(), minlength=len(network.classes)) / row.numel()
+                write.writerow([file, _save_mask(row, file, masks, network), *(f"{s:.6f}" for s in shares.tolist())])
+
+
+def _save_mask(mask: torch.Tensor, file: Path, folder: Path, network: Deployed) -> Path:
+    from PIL import Image
+
+    place = folder / f"{file.stem}.png"
+    scale = 255 // (len(network.classes) - 1)
+    Image.fromarray((mask * scale).numpy()).resize(Image.open(file).size, Image.Resampling.NEAREST).save(place)
+    return place
+
+
+def export_network(folder: Path, to: str, site: str | None, which: str, out: Path | None) -> None:
+    if to != "onnx":
+        raise ConfigError(f"cannot export to {to!r}", hint="Known: onnx.")
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "exporting to ONNX needs more packages", hint='Run: pip install "crossward[export]"'
+        ) from None
+    result = api.load(folder)
+    network = result.deployed(site, _checked_which(which))
+    place = out or folder / "weights" / f"{which}{f'-{site}' if site else ''}.onnx"
+    example = torch.zeros(2, network.channels, network.size, network.size)
+    module = network.module().eval()
+    batch = torch.export.Dim("batch", min=1)
+    torch.onnx.export(
+        module,
+        (example,),
+        str(place),
+        dynamo=True,
+        external_data=False,
+        input_names=["pixels"],
+        output_names=["probabilities"],
+        dynamic_shapes=({0: batch},),
+        verbose=False,
+    )
+    Console().out(str(place), highlight=False)
+
+
+def _checked_which(which: str) -> str:
+    if which not in ("best", "last"):
+        raise ConfigError(f"--which {which!r}", hint="Known: best, last.")
+    return which
+
+
+def _image_files(given: Path) -> list[Path]:
+    if given.is_dir():
+        found = sorted(file for file in given.rglob("*") if is_image(file.name))
+        if not found:
+            raise DataError(f"there are no images in {given}")
+        return found
+    if not given.exists():
+        raise DataError(f"there is no file {given}")
+    return [given]
+
+
+@contextmanager
+def _standard_output() -> Iterator[TextIO]:
+    yield sys.stdout

@@ -1,0 +1,80 @@
+"""A table of several runs: the global and the local view, the worst site, what was sent, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from crossward.core.evaluation import at
+from crossward.experiment.progress import megabytes
+from crossward.experiment.result import Result
+
+SHOWN = {
+    "classification": ("accuracy", "f1", "balanced_accuracy", "auc"),
+    "segmentation": ("dice", "iou", "hd95"),
+}
+SHORT = {
+    "accuracy": "acc",
+    "balanced_accuracy": "bACC",
+    "auc": "bAUC",
+    "f1": "F1",
+    "dice": "Dice",
+    "iou": "IoU",
+    "hd95": "HD95",
+}
+
+
+def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """One row a run: test metrics at the round that validation chose."""
+    rows = []
+    for result in results:
+        summary, about = result.summary, result.about
+        metrics = (summary["best"] or {}).get("metrics", {})
+        main = about["config"]["evaluate"]["select"] or about["task"]["main"]
+        shown = SHOWN[about["task"]["name"]]
+        rows.append(
+            {
+                "method": about["method"]["name"],
+                "task": about["task"]["name"],
+                "best_round": (summary["best"] or {}).get("round"),
+                "global": {name: at(metrics, "test", "global", name) for name in shown},
+                "local": {name: at(metrics, "test", "local", name) for name in shown},
+                "worst": metrics.get("test", {}).get("local", {}).get("worst", {}).get(main),
+                "main": main,
+                "bytes": sum(summary["bytes"].values()),
+                "seconds": summary["seconds"],
+                "folder": str(result.folder),
+            }
+        )
+    return rows
+
+
+def table(results: Sequence[Result], title: str) -> Table:
+    rows = compared(results)
+    shown, main = list(rows[0]["global"]), rows[0]["main"]
+    made = Table(title=title, title_justify="left", caption="test sets, at the round that validation chose")
+    made.add_column("method", style="bold", no_wrap=True)
+    for view in ("global", "local"):
+        for name in shown:
+            made.add_column(f"{view}\n{SHORT[name]}", justify="right")
+    made.add_column(f"worst site\n{SHORT.get(main, main)}", justify="right")
+    for name in ("best\nround", "traffic", "time"):
+        made.add_column(name, justify="right")
+    for row in rows:
+        numbers = [_number(row[view][name], name) for view in ("global", "local") for name in shown]
+        tail = [
+            _number(row["worst"], main),
+            str(row["best_round"] or "—"),
+            megabytes(row["bytes"]),
+            f"{row['seconds']:.0f} s",
+        ]
+        made.add_row(row["method"], *numbers, *tail)
+    return made
+
+
+def _number(value: float | None, name: str) -> str:
+    if value is None:
+        return "—"
+    return f"{value:.1f}" if name == "hd95" else f"{100 * value:.1f}"

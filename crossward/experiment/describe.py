@@ -1,0 +1,92 @@
+"""What a method or plugin is, read from its source file without importing it: importing torch takes seconds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+COMMENT = re.compile(r"#\s*(.+?)\s*$")
+
+
+@dataclass(frozen=True)
+class Option:
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+
+@dataclass
+class Description:
+    name: str
+    title: str  # the first line of the file's docstring
+    docstring: str  # the whole of it: citation, symbols, departures
+    options: list[Option] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)  # discloses, tasks, needs, pooled, personalises ...
+
+
+def describe(name: str, module: str, attribute: str) -> Description:
+    """The class and what it inherits, base first, as Python would resolve it."""
+    tree = _parsed(module)
+    docstring = ast.get_docstring(tree) or ""
+    made = Description(name, docstring.split("\n")[0].strip(), docstring)
+    _gather(module, attribute, made)
+    return made
+
+
+def _gather(module: str, attribute: str, into: Description) -> None:
+    tree = _parsed(module)
+    node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == attribute)
+    for base in node.bases:
+        if isinstance(base, ast.Name) and (home := _home(tree, base.id)):
+            _gather(home, base.id, into)
+    source = _source(module).splitlines()
+    for line in node.body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value is not None:
+            kind, value = ast.unparse(line.annotation), ast.unparse(line.value)
+            if kind.startswith("ClassVar"):
+                into.facts[line.target.id] = _fact(line.value)
+            else:
+                comment = COMMENT.search(source[(line.end_lineno or line.lineno) - 1])
+                option = Option(line.target.id, _plain(kind), value, comment[1] if comment else "")
+                into.options = [o for o in into.options if o.name != option.name] + [option]
+
+
+def _fact(value: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except ValueError:  # such as frozenset({Need.SAME_NETS}) or select.nothing
+        return [n.attr for n in ast.walk(value) if isinstance(n, ast.Attribute)]
+
+
+def _plain(kind: str) -> str:
+    """Annotated[float, Ge(0)] -> float, at least 0"""
+    if not (found := re.fullmatch(r"Annotated\[(.+?), (.+)\](.*)", kind)):
+        return kind
+    words = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below"}
+    bound = found[2]
+    for mark, word in words.items():
+        bound = re.sub(rf"{mark}\(([^)]*)\)", rf"{word} \1", bound)
+    return f"{found[1]}{found[3]}, {bound}"
+
+
+def _home(tree: ast.Module, name: str) -> str | None:
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and any(a.name == name for a in node.names):
+            return node.module if node.module.startswith("crossward") else None
+    return None
+
+
+def _parsed(module: str) -> ast.Module:
+    return ast.parse(_source(module))
+
+
+def _source(module: str) -> str:
+    found = find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).read_text(encoding="utf-8")

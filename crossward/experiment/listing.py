@@ -1,0 +1,123 @@
+"""Lists: methods, plugins, nets and data sources, shown without importing torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from crossward.errors import ConfigError
+from crossward.experiment.describe import Description, describe
+from crossward.methods import METHODS
+from crossward.names import nearest
+from crossward.nets import NETS
+from crossward.plugins import PLUGINS
+
+SOURCES = {
+    "phantom": "drawn on the spot: blood smears (8 classes) or polyps with masks, each hospital with its own style",
+    "folder": "images in a folder, or a zip, per class; train/val/test folders above them if you like",
+    "table": "a CSV of path, label or mask, and if known site, group, split",
+    "npz": "arrays in the layout of MedMNIST",
+    "medmnist": "a MedMNIST set by name, from data.root or CROSSWARD_DATA",
+}
+
+
+def list_methods(as_json: bool) -> None:
+    every = {"method": METHODS, "plugin": PLUGINS}
+    found = [(kind, describe(name, *where)) for kind, table in every.items() for name, where in table.items()]
+    if as_json:
+        _out([{"kind": kind} | asdict(about) for kind, about in found])
+        return
+    for kind, heading in (("method", "Methods"), ("plugin", "Plugins, as in method.name = 'fedavg+ft'")):
+        made = Table(title=heading, title_justify="left")
+        for column in ("name", "what it is", "options", "a site sends" if kind == "method" else ""):
+            made.add_column(column, overflow="fold")
+        for about in (a for k, a in found if k == kind):
+            options = ", ".join(f"{o.name}={o.default}" for o in about.options)
+            made.add_row(about.name, about.title, options, _sends(about) if kind == "method" else "")
+        Console().print(made)
+
+
+def show_method(name: str, as_json: bool) -> None:
+    every = METHODS | PLUGINS
+    if name not in every:
+        raise ConfigError(f"there is no method or plugin {name!r}", hint=nearest(name, every))
+    about = describe(name, *every[name])
+    if as_json:
+        _out(asdict(about))
+        return
+    console = Console()
+    console.print(f"[bold]{name}[/]\n")
+    console.print(about.docstring, markup=False, highlight=False)
+    made = Table(title="\nOptions", title_justify="left")
+    for column in ("option", "kind", "default", "meaning"):
+        made.add_column(column, overflow="fold")
+    for option in about.options:
+        made.add_row(option.name, option.kind, option.default, option.meaning)
+    console.print(made)
+    if name in METHODS:
+        console.print(f"A site sends: {_sends(about)}.", highlight=False)
+    console.print(f"Tasks: {', '.join(about.facts['tasks'])}.", highlight=False)
+
+
+def list_nets(shape: dict[str, int] | None, as_json: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    for name, entry in NETS.items():
+        row: dict[str, Any] = {"name": name, "task": entry.task, "description": entry.description}
+        row["options"] = dict(entry.options)
+        rows.append(row | (_cost(name, shape) if shape else {}))
+    if as_json:
+        _out(rows)
+        return
+    title = (
+        f"Nets, at {shape['size']} px, {shape['channels']} channels, {shape['classes']} classes" if shape else "Nets"
+    )
+    made = Table(title=title, title_justify="left")
+    for column in ("name", "task", "what it is", "options", *(("parameters", "GFLOPs an image") if shape else ())):
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        options = ", ".join(f"{k}={v}" for k, v in row["options"].items())
+        numbers = (f"{row['parameters']:,}", f"{row['flops'] / 1e9:.4f}") if shape else ()
+        made.add_row(row["name"], row["task"], row["description"], options, *numbers)
+    Console().print(made)
+
+
+def _cost(name: str, shape: dict[str, int]) -> dict[str, int]:
+    from crossward.nets import build
+    from crossward.nets.cost import cost
+
+    classes = 2 if NETS[name].task == "segmentation" else shape["classes"]
+    return asdict(cost(build(name, **shape | {"classes": classes}), shape["channels"], shape["size"]))
+
+
+def list_data(as_json: bool) -> None:
+    cache = Path(os.environ.get("CROSSWARD_CACHE", "~/.cache/crossward")).expanduser()
+    stored = sorted(file.stem for file in (cache / "partitions").glob("*.json"))
+    root = os.environ.get("CROSSWARD_DATA")
+    held = sorted(file.name for file in Path(root).iterdir()) if root and Path(root).is_dir() else []
+    if as_json:
+        _out({"sources": SOURCES, "partitions": stored, "root": root, "in_root": held})
+        return
+    console = Console()
+    made = Table(title="Sources, for data.source", title_justify="left")
+    for column in ("source", "what it is"):
+        made.add_column(column)
+    for name, meaning in SOURCES.items():
+        made.add_row(name, meaning)
+    console.print(made)
+    console.print(f"Partitions stored by name: {', '.join(stored) or 'none'}.", highlight=False)
+    console.print(f"CROSSWARD_DATA: {root or 'not set'}. {', '.join(held)}", highlight=False)
+
+
+def _sends(about: Description) -> str:
+    items = about.facts.get("discloses", {})
+    return "; ".join(f"{item} ({what})" for item, what in items.items()) or "nothing"
+
+
+def _out(document: Any) -> None:
+    Console().out(json.dumps(document, indent=1), highlight=False)
