@@ -69,7 +69,7 @@ def _global(sites: Judged, told: Mapping[int, Tree], own: Mapping[int, Tensor], 
     if common:  # every site's own network on the one set, averaged
         truth = sites.targets(SERVER, split)
         return mean([sites.task.metrics(p, truth, full=full) for p in common.values()])
-    if own:  # no set of the federation's own: all sites' sets together
+    if own and not sites.personal:  # one network, no set of the federation's own: all sites' sets together
         truth = torch.cat([sites.targets(i, split) for i in own])
         return sites.task.metrics(torch.cat(list(own.values())), truth, full=full)
     return {}

@@ -52,19 +52,19 @@ class Recipe:
 
 
 RECIPES = (  # in the order of CLASSES
-    Recipe((0.48, 0.68), (0.56, 0.68), (2, 3), (0.30, 0.42), (1.6, 2.4), (0, 0), (0.20, 0.26), (0.60, 0.85), 1.0,
+    Recipe((0.48, 0.68), (0.56, 0.68), (2, 3), (0.30, 0.42), (1.6, 2.4), (0, 0), (0.20, 0.26), (0.70, 0.90), 1.0,
            (0.10, 0.30, 0.02), (0.55, 0.46, 0.02), (1.70, 0.80, 0.02)),
     Recipe((0.48, 0.68), (0.52, 0.62), (2, 2), (0.42, 0.54), (1.8, 2.6), (0, 0), (0.13, 0.17), (0.80, 1.00), 0.15,
            (0.04, 0.34, 0.34), (0.95, 0.60, 0.05), (0.02, 0.75, 0.95)),
-    Recipe((0.40, 0.62), (0.42, 0.56), (1, 1), (0.00, 0.20), (0, 0), (0, 0), (0.10, 0.10), (0.00, 0.05), 0.0,
-           (0.22, 0.34, 0.18), (1.70, 0.85, 0.10), (0.26, 0.30, 0.12)),
-    Recipe((0.54, 0.76), (0.58, 0.72), (1, 1), (0.14, 0.28), (0, 0), (0.0, 0.40), (0.13, 0.17), (0.45, 0.80), 0.4,
-           (0.14, 0.34, 0.02), (0.72, 0.70, 0.02), (0.70, 0.85, 0.02)),
+    Recipe((0.40, 0.62), (0.46, 0.60), (1, 1), (0.00, 0.20), (0, 0), (0, 0), (0.10, 0.10), (0.00, 0.05), 0.0,
+           (0.30, 0.32, 0.08), (1.70, 0.85, 0.10), (0.30, 0.32, 0.08)),
+    Recipe((0.54, 0.76), (0.58, 0.72), (1, 1), (0.14, 0.28), (0, 0), (0.0, 0.40), (0.10, 0.13), (0.45, 0.80), 0.3,
+           (0.14, 0.36, 0.02), (0.72, 0.72, 0.02), (0.50, 0.85, 0.02)),
     Recipe((0.42, 0.62), (0.72, 0.86), (1, 1), (0.00, 0.12), (0, 0), (0.0, 0.15), (0.10, 0.10), (0.00, 0.05), 0.0,
            (0.50, 0.04, 0.00), (1.15, 0.55, 0.02), (0.60, 0.50, 0.00)),
     Recipe((0.54, 0.76), (0.58, 0.68), (1, 1), (0.10, 0.22), (0, 0), (0.45, 0.65), (0.12, 0.16), (0.05, 0.20), 0.0,
            (0.38, 0.08, 0.10), (0.66, 0.34, 0.00), (0.14, 0.04, 0.04)),  # its "granules" are pale vacuoles
-    Recipe((0.48, 0.68), (0.48, 0.60), (3, 5), (0.42, 0.56), (1.0, 1.4), (0, 0), (0.09, 0.12), (0.50, 0.90), 0.1,
+    Recipe((0.48, 0.68), (0.50, 0.62), (3, 5), (0.46, 0.60), (1.0, 1.4), (0, 0), (0.09, 0.12), (0.50, 0.90), 0.1,
            (0.03, 0.20, 0.04), (1.05, 0.60, 0.02), (0.12, 0.46, 0.04)),
     Recipe((0.14, 0.25), (0.45, 0.85), (1, 3), (1.6, 3.2), (1.0, 3.1), (0, 0), (0.09, 0.12), (0.60, 0.95), 1.0,
            (0.24, 0.30, 0.00), (0.50, 0.50, 0.00), (0.90, 0.75, 0.00)),  # its further "lobes" are further platelets
@@ -86,15 +86,15 @@ class Style:
 def style(rng: np.random.Generator, difficulty: float) -> Style:
     """Draw a hospital."""
     far = min(difficulty, 2.0)
-    tint = np.exp(rng.normal(0, 0.10 * far, (3, 3)) + rng.normal(0, 0.14 * far, (3, 1)))
-    mixing = np.eye(3) + far * rng.uniform(0, 0.10, (3, 3))
+    tint = np.exp(rng.normal(0, 0.07 * far, (3, 3)) + rng.normal(0, 0.10 * far, (3, 1)))
+    mixing = np.eye(3) + far * rng.uniform(0, 0.06, (3, 3))
     angle, slope = rng.uniform(0, 2 * np.pi), rng.uniform(0, 0.12) * far
     return Style(
         stain=(mixing @ (np.array(ABSORBS) * tint)).astype(np.float32),
         light=rng.uniform([0.86, 0.80, 0.78], [0.99, 0.95, 0.97]).astype(np.float32),
         tilt=(slope * np.array([np.cos(angle), np.sin(angle)])).astype(np.float32),
-        blur=float(rng.uniform(0.004, 0.018) * far),
-        noise=float(rng.uniform(0.008, 0.025) * difficulty),
+        blur=float(rng.uniform(0.003, 0.014) * far),
+        noise=float(rng.uniform(0.006, 0.020) * difficulty),
         zoom=float(np.exp(rng.normal(0, 0.06 * far))),
     )
 
@@ -127,7 +127,7 @@ def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, d
         return np.clip((low + high + (high - low) * far * rng.uniform(-1, 1, n)) / 2, 0.0, None)
 
     radius = within("radius") * zoom
-    centre = np.clip(rng.uniform(-0.46, 0.46, (n, 2)) * far, -0.6, 0.6)
+    centre = np.clip(rng.uniform(-0.5, 0.5, (n, 2)) * far, -0.6, 0.6)
     stretch = np.exp(rng.normal(0, 0.06 * far, n))
     frame = _turn(n, rng) * np.stack([stretch, 1 / stretch], 1)[:, :, None] / radius[:, None, None]
     often = rng.uniform(2.5, 6.0, (n, 2, 2)) / np.sqrt(radius)[:, None, None]

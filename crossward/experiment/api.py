@@ -31,7 +31,7 @@ from crossward.experiment.rundir import FORMAT, RunDir
 __all__ = ["Result", "load", "resume", "run"]
 
 FREE_TO_CHANGE = ("engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:")
-TOLD_VERSIONS = ("torch", "numpy", "safetensors", "monai", "scikit-learn", "pydantic", "pillow")
+TOLD_VERSIONS = ("torch", "numpy", "safetensors", "monai", "scipy", "pydantic", "pillow")
 
 
 def run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from crossward.core.evaluation import at
@@ -12,7 +13,7 @@ from crossward.experiment.progress import megabytes
 from crossward.experiment.result import Result
 
 SHOWN = {
-    "classification": ("accuracy", "f1", "balanced_accuracy", "auc"),
+    "classification": ("accuracy", "f1", "auc"),
     "segmentation": ("dice", "iou", "hd95"),
 }
 SHORT = {
@@ -54,12 +55,15 @@ def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
 def table(results: Sequence[Result], title: str) -> Table:
     rows = compared(results)
     shown, main = list(rows[0]["global"]), rows[0]["main"]
-    made = Table(title=title, title_justify="left", caption="test sets, at the round that validation chose")
+    caption = (
+        "Test sets, at the round that validation chose. Global: one set for all; local: the mean of the sites' own."
+    )
+    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     made.add_column("method", style="bold", no_wrap=True)
     for view in ("global", "local"):
         for name in shown:
             made.add_column(f"{view}\n{SHORT[name]}", justify="right")
-    made.add_column(f"worst site\n{SHORT.get(main, main)}", justify="right")
+    made.add_column(f"worst\n{SHORT.get(main, main)}", justify="right")
     for name in ("best\nround", "traffic", "time"):
         made.add_column(name, justify="right")
     for row in rows:

@@ -33,15 +33,22 @@ def segmenter() -> nn.Module:
     return Net(body, nn.Conv2d(5, len(CLASSES), 1), width=5)
 
 
+def linear() -> nn.Module:
+    """Softmax regression: few enough parts to work out by hand, and no BatchNorm."""
+    return Net(nn.Flatten(), nn.Linear(SIDE * SIDE, len(CLASSES)), width=SIDE * SIDE)
+
+
 @dataclass(frozen=True)
 class Toy:
-    """Sizes of the sites: train, val, test each; `absent` leaves class 2 out of the first site's training set."""
+    """Sizes of the sites: train, val, test each; `absent` leaves class 2 out of the first site's training set, `unseen`
+    out of the federation."""
 
     task: str = "classification"
     sizes: tuple[tuple[int, int, int], ...] = ((12, 4, 4), (20, 4, 4), (9, 3, 5), (16, 4, 4))
     common: int = 6  # the federation's own test images
     public: int = 6
     absent: bool = True
+    unseen: bool = False
     seed: int = 0
 
     def collection(self) -> Collection:
@@ -51,6 +58,8 @@ class Toy:
         if self.absent:
             first = labels[: self.sizes[0][0]]
             first[first == 2] = 0
+        if self.unseen:
+            labels[labels == 2] = 0
         images = torch.randint(0, 120, (n, SIDE, SIDE, 1), generator=rng)
         images[..., 0] += labels[:, None, None] * 40 * (torch.arange(SIDE) % (2 + 1)).eq(0)
         targets = labels if self.task == "classification" else self._maps(images)
@@ -58,7 +67,7 @@ class Toy:
         return Collection("toy", self.task, CLASSES, images.to(torch.uint8), targets, ids, ids)
 
     def _maps(self, images: Tensor) -> Tensor:
-        return (images[..., 0] // 67).clamp(max=2).to(torch.uint8)
+        return (images[..., 0] // 67).clamp(max=1 if self.unseen else 2).to(torch.uint8)
 
     def federation(self) -> Federation:
         at, sites = 0, []

@@ -1,0 +1,38 @@
+# Each target does its own set-up into .venv with pip; that is quick when it is already done.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PEERS := .venv-bench/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test lint bench clean
+
+demo: $(READY)
+	$(BIN)/crossward demo
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check crossward tests benchmarks
+	$(BIN)/ruff format --check crossward tests benchmarks
+	$(BIN)/mypy
+
+bench: $(READY) $(PEERS)
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/memory.py
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,export]"
+	touch $@
+
+# Other people's frameworks, for side-by-side measurements only.
+$(PEERS): benchmarks/requirements-peers.txt
+	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet -r $<
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache build *.egg-info

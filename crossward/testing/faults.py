@@ -1,0 +1,75 @@
+"""Faults: methods that misbehave, for the tests of the engines and of the conformance checks. Here, and not in tests/,
+because the worker processes of the pool must be able to import them.
+
+Departures: from every rule.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from crossward.core.method import Method
+from crossward.core.site import Site
+from crossward.core.tree import Tree
+from crossward.methods.scaffold import Scaffold
+
+BOARD: Tree = {}  # what HiddenInModule hides
+
+
+@dataclass(frozen=True)
+class Faulty(Method):
+    """FedAvg, but one site ends its process, raises or sends NaN; only once if `once` names a file to note it in."""
+
+    fault: Literal["exit", "raise", "nan"] = "raise"
+    site: str = "site-1"
+    once: str = ""
+
+    def train(self, site: Site, down: Tree) -> Tree:
+        reply = super().train(site, down)
+        if site.name != self.site or (self.once and Path(self.once).exists()):
+            return reply
+        if self.once:
+            Path(self.once).touch()
+        if self.fault == "exit":
+            os._exit(3)
+        if self.fault == "raise":
+            raise ZeroDivisionError(f"{site.name} has run out of film")
+        site.memory["seen"] = True
+        return reply | {"model": reply["model"].map(lambda t: torch.full_like(t, torch.nan))}
+
+
+@dataclass(frozen=True)
+class HiddenOnModel(Scaffold):
+    """c_i is kept on a live object, not in the memory."""
+
+    def train(self, site: Site, down: Tree) -> Tree:
+        site.memory["c"] = getattr(site.model, "hidden", down["c"].zeros())
+        reply = super().train(site, down)
+        object.__setattr__(site.model, "hidden", site.memory.pop("c"))
+        return reply
+
+
+@dataclass(frozen=True)
+class HiddenInModule(Scaffold):
+    """The client reads an object of the server's instead of its payload."""
+
+    def broadcast(self, state: Tree) -> Tree:
+        BOARD["c"] = state["c"]
+        return {"model": state["model"]}
+
+    def train(self, site: Site, down: Tree) -> Tree:
+        return super().train(site, down | {"c": BOARD["c"]})
+
+
+@dataclass(frozen=True)
+class EditsPayload(Scaffold):
+    def train(self, site: Site, down: Tree) -> Tree:
+        reply = super().train(site, down)
+        for tensor in down["c"].values():
+            tensor.add_(1)
+        return reply
