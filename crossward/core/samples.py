@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class Samples:
     def take(self, rows: Tensor) -> Batch:
         """(B, C, H, W) floats, normalised, channels last in memory, and their targets, for dataset rows."""
         x = self.images.index_select(0, rows).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
-        scale, shift = self._affine()
+        scale, shift = self._affine
         y = self.targets.index_select(0, rows).to(self.device, non_blocking=True)
         return x.to(torch.float32).mul_(scale).add_(shift), y if y.dtype == torch.int64 else y.long()
 
@@ -53,6 +54,7 @@ class Samples:
         for rows in self.index.split(size):
             yield self.take(rows)
 
+    @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
         scale = [1 / (255 * s) for s in self.std]
         shift = [-m / s for m, s in zip(self.mean, self.std, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ def test_derive_is_pinned():
 
 
 def test_derive_is_distinct():
-    seeds = {derive(s, step, r, i) for s in range(5) for step in ("train", "predict") for r in range(20) for i in range(20)}
+    cells = itertools.product(range(5), ("train", "predict"), range(20), range(20))
+    seeds = {derive(*cell) for cell in cells}
     assert len(seeds) == 5 * 2 * 20 * 20
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derive(1, 23) != derive(12, 3)

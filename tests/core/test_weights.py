@@ -98,7 +98,7 @@ def test_differing_shapes_raise():
         of(a=[[1.0], [2.0]]) + of(a=[[1.0, 2.0]])
 
 
-@pytest.mark.xfail(strict=True, reason="weights.py:63-74,122: torch._foreach_* refuse an empty list", raises=RuntimeError)
+@pytest.mark.xfail(strict=True, reason="weights.py:63-74: torch._foreach_* refuse an empty list", raises=RuntimeError)
 def test_the_empty_vector_is_a_vector():
     empty = Weights({})
     assert len(empty + empty) == len(empty - empty) == len(2 * empty) == len(empty / 2) == 0

@@ -1,0 +1,118 @@
+"""Samples: normalisation, layout and batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from crossward.core.samples import Samples
+
+
+def counted(n, **known):
+    """n one-pixel images whose value and target are their row."""
+    images = torch.arange(n, dtype=torch.uint8).view(n, 1, 1, 1)
+    return Samples(images, torch.arange(n), torch.arange(n), (0.0,), (1 / 255,), **known)
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_normalisation_by_hand():
+    images = torch.tensor([[[[255, 0]]], [[[51, 102]]]], dtype=torch.uint8)  # (2, 1, 1, 2)
+    samples = Samples(images, torch.tensor([4, 5]), torch.tensor([0, 1]), (0.5, 0.2), (0.25, 0.1))
+    x, y = samples.take(torch.tensor([1, 0]))
+    assert x.dtype == torch.float32
+    assert x.shape == (2, 2, 1, 1)
+    expected = [(0.2 - 0.5) / 0.25, (0.4 - 0.2) / 0.1, (1.0 - 0.5) / 0.25, (0.0 - 0.2) / 0.1]
+    assert x.flatten().tolist() == pytest.approx(expected, abs=1e-6)
+    assert y.tolist() == [5, 4]
+    assert images.flatten().tolist() == [255, 0, 51, 102]
+
+
+def test_channels_come_last_in_memory():
+    images = torch.arange(48, dtype=torch.uint8).view(2, 2, 4, 3)
+    samples = Samples(images, torch.zeros(2, dtype=torch.int64), torch.arange(2), (0.0,) * 3, (1 / 255,) * 3)
+    x, _ = next(samples.in_order(2))
+    assert x.shape == (2, 3, 2, 4)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert not x.is_contiguous()
+    assert torch.allclose(x.permute(0, 2, 3, 1), images.float())
+
+
+def test_maps_become_class_ids():
+    maps = torch.tensor([[[0, 2], [1, 1]]], dtype=torch.uint8)
+    samples = Samples(torch.zeros(1, 2, 2, 1, dtype=torch.uint8), maps, torch.tensor([0]), (0.5,), (0.5,))
+    _, y = next(samples.in_order(4))
+    assert y.dtype == torch.int64
+    assert y.tolist() == [[[0, 2], [1, 1]]]
+
+
+def test_only_and_labels():
+    samples = counted(6).only(torch.tensor([5, 3, 1]))
+    assert len(samples) == 3
+    assert samples.labels.tolist() == [5, 3, 1]
+    assert samples.only(torch.tensor([2, 0])).labels.tolist() == [1, 5]  # positions among ours
+    assert [y.tolist() for _, y in samples.in_order(2)] == [[5, 3], [1]]
+    assert [x.flatten().tolist() for x, _ in samples.in_order(2)] == [[5, 3], [1]]
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "expected"),
+    [
+        (8, 4, [4, 4]),
+        (9, 4, [4, 5]),  # the last one joins its neighbour
+        (10, 4, [4, 4, 2]),
+        (3, 4, [3]),
+        (1, 4, [1]),  # it has no neighbour
+        (5, 4, [5]),
+    ],
+)
+def test_sizes_of_batches(n, size, expected):
+    assert [len(y) for _, y in counted(n).shuffled(size, rng())] == expected
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 9, 20])
+def test_every_row_once_in_a_pass(n):
+    samples = counted(30).only(torch.arange(30)[-n:])
+    batches = list(samples.shuffled(4, rng(n)))
+    seen = torch.cat([y for _, y in batches])
+    assert sorted(seen.tolist()) == list(range(30 - n, 30))
+    assert torch.equal(torch.cat([x.flatten() for x, _ in batches]), seen.float())  # each with its own target
+
+
+def test_the_order_is_the_generators():
+    samples, generator = counted(20), rng(3)
+    first, second = ([y.tolist() for _, y in samples.shuffled(6, generator)] for _ in range(2))
+    assert first != second
+    assert first == [y.tolist() for _, y in samples.shuffled(6, rng(3))]
+    assert sum(first, []) == torch.randperm(20, generator=rng(3)).tolist()
+
+
+def test_in_order_is_never_joined():
+    assert [len(y) for _, y in counted(9).in_order(4)] == [4, 4, 1]
+
+
+def test_augment_only_when_shuffled():
+    drawn = []
+
+    def add_ten(x, y, generator):
+        drawn.append(float(torch.rand((), generator=generator)))
+        return x + 10, y
+
+    samples = counted(5, augment=add_ten)
+    assert sorted(torch.cat([x.flatten() for x, _ in samples.shuffled(2, rng())]).tolist()) == [10, 11, 12, 13, 14]
+    assert len(drawn) == 2  # two batches: 2 and 3
+    assert [x.flatten().tolist() for x, _ in samples.in_order(5)] == [[0, 1, 2, 3, 4]]
+    assert samples.take(torch.tensor([3]))[0].item() == 3
+    assert len(drawn) == 2
+    again = drawn.copy()
+    drawn.clear()
+    list(samples.shuffled(2, rng()))
+    assert drawn == again  # its draws come from the site's generator
+
+
+@pytest.mark.xfail(strict=True, reason="samples.py:66 an empty set gives one batch of none, whose mean loss is NaN")
+def test_an_empty_set_has_no_batches():
+    nobody = counted(4).only(torch.zeros(0, dtype=torch.int64))
+    assert list(nobody.shuffled(4, rng())) == []
