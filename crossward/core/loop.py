@@ -40,8 +40,9 @@ class Loop:
         self.site, self.loss, self.trained, self.edit, self.plugins = site, loss, trained, edit, plugins
         self.adds, self.edits = overrides(plugins, "loss"), overrides(plugins, "edit_gradients")
         self.scale = 1.0 if lr is None else lr / settings.lr
-        self.optimiser = settings.optimiser([*trained.values(), *also], settings.rate(site.round, 0) * self.scale)
-        self.clipped = [*trained.values(), *also] if settings.clip else []
+        self.optimised = [*trained.values(), *also]
+        self.optimiser = settings.optimiser(self.optimised, settings.rate(site.round, 0) * self.scale)
+        self.edits_gradients = bool(edit or self.edits or settings.clip)
         self.key = str(len(site.fits))
         if settings.keep_state:
             recall(site.memory, self.key, self.optimiser, trained)
@@ -63,9 +64,10 @@ class Loop:
             for plugin in self.adds:
                 term = plugin.loss(self.site, out)
                 value = value if term is None else value + term
-        self.optimiser.zero_grad()
+        for parameter in self.optimised:
+            parameter.grad = None
         self.scaler.scale(value).backward()
-        if self.edit or self.edits or self.clipped:
+        if self.edits_gradients:
             self._edit_gradients()
         self.scaler.step(self.optimiser)
         self.scaler.update()
@@ -99,8 +101,8 @@ class Loop:
         if edited is not gradients:
             # in place: the fused optimisers want gradients laid out in memory as their parameters are
             torch._foreach_copy_(list(gradients.values()), [edited[n] for n in gradients])
-        if self.clipped:
-            nn.utils.clip_grad_norm_(self.clipped, self.site.training.clip or math.inf)
+        if self.site.training.clip:
+            nn.utils.clip_grad_norm_(self.optimised, self.site.training.clip)
 
 
 @contextmanager

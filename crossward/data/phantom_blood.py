@@ -65,7 +65,7 @@ RECIPES = (  # in the order of CLASSES
     Recipe((0.54, 0.76), (0.58, 0.68), (1, 1), (0.10, 0.22), (0, 0), (0.45, 0.65), (0.12, 0.16), (0.05, 0.20), 0.0,
            (0.38, 0.08, 0.10), (0.66, 0.34, 0.00), (0.14, 0.04, 0.04)),  # its "granules" are pale vacuoles
     Recipe((0.48, 0.68), (0.50, 0.62), (3, 5), (0.46, 0.60), (1.0, 1.4), (0, 0), (0.09, 0.12), (0.50, 0.90), 0.1,
-           (0.03, 0.20, 0.04), (1.05, 0.60, 0.02), (0.12, 0.46, 0.04)),
+           (0.03, 0.20, 0.04), (1.05, 0.75, 0.02), (0.10, 0.46, 0.04)),
     Recipe((0.14, 0.25), (0.45, 0.85), (1, 3), (1.6, 3.2), (1.0, 3.1), (0, 0), (0.09, 0.12), (0.60, 0.95), 1.0,
            (0.24, 0.30, 0.00), (0.50, 0.50, 0.00), (0.90, 0.75, 0.00)),  # its further "lobes" are further platelets
 )  # fmt: skip
@@ -127,7 +127,7 @@ def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, d
         return np.clip((low + high + (high - low) * far * rng.uniform(-1, 1, n)) / 2, 0.0, None)
 
     radius = within("radius") * zoom
-    centre = np.clip(rng.uniform(-0.5, 0.5, (n, 2)) * far, -0.6, 0.6)
+    centre = np.clip(rng.uniform(-0.48, 0.48, (n, 2)) * far, -0.6, 0.6)
     stretch = np.exp(rng.normal(0, 0.06 * far, n))
     frame = _turn(n, rng) * np.stack([stretch, 1 / stretch], 1)[:, :, None] / radius[:, None, None]
     often = rng.uniform(2.5, 6.0, (n, 2, 2)) / np.sqrt(radius)[:, None, None]
@@ -136,7 +136,7 @@ def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, d
     grains = np.concatenate([_turn(n, rng)[:, 0] / within("grain")[:, None], rng.uniform(0, TABLE, (n, 1))], 1)
     cover = np.stack([within("cover"), np.array([r.over for r in RECIPES])[labels], rng.uniform(0.08, 0.25, n)], 1)
     chromatin, red = rng.normal(0, 1, (n, GRAIN, GRAIN)), _red_cells(centre, radius, zoom, rng)
-    exposure = np.exp(rng.normal(0, 0.08 * far, (n, 1)) + rng.normal(0, 0.02 * far, (n, 3)))
+    exposure = np.exp(rng.normal(0, 0.06 * far, (n, 1)) + rng.normal(0, 0.02 * far, (n, 3)))
     drawn = (centre, radius, frame, waves, lobes, notch, grains, cover, chromatin, red, rng.uniform(0.25, 0.75, n),
              _stains(labels, patients, rng, far),
              np.concatenate([exposure, rng.normal(0, 0.07 * far, (n, 2))], 1))  # fmt: skip
@@ -184,9 +184,9 @@ def _stains(labels: Ints, patients: Ints, rng: np.random.Generator, far: float) 
     """What glass, red cells, cytoplasm, nucleus and granules take up: (n, 5, 3)."""
     n, slides = len(labels), int(patients.max(initial=-1)) + 1
     usual = np.array([[GLASS, BLOOD, recipe.cytoplasm, recipe.chromatin, recipe.granules] for recipe in RECIPES])
-    slide = rng.normal(0, 0.09 * far, (slides, 1, 3)) * np.ones((5, 1))
+    slide = rng.normal(0, 0.07 * far, (slides, 1, 3)) * np.ones((5, 1))
     slide[:, 1] += rng.normal(0, [0.15, 0.15, 0.35], (slides, 3))  # anaemia and ageing colour the red cells
-    own = rng.normal(0, 0.07 * far, (n, 5, 3)) + rng.normal(0, 0.08 * far, (n, 5, 1))
+    own = rng.normal(0, 0.05 * far, (n, 5, 3)) + rng.normal(0, 0.06 * far, (n, 5, 1))
     return np.asarray(usual[labels] * np.exp(slide[patients] + own))
 
 

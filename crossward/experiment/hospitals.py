@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,10 @@ class Hospitals:
             return sum(len(s.val) + len(s.test) for s in (split, common) if s is not None)
         return len(split.train)
 
-    @property
+    @cached_property
     def personal(self) -> bool:
         """Whether sites predict with networks of their own: some weights stay, or a method or plugin says so."""
-        stays = bool((~self.method.travels).names(self._shared_network()))
-        return stays or self.method.personalises or any(plugin.personalises for plugin in self.plugins)
+        return bool(self._staying) or self.method.personalises or any(p.personalises for p in self.plugins)
 
     def targets(self, site: int, split: str) -> Tensor:
         rows: Tensor = getattr(self._split(site), split)
@@ -103,10 +103,8 @@ class Hospitals:
     def open(self, site: int, round: int, memory: Tree, fresh: bool = False) -> Site:
         split = self._split(site)
         network = self._built(site) if fresh else self._shared_network()
-        if not fresh and PERSONAL not in memory:  # its first time: the weights that stay begin as its own seed says
-            stays = ~self.method.travels
-            if stays.names(network):
-                Weights.of(self._built(site), stays).into(network)
+        if not fresh and self._staying and PERSONAL not in memory:  # its first time: as its own seed says
+            Weights.of(self._built(site), ~self.method.travels).into(network)
         common = {part: self._samples(getattr(self.federation.server, part)) for part in ("val", "test")}
         return Site(
             id=site,
@@ -147,6 +145,11 @@ class Hospitals:
         with seeded(derive(self.seed, "network", site)):
             network = self.method.build(self.net())
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    @cached_property
+    def _staying(self) -> list[str]:
+        """The weights that never leave a site."""
+        return (~self.method.travels).names(self._shared_network())
 
     def _shared_network(self) -> nn.Module:
         if self._network is None:

@@ -86,7 +86,7 @@ def test_the_order_is_the_generators():
     first, second = ([y.tolist() for _, y in samples.shuffled(6, generator)] for _ in range(2))
     assert first != second
     assert first == [y.tolist() for _, y in samples.shuffled(6, rng(3))]
-    assert sum(first, []) == torch.randperm(20, generator=rng(3)).tolist()
+    assert [row for batch in first for row in batch] == torch.randperm(20, generator=rng(3)).tolist()
 
 
 def test_in_order_is_never_joined():

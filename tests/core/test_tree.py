@@ -69,7 +69,7 @@ def example():
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(trees())
 def test_identity(tree):
     data = encode(tree)
