@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from crossward import nets
 from crossward.core.seeds import derive, seeded
@@ -15,11 +17,12 @@ from crossward.nets.net import Net
 SEED = 0
 LR = 0.01
 MEAN, STD = 0.5, 0.25
+CLASSES = 8
 
 
 @dataclass(frozen=True)
 class Work:
-    """FedAvg, one local epoch of plain SGD, on clients of random images."""
+    """FedAvg over clients of random images, one local epoch of plain SGD in a round."""
 
     make: Callable[[], nn.Module]
     side: int
@@ -27,23 +30,6 @@ class Work:
     images: int  # of each client
     batch: int
     clients: int = 10
-    classes: int = 8
-
-    def data(self) -> tuple[Tensor, Tensor]:
-        """(N, H, W, C) uint8 images and (N,) labels of all clients, one after another."""
-        rng = torch.Generator().manual_seed(SEED)
-        n = self.clients * self.images
-        images = torch.randint(0, 256, (n, self.side, self.side, self.channels), generator=rng, dtype=torch.uint8)
-        return images, torch.randint(0, self.classes, (n,), generator=rng)
-
-    def normalised(self) -> list[tuple[Tensor, Tensor]]:
-        """Each client's (n, H, W, C) floats and labels: what a loop that need not spare memory would hold."""
-        images, labels = self.data()
-        floats = (images.float() / 255 - MEAN) / STD
-        return list(zip(floats.split(self.images), labels.split(self.images)))
-
-    def rows(self, client: int) -> Tensor:
-        return torch.arange(client * self.images, (client + 1) * self.images)
 
     def net(self) -> nn.Module:
         """With the initial weights that crossward's server draws from the same seed."""
@@ -52,19 +38,51 @@ class Work:
         return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def batches(self, round: int, client: int) -> tuple[Tensor, ...]:
-        """Rows of each batch in the order in which crossward shuffles them."""
+        """The rows of each batch as crossward shuffles them."""
         rng = torch.Generator().manual_seed(derive(SEED, "train", round, 0, client))
         return torch.randperm(self.images, generator=rng).split(self.batch)
 
 
+@cache
+def dataset(work: Work) -> tuple[Tensor, Tensor]:
+    """(N, H, W, C) uint8 images and (N,) labels of all clients, one client after another."""
+    rng = torch.Generator().manual_seed(SEED)
+    n = work.clients * work.images
+    images = torch.randint(0, 256, (n, work.side, work.side, work.channels), generator=rng, dtype=torch.uint8)
+    return images, torch.randint(0, CLASSES, (n,), generator=rng)
+
+
+@cache
+def normalised(work: Work) -> list[tuple[Tensor, Tensor]]:
+    """Each client's (n, H, W, C) floats and labels: what a loop holds that need not spare memory."""
+    images, labels = dataset(work)
+    floats = (images.float() / 255 - MEAN) / STD
+    return list(zip(floats.split(work.images), labels.split(work.images)))
+
+
+def optimiser(parameters: Iterable[nn.Parameter], lr: float = LR) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr, fused=True)
+
+
+def fit(work: Work, net: nn.Module, round: int, client: int) -> None:
+    """A client's local epoch, written by hand."""
+    x, y = normalised(work)[client]
+    sgd = optimiser(net.parameters())
+    for rows in work.batches(round, client):
+        sgd.zero_grad()
+        logits = net(x.index_select(0, rows).permute(0, 3, 1, 2))
+        cross_entropy(logits, y.index_select(0, rows)).backward()
+        sgd.step()
+
+
 def cnn() -> nn.Module:
-    return nets.build("cnn", channels=3, classes=8, size=28)
+    return nets.build("cnn", channels=3, classes=CLASSES, size=28)
 
 
 def tiny() -> nn.Module:
     body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    return Net(body, nn.Linear(16, 8), width=16)
+    return Net(body, nn.Linear(16, CLASSES), width=16)
 
 
-CNN = Work(cnn, side=28, channels=3, images=500, batch=32)
-TINY = Work(tiny, side=8, channels=1, images=32, batch=16)
+CNN = Work(cnn, side=28, channels=3, images=500, batch=32)  # 16 steps a client
+TINY = Work(tiny, side=8, channels=1, images=32, batch=32)  # one step: what is left is a framework's own cost

@@ -44,13 +44,12 @@ class Loop:
         self.optimiser = settings.optimiser(self.optimised, settings.rate(site.round, 0) * self.scale)
         self.edits_gradients = bool(edit or self.edits or settings.clip)
         self.key = str(len(site.fits))
-        if settings.keep_state:
-            recall(site.memory, self.key, self.optimiser, trained)
         kind = site.device.type
         self.cast = torch.autocast(kind) if settings.amp else nullcontext()
         self.scaler = torch.amp.GradScaler(kind, enabled=settings.amp and kind == "cuda")
         self.momentum = settings.momentum if settings.optimizer == "sgd" else 0.0
-        self.epoch, self.rate, self.velocity, self.moved, self.steps = -1, 0.0, 0.0, 0.0, 0
+        self.epoch, self.rate, self.moved, self.steps = -1, 0.0, 0.0, 0
+        self.velocity = recall(site.memory, self.key, self.optimiser, trained) if settings.keep_state else 0.0
         self.total = torch.zeros((), device=site.device)  # summed on the device: reading it each step would stall
         for plugin in overrides(plugins, "before_fit"):
             plugin.before_fit(site)
@@ -84,7 +83,7 @@ class Loop:
         if not math.isfinite(total):
             raise Diverged(f"its loss became {total} within {self.steps} steps")
         if self.site.training.keep_state and self.scale:
-            remember(self.site.memory, self.key, self.optimiser, self.trained)
+            remember(self.site.memory, self.key, self.optimiser, self.trained, self.velocity)
         return self.steps, self.moved / steps, total / steps
 
     def _new_epoch(self, epoch: int) -> None:
@@ -117,8 +116,10 @@ def training_only(net: nn.Module, params: Select) -> Iterator[dict[str, nn.Param
     chosen = {n for n in (params & parameters).names(net) if before[n]}
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name in chosen)
+    held = [n for n, _ in (*net.named_parameters(), *net.named_buffers())]
     for name, module in net.named_modules():
-        if name and not any(n.startswith(f"{name}.") for n in chosen):
+        inside = [n for n in held if n.startswith(f"{name}.")]
+        if name and inside and not chosen.intersection(inside):
             module.eval()
     try:
         yield {n: p for n, p in net.named_parameters() if n in chosen}

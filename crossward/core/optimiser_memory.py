@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from crossward.core.tree import Tree
 
 OPTIMISER = "_optimiser"
+VELOCITY = "_velocity"
 
 
-def remember(memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
-    """Keep the moments of the fit numbered `key` within its step."""
-    kept: Tree = {}
+def remember(
+    memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter], velocity: float
+) -> None:
+    """Keep the moments of the fit numbered `key` within its step, and the velocity of a weight under gradients of 1."""
+    kept: Tree = {VELOCITY: velocity}
     for name, parameter in trained.items():
         state: Mapping[str, Any] = optimiser.state.get(parameter, {})
         moments = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in state.items() if _tensor(v)}
@@ -24,11 +27,13 @@ def remember(memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: 
     memory[OPTIMISER] = memory.get(OPTIMISER, {}) | {key: kept}
 
 
-def recall(memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
-    for name, moments in memory.get(OPTIMISER, {}).get(key, {}).items():
-        if name in trained:
-            parameter = trained[name]
-            optimiser.state[parameter] = {k: _laid_out_as(parameter, v) for k, v in moments.items()}
+def recall(memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> float:
+    """Give the optimiser its moments back; the velocity that `remember` kept."""
+    kept = memory.get(OPTIMISER, {}).get(key, {})
+    for name, parameter in trained.items():
+        if name in kept:
+            optimiser.state[parameter] = {k: _laid_out_as(parameter, v) for k, v in kept[name].items()}
+    return float(kept.get(VELOCITY, 0.0))
 
 
 def _tensor(value: Any) -> bool:

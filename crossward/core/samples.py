@@ -66,7 +66,7 @@ class Samples:
 
 
 def _chunks(order: Tensor, size: int) -> list[Tensor]:
-    chunks = list(order.split(size))
+    chunks = [rows for rows in order.split(size) if len(rows)]
     if len(chunks) > 1 and len(chunks[-1]) == 1:
         chunks[-2:] = [torch.cat(chunks[-2:])]
     return chunks

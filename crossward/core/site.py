@@ -117,7 +117,7 @@ class Site:
 
     def gradient(self) -> Weights:
         """The mean gradient of the supervised loss over one epoch at the present weights, which stay as they are."""
-        before = Weights.of(self.model)
+        before = {n: b.clone() for n, b in self.model.state_dict().items()}
         seen: list[Weights] = []
 
         def note(gradients: Weights) -> Weights:
@@ -125,7 +125,7 @@ class Site:
             return gradients
 
         fit = self.fit(epochs=1, lr=0.0, edit_gradients=note)
-        before.into(self.model)
+        self.model.load_state_dict(before)
         return seen[0] / fit.steps
 
     def predict(self, predictor: Predictor, samples: Samples) -> Tensor:
@@ -133,7 +133,7 @@ class Site:
         self.model.eval()
         with torch.inference_mode():
             kept = [self._kept(predictor(x)) for x, _ in samples.in_order(PREDICT_BATCH)]
-            return torch.cat(kept).clone()
+        return torch.cat(kept).clone()
 
     def _kept(self, logits: Tensor) -> Tensor:
         if not bool(torch.isfinite(logits).all()):

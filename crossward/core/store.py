@@ -31,7 +31,7 @@ class TreeStore(MutableMapping[int, Tree]):
         if key in self._warm:
             self._warm.move_to_end(key)
             return self._warm[key][0]
-        tree = decode(self._read(self._files[key]))
+        tree = self._read(self._files[key])
         self._keep(key, tree)
         return tree
 
@@ -88,16 +88,20 @@ class TreeStore(MutableMapping[int, Tree]):
         self._warm[key] = (tree, size)
         self._bytes += size
         while self._bytes > self._budget and len(self._warm) > 1:
-            cold, (cold_tree, cold_size) = self._warm.popitem(last=False)
-            self._bytes -= cold_size
+            cold, (cold_tree, cold_size) = next(iter(self._warm.items()))
             if cold not in self._files:
                 self._files[cold] = self._write(cold, cold_tree)
+            del self._warm[cold]
+            self._bytes -= cold_size
 
     def _place(self) -> Path:
         if self._folder is None:
             self._own = tempfile.TemporaryDirectory(prefix="crossward-")
             self._folder = Path(self._own.name)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
         return self._folder
 
     def _write(self, key: int, tree: Tree) -> str:
@@ -106,8 +110,14 @@ class TreeStore(MutableMapping[int, Tree]):
         write_whole(self._place() / name, encode(tree))
         return name
 
-    def _read(self, name: str) -> bytes:
-        return (self._place() / name).read_bytes()
+    def _read(self, name: str) -> Tree:
+        file = self._place() / name
+        try:
+            return decode(file.read_bytes())
+        except OSError as error:
+            raise StorageError(f"cannot read {file}: {error.strerror}") from error
+        except StorageError as error:
+            raise StorageError(f"{file}: {error.what}", hint=error.hint) from None
 
 
 def write_whole(file: Path, data: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def flatten(tree: Tree) -> tuple[dict[str, Tensor], str]:
         told: dict[str, Any] = {}
         for name, value in node.items():
             path = f"{at}{name}"
-            if not isinstance(name, str) or "/" in name:
+            if not isinstance(name, str) or "/" in name or path == "__metadata__":
                 raise TypeError(f"{path}: a name in a tree is a string without '/'")
             match value:
                 case Weights():
@@ -92,7 +93,7 @@ def decode(data: bytes) -> Tree:
         if _checksum(about["outline"], tensors) != about["checksum"]:
             raise StorageError("damaged tree: its checksum does not match its contents")
         return unflatten(tensors, about["outline"])
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"damaged tree: {error}") from None
 
 
@@ -117,7 +118,20 @@ def sizes(tree: Tree) -> dict[str, int]:
 
 
 def finite(tree: Tree) -> bool:
-    return all(bool(torch.isfinite(t).all()) for _, t in items(tree) if t.is_floating_point())
+    """Whether no number in the tree, in a tensor or by itself, is NaN or infinite."""
+
+    def sound(value: Any) -> bool:
+        match value:
+            case Tensor():
+                return not value.is_floating_point() or bool(torch.isfinite(value).all())
+            case Mapping():
+                return all(map(sound, value.values()))
+            case float():
+                return math.isfinite(value)
+            case _:
+                return True
+
+    return sound(tree)
 
 
 def _about(data: bytes) -> dict[str, Any]:
@@ -127,7 +141,7 @@ def _about(data: bytes) -> dict[str, Any]:
         raise StorageError("damaged tree: the file is cut short")
     try:
         return dict(json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["crossward"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise StorageError("not a crossward tree: its header is damaged or of another kind") from None
 
 

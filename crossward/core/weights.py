@@ -60,18 +60,18 @@ class Weights(Mapping[str, Tensor]):
         return Weights({n: f(t, *(c[i] for c in columns)) for i, (n, t) in enumerate(self._tensors.items())})
 
     def __add__(self, other: Weights) -> Weights:
-        return self._with(torch._foreach_add(self._list(), other._aligned(self)))
+        return self._each(torch._foreach_add, other._aligned(self))
 
     def __sub__(self, other: Weights) -> Weights:
-        return self._with(torch._foreach_sub(self._list(), other._aligned(self)))
+        return self._each(torch._foreach_sub, other._aligned(self))
 
     def __mul__(self, k: float) -> Weights:
-        return self._with(torch._foreach_mul(self._list(), k))
+        return self._each(torch._foreach_mul, k)
 
     __rmul__ = __mul__
 
     def __truediv__(self, k: float) -> Weights:
-        return self._with(torch._foreach_div(self._list(), k))
+        return self._each(torch._foreach_div, k)
 
     def __neg__(self) -> Weights:
         return self * -1.0
@@ -100,12 +100,16 @@ class Weights(Mapping[str, Tensor]):
     def _list(self) -> list[Tensor]:
         return list(self._tensors.values())
 
-    def _with(self, tensors: Iterable[Tensor]) -> Weights:
-        return Weights(dict(zip(self._tensors, tensors, strict=True)))
+    def _each(self, operation: Callable[..., Iterable[Tensor]], operand: list[Tensor] | float) -> Weights:
+        if not self:  # the foreach kernels refuse an empty list
+            return self
+        return Weights(dict(zip(self._tensors, operation(self._list(), operand), strict=True)))
 
     def _aligned(self, like: Weights) -> list[Tensor]:
         if self._tensors.keys() != like._tensors.keys():
             raise KeyError(f"names differ: {', '.join(sorted(set(self) ^ set(like)))}")
+        if misfits := [n for n, t in like._tensors.items() if t.shape != self._tensors[n].shape]:
+            raise ValueError(f"shapes differ: {', '.join(misfits)}")
         return [self._tensors[n] for n in like._tensors]
 
 
@@ -117,11 +121,13 @@ def mean(vectors: Iterable[Weights], weights: Sequence[float] | None = None) -> 
         raise ValueError("a mean needs a positive total weight")
     count = 0
     for v in vectors:
+        if weights is not None and count >= len(weights):
+            raise ValueError(f"a mean of more than {count} vectors with {count} weights")
         share = 1.0 if weights is None else weights[count] / scale  # type: ignore[operator]
         if total is None:
             total = v * share
-        else:
-            torch._foreach_add_(total._list(), v._aligned(total), alpha=share)
+        elif aligned := v._aligned(total):
+            torch._foreach_add_(total._list(), aligned, alpha=share)
         count += 1
     if total is None or (weights is not None and count != len(weights)):
         raise ValueError(f"a mean of {count} vectors with {None if weights is None else len(weights)} weights")

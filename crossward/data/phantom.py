@@ -37,7 +37,7 @@ class Part:
 
 def blood(*, sites: int = 6, train: int = 300, val: int = 60, test: int = 60, global_test: int = 400, size: int = 28,
           seed: int = 0, skew: float = 0.5, difficulty: float = 1.0) -> Collection:  # fmt: skip
-    """White cells of eight classes in blood smears; each hospital has its stain, camera and Dirichlet(skew) class mix."""
+    """Eight kinds of blood cell; each hospital has its stain, its camera and its Dirichlet(skew) class mix."""
     counts = {"train": train, "val": val, "test": test}
     _check(sites, counts | {"global_test": global_test}, size, seed, {"skew": skew, "difficulty": difficulty})
     kinds = len(phantom_blood.CLASSES)
@@ -93,13 +93,13 @@ def _rng(seed: int, site: int, use: str) -> np.random.Generator:
 
 
 def _counts(average: dict[str, int], seed: int, site: int) -> dict[str, int]:
-    """Images per split: hospitals 1 and 2, 3 and 4, ... share a surplus and a deficit, so that pairs keep the average."""
+    """Images per split; of hospitals 1 and 2, 3 and 4, ... one has as many too many as the other too few."""
     surplus = _rng(seed, site // 2, "surplus").uniform(-0.4, 0.4) * (1 - 2 * (site % 2))
     return {split: n + int(np.sign(surplus)) * round(n * abs(surplus)) for split, n in average.items()}
 
 
 def _mix(kinds: int, skew: float, seed: int, site: int) -> NDArray[np.float64]:
-    """Dirichlet class shares of a hospital; the common classes move on from one to the next, so each is common somewhere."""
+    """Dirichlet class shares; what is common moves on from hospital to hospital, so that each class is somewhere."""
     shares = np.sort(_rng(seed, site, "mix").dirichlet(np.full(kinds, skew)))[::-1]
     order = np.roll(_rng(seed, 0, "order").permutation(kinds), -3 * site)
     return shares[np.argsort(order)]

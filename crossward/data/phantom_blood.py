@@ -1,8 +1,7 @@
 """The blood-smear phantom: white cells and platelets among red cells, drawn from recipes in each hospital's stain.
 
 Everything is a smooth function of the place in an image that spans -1 to 1, so one scene can be drawn at any size.
-NumPy, not torch: its results do not depend on the number of threads.
-"""
+NumPy, not torch: its results do not depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -15,18 +14,15 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Within = Callable[[str], Doubles]
 Range = tuple[float, float]
 Stain = tuple[float, float, float]  # how much a material takes up of azure (blue), eosin (pink) and orange
 
 CLASSES = ("basophil", "eosinophil", "erythroblast", "immature granulocyte",
            "lymphocyte", "monocyte", "neutrophil", "platelet")  # fmt: skip
-# what azure, eosin and orange absorb of red, green and blue light
-ABSORBS = ((0.95, 1.10, 0.32), (0.14, 0.75, 0.42), (0.06, 0.62, 0.95))
+ABSORBS = ((0.95, 1.10, 0.32), (0.14, 0.75, 0.42), (0.06, 0.62, 0.95))  # [stain][colour of light]
 GLASS, BLOOD = (0.02, 0.03, 0.01), (0.05, 0.34, 0.20)  # what empty glass and red cells take up
-LOBES = 5  # most lobes of a nucleus
+LOBES, RED = 5, 16  # of a nucleus, and red cells in sight (a 4 x 4 grid), at most
 MELT = 0.16  # how far apart, in cell radii, lobes begin to melt into each other
-RED = 16  # red cells in sight at most: a 4 x 4 grid
 GRAIN = 14  # points along one side of the chromatin noise
 TABLE = 64  # granules along one side of the repeating pattern that all are taken from; a power of two
 FAR = 9.0  # out of sight, in any unit
@@ -64,7 +60,7 @@ RECIPES = (  # in the order of CLASSES
            (0.50, 0.04, 0.00), (1.15, 0.55, 0.02), (0.60, 0.50, 0.00)),
     Recipe((0.54, 0.76), (0.58, 0.68), (1, 1), (0.10, 0.22), (0, 0), (0.45, 0.65), (0.12, 0.16), (0.05, 0.20), 0.0,
            (0.38, 0.08, 0.10), (0.66, 0.34, 0.00), (0.14, 0.04, 0.04)),  # its "granules" are pale vacuoles
-    Recipe((0.48, 0.68), (0.50, 0.62), (3, 5), (0.46, 0.60), (1.0, 1.4), (0, 0), (0.09, 0.12), (0.50, 0.90), 0.1,
+    Recipe((0.48, 0.68), (0.52, 0.64), (3, 5), (0.42, 0.54), (0.9, 1.3), (0, 0), (0.09, 0.12), (0.50, 0.90), 0.1,
            (0.03, 0.20, 0.04), (1.05, 0.75, 0.02), (0.10, 0.46, 0.04)),
     Recipe((0.14, 0.25), (0.45, 0.85), (1, 3), (1.6, 3.2), (1.0, 3.1), (0, 0), (0.09, 0.12), (0.60, 0.95), 1.0,
            (0.24, 0.30, 0.00), (0.50, 0.50, 0.00), (0.90, 0.75, 0.00)),  # its further "lobes" are further platelets
@@ -87,12 +83,10 @@ def style(rng: np.random.Generator, difficulty: float) -> Style:
     """Draw a hospital."""
     far = min(difficulty, 2.0)
     tint = np.exp(rng.normal(0, 0.07 * far, (3, 3)) + rng.normal(0, 0.10 * far, (3, 1)))
-    mixing = np.eye(3) + far * rng.uniform(0, 0.06, (3, 3))
-    angle, slope = rng.uniform(0, 2 * np.pi), rng.uniform(0, 0.12) * far
     return Style(
-        stain=(mixing @ (np.array(ABSORBS) * tint)).astype(np.float32),
+        stain=((np.eye(3) + far * rng.uniform(0, 0.06, (3, 3))) @ (ABSORBS * tint)).astype(np.float32),
         light=rng.uniform([0.86, 0.80, 0.78], [0.99, 0.95, 0.97]).astype(np.float32),
-        tilt=(slope * np.array([np.cos(angle), np.sin(angle)])).astype(np.float32),
+        tilt=(rng.uniform(0, 0.12) * far * turns(1, rng)[0, 0]).astype(np.float32),
         blur=float(rng.uniform(0.003, 0.014) * far),
         noise=float(rng.uniform(0.006, 0.020) * difficulty),
         zoom=float(np.exp(rng.normal(0, 0.06 * far))),
@@ -123,37 +117,37 @@ def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, d
     n, far = len(labels), min(difficulty, 2.0)
 
     def within(name: str) -> Doubles:
-        low, high = np.array([getattr(recipe, name) for recipe in RECIPES], np.float64)[labels].T
-        return np.clip((low + high + (high - low) * far * rng.uniform(-1, 1, n)) / 2, 0.0, None)
+        low, high = np.array([getattr(recipe, name) for recipe in RECIPES])[labels].T
+        return np.asarray(np.maximum(0, (low + high) / 2 + (high - low) / 2 * far * rng.uniform(-1, 1, n)), np.float64)
 
     radius = within("radius") * zoom
     centre = np.clip(rng.uniform(-0.48, 0.48, (n, 2)) * far, -0.6, 0.6)
     stretch = np.exp(rng.normal(0, 0.06 * far, n))
-    frame = _turn(n, rng) * np.stack([stretch, 1 / stretch], 1)[:, :, None] / radius[:, None, None]
+    frame = turns(n, rng) * np.stack([stretch, 1 / stretch], 1)[:, :, None] / radius[:, None, None]
     often = rng.uniform(2.5, 6.0, (n, 2, 2)) / np.sqrt(radius)[:, None, None]
     waves = np.stack([rng.uniform(0.01, 0.05, (n, 2, 2)) * far, often, rng.uniform(0, 7, (n, 2, 2))], 3)
     lobes, notch = _nucleus(labels, within, rng)
-    grains = np.concatenate([_turn(n, rng)[:, 0] / within("grain")[:, None], rng.uniform(0, TABLE, (n, 1))], 1)
+    grains = np.concatenate([turns(n, rng)[:, 0] / within("grain")[:, None], rng.uniform(0, TABLE, (n, 1))], 1)
     cover = np.stack([within("cover"), np.array([r.over for r in RECIPES])[labels], rng.uniform(0.08, 0.25, n)], 1)
     chromatin, red = rng.normal(0, 1, (n, GRAIN, GRAIN)), _red_cells(centre, radius, zoom, rng)
     exposure = np.exp(rng.normal(0, 0.06 * far, (n, 1)) + rng.normal(0, 0.02 * far, (n, 3)))
-    drawn = (centre, radius, frame, waves, lobes, notch, grains, cover, chromatin, red, rng.uniform(0.25, 0.75, n),
-             _stains(labels, patients, rng, far),
-             np.concatenate([exposure, rng.normal(0, 0.07 * far, (n, 2))], 1))  # fmt: skip
+    light = np.concatenate([exposure, rng.normal(0, 0.07 * far, (n, 2))], 1)
+    pallor, stains = rng.uniform(0.3, 0.85, n), _stains(labels, patients, rng, far)
+    drawn = (centre, radius, frame, waves, lobes, notch, grains, cover, chromatin, red, pallor, stains, light)
     return Scene(*(np.asarray(values, np.float32) for values in drawn))
 
 
-def _turn(n: int, rng: np.random.Generator) -> Doubles:
+def turns(n: int, rng: np.random.Generator) -> Doubles:
     """(n, 2, 2) random rotations."""
     c, s = np.cos(angle := rng.uniform(0, 2 * np.pi, n)), np.sin(angle)
     return np.stack([c, s, -s, c], 1).reshape(n, 2, 2)
 
 
-def _nucleus(labels: Ints, within: Within, rng: np.random.Generator) -> tuple[Doubles, Doubles]:
+def _nucleus(labels: Ints, within: Callable[[str], Doubles], rng: np.random.Generator) -> tuple[Doubles, Doubles]:
     """Lobes along an arc around the centre of the cell, (n, LOBES, 3), and the bite out of the first, (n, 3)."""
     n, order = len(labels), np.arange(LOBES)
     low, high = np.array([recipe.lobes for recipe in RECIPES])[labels].T
-    count = rng.integers(low, high + 1)[:, None]
+    count = rng.integers(low, high, endpoint=True)[:, None]
     angles = rng.uniform(0, 2 * np.pi, (n, 1)) + (order - (count - 1) / 2) * within("step")[:, None]
     away = within("spread")[:, None] * np.exp(rng.normal(0, 0.12, (n, LOBES)))
     away[labels == CLASSES.index("platelet"), 0] = 0.0
@@ -167,17 +161,15 @@ def _nucleus(labels: Ints, within: Within, rng: np.random.Generator) -> tuple[Do
 
 def _red_cells(centre: Doubles, radius: Doubles, zoom: float, rng: np.random.Generator) -> Doubles:
     """Red cells on a jittered hexagonal grid, pushed aside by the white cell; some are missing: (n, RED, 4)."""
-    n, side = len(centre), int(RED**0.5)
-    row, column = np.divmod(np.arange(RED), side)
-    grid = 0.74 * zoom * np.stack([column - (side - 0.5) / 2 + 0.5 * (row % 2), 0.87 * (row - (side - 1) / 2)], 1)
-    places = (grid + rng.normal(0, 0.07, (n, RED, 2)) + rng.uniform(-0.35, 0.35, (n, 1, 2))) @ _turn(n, rng)
+    n, (row, column) = len(centre), np.divmod(np.arange(RED), 4)
+    grid = 0.74 * zoom * np.stack([column + 0.5 * (row % 2) - 1.75, 0.87 * (row - 1.5)], 1)
+    places = (grid + rng.normal(0, 0.07, (n, RED, 2)) + rng.uniform(-0.35, 0.35, (n, 1, 2))) @ turns(n, rng)
     axes = zoom * rng.uniform(0.29, 0.36, (n, 1, 1)) * np.exp(rng.normal(0, 0.06, (n, RED, 2)))
     apart = places - centre[:, None]
     length = np.linalg.norm(apart, axis=2) + 1e-6
     wanted = np.maximum(length, radius[:, None] + 0.85 * axes.mean(2))
-    missing = rng.random((n, RED)) > rng.uniform(0.45, 1.0, (n, 1))
-    places = centre[:, None] + apart * (np.where(missing, FAR, wanted) / length)[..., None]
-    return np.concatenate([places, axes], 2)
+    wanted[rng.random((n, RED)) > rng.uniform(0.45, 1.0, (n, 1))] = FAR
+    return np.concatenate([centre[:, None] + apart * (wanted / length)[..., None], axes], 2)
 
 
 def _stains(labels: Ints, patients: Ints, rng: np.random.Generator, far: float) -> Doubles:
@@ -187,7 +179,7 @@ def _stains(labels: Ints, patients: Ints, rng: np.random.Generator, far: float) 
     slide = rng.normal(0, 0.07 * far, (slides, 1, 3)) * np.ones((5, 1))
     slide[:, 1] += rng.normal(0, [0.15, 0.15, 0.35], (slides, 3))  # anaemia and ageing colour the red cells
     own = rng.normal(0, 0.05 * far, (n, 5, 3)) + rng.normal(0, 0.06 * far, (n, 5, 1))
-    return np.asarray(usual[labels] * np.exp(slide[patients] + own))
+    return usual[labels] * np.exp(slide[patients] + own)
 
 
 def draw(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -207,8 +199,7 @@ def _uptake(scene: Scene, pattern: Array, style: Style, size: int) -> list[Array
     soft, x = float(np.hypot(style.blur, 0.6 / size)), pixels(size)
     u, v = _cell_frame(scene, x)
     own = soft / scene.radius[:, None, None]  # softness in cell radii
-    body = edge(np.sqrt(u * u + v * v) - 1, own)
-    core = edge(_nucleus_distance(scene, u, v), own)
+    body, core = edge(np.sqrt(u * u + v * v) - 1, own), edge(_nucleus_distance(scene, u, v), own)
     blood = _blood(scene, x, soft)
     _, over, contrast = scene.cover.T[..., None, None]
     grains = edge(_granule_distance(scene, pattern, x), soft * np.hypot(*scene.grains.T[:2])[:, None, None])
@@ -217,8 +208,7 @@ def _uptake(scene: Scene, pattern: Array, style: Style, size: int) -> list[Array
     taken = []
     for stain in range(3):
         glass, red, cytoplasm, nucleus, granule = scene.stains[:, :, stain].T[..., None, None]
-        c = blood * red
-        c += glass
+        c = blood * red + glass
         c += body * (cytoplasm - c)
         c += core * (nucleus * texture - c)
         c += grains * (granule - c)
@@ -245,11 +235,7 @@ def _nucleus_distance(scene: Scene, u: Array, v: Array) -> Array:
 
 def _melted(a: Array, b: Array) -> Array:
     """The union of two shapes given by distances, with a smooth seam."""
-    seam = np.maximum(MELT - np.abs(a - b), 0)
-    seam *= seam
-    seam *= -1 / (4 * MELT)
-    seam += np.minimum(a, b)
-    return seam
+    return np.asarray(np.minimum(a, b) - np.maximum(MELT - np.abs(a - b), 0) ** 2 * (0.25 / MELT), np.float32)
 
 
 def _blood(scene: Scene, x: Array, soft: float) -> Array:
@@ -258,16 +244,16 @@ def _blood(scene: Scene, x: Array, soft: float) -> Array:
     for cx, cy, rx, ry in scene.red.transpose(1, 2, 0)[..., None]:
         across, down = ((x - cx) / rx) ** 2, ((x - cy) / ry) ** 2
         np.minimum(nearest, across[:, None, :] + down[:, :, None], out=nearest)
-    thick = edge(np.sqrt(nearest) - 1, soft / scene.red[:, :, 2:].mean((1, 2))[:, None, None])
-    thick *= 1 - scene.pallor[:, None, None] * np.square(np.maximum(1 - 1.6 * nearest, 0))
-    return thick
+    pale: Array = scene.pallor[:, None, None] * np.square(np.maximum(1 - 1.4 * nearest, 0))
+    usual = scene.red[:, :, 2:].mean((1, 2))[:, None, None]
+    return edge(np.sqrt(nearest) - 1, soft / usual) * (1 - pale)
 
 
 def _granule_distance(scene: Scene, pattern: Array, x: Array) -> Array:
     """Distance to the nearest granule, (B, H, W): two turned grids with at most one granule in each square."""
     nearest: Array = np.full((len(scene.grains), len(x), len(x)), FAR, np.float32)
-    c, s, shift = scene.grains.T[..., None]
-    for c, s, shift in ((c, s, shift), (0.6 * c - 0.8 * s, 0.8 * c + 0.6 * s, shift + 17.5)):
+    cosine, sine, shift = scene.grains.T[..., None]
+    for c, s in ((cosine, sine), (0.6 * cosine - 0.8 * sine, 0.8 * cosine + 0.6 * sine)):
         u = (c * x + shift)[:, None, :] + (s * x)[:, :, None]
         v = (shift - s * x)[:, None, :] + (c * x)[:, :, None]
         column, row = np.floor(u), np.floor(v)
@@ -283,16 +269,13 @@ def _granule_distance(scene: Scene, pattern: Array, x: Array) -> Array:
 def _exposed(taken: list[Array], light: Array, style: Style, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Light through the stained smear onto a noisy camera: (B, H, W, 3)."""
     count, size, _ = taken[0].shape
-    across, down = light.T[3:, :, None] * pixels(size) + style.tilt[:, None, None] * pixels(size)
+    across, down = (light.T[3:, :, None] + style.tilt[:, None, None]) * pixels(size)
     bright = (1 + across)[:, None, :] + down[:, :, None]
-    image = rng.standard_normal((count, size, size, 3), np.float32)
-    image *= 255 * style.noise
-    image += 0.5
+    image = rng.standard_normal((count, size, size, 3), np.float32) * (255 * style.noise) + 0.5
     for colour in range(3):
-        dense = sum(-style.stain[stain, colour] * taken[stain] for stain in range(3))
-        seen = np.exp(dense) * bright
-        seen *= 255 * style.light[colour] * light[:, colour, None, None]
-        image[..., colour] += seen
+        azure, eosin, orange = (-absorbs * c for absorbs, c in zip(style.stain[:, colour], taken, strict=True))
+        lit = 255 * style.light[colour] * light[:, colour, None, None]
+        image[..., colour] += np.exp(azure + eosin + orange) * bright * lit
     return np.clip(image, 0, 255, out=image).astype(np.uint8)
 
 
@@ -303,10 +286,7 @@ def pixels(size: int) -> Array:
 
 def edge(distance: Array, soft: Array | float) -> Array:
     """One inside (where distance is negative), zero outside, smooth over a few `soft`: a sigmoid."""
-    e = np.clip(distance / soft, -20, 20)
-    np.exp(e, out=e)
-    e += 1
-    return np.reciprocal(e, out=e)
+    return np.asarray(1 / (1 + np.exp(np.clip(distance / soft, -20, 20))), np.float32)
 
 
 def mottle(lattice: Array, size: int) -> Array:
@@ -315,7 +295,6 @@ def mottle(lattice: Array, size: int) -> Array:
     first = places.astype(np.int64)
     t = places - first
     taps = np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3])
-    taps = (taps / 6).astype(np.float32)
-    rows: Array = sum(taps[k, :, None] * lattice[:, first + k] for k in range(4))  # (B, size, G)
-    noise: Array = sum(taps[k] * rows[:, :, first + k] for k in range(4))
-    return noise
+    taps = taps.astype(np.float32) / 6
+    rows = np.stack([taps[k, :, None] * lattice[:, first + k] for k in range(4)]).sum(0)  # (B, size, G)
+    return np.asarray(np.stack([taps[k] * rows[:, :, first + k] for k in range(4)]).sum(0), np.float32)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from crossward import __version__
-from crossward.errors import CrosswardError
+from crossward.errors import CrosswardError, StorageError
 
 app = typer.Typer(
     help="Federated learning for medical imaging between hospitals that differ.",
@@ -161,23 +160,24 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except CrosswardError as error:
-        _complain(error.what, error)
+        _complain(error)
         sys.exit(error.exit_code)
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+        sys.exit(141)
+    except OSError as error:
+        typer.secho(f"Error: {error.filename or 'a file'}: {error.strerror or error}", fg="red", bold=True, err=True)
+        sys.exit(StorageError.exit_code)
     except KeyboardInterrupt as stop:
         folder = getattr(stop, "folder", None)
         typer.echo("\nInterrupted." + (f" Go on by: crossward resume {folder}" if folder else ""), err=True)
         sys.exit(130)
 
 
-def _complain(what: str, error: CrosswardError) -> None:
+def _complain(error: CrosswardError) -> None:
     first, *rest = str(error).split("\n")
     typer.secho(f"Error: {first}", fg="red", bold=True, err=True)
     for line in rest:
         typer.echo(line, err=True)
-
-
-def as_text(document: Any) -> str:
-    return json.dumps(document, indent=1)
 
 
 if __name__ == "__main__":

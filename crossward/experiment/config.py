@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, Len
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from crossward.core.training import Training
 
@@ -14,6 +14,11 @@ Fraction = Annotated[float, Interval(ge=0, le=1)]
 Fractions = tuple[Fraction, Fraction, Fraction]
 Count = Annotated[int, Ge(1)]
 Colour = Annotated[tuple[float, ...], Len(1, 3)]
+
+
+Place = Annotated[
+    Path, AfterValidator(lambda path: path.expanduser().absolute())
+]  # a run may be resumed from elsewhere
 
 
 class Section(BaseModel):
@@ -51,7 +56,7 @@ class Phantom(Images):
 
 
 class Files(Images):
-    path: Path
+    path: Place
     size: Count = 64
     channels: Literal[1, 3] = 3
     fit: Literal["stretch", "crop"] = "stretch"
@@ -65,13 +70,13 @@ class Folder(Files):
 
 class Table(Files):
     source: Literal["table"]
-    root: Path | None = None  # of the paths in the table; None: the table's own folder
+    root: Place | None = None  # of the paths in the table; None: the table's own folder
     classes: tuple[str, ...] | None = None
 
 
 class Npz(Images):
     source: Literal["npz"]
-    path: Path
+    path: Place
     size: Count | None = None
     channels: Literal[1, 3] | None = None
     classes: tuple[str, ...] | None = None
@@ -80,7 +85,7 @@ class Npz(Images):
 class MedMnist(Images):
     source: Literal["medmnist"]
     name: str
-    root: Path | None = None  # None: the folder in CROSSWARD_DATA
+    root: Place | None = None  # None: the folder in CROSSWARD_DATA
     size: Count = 28
 
 
@@ -89,7 +94,7 @@ Data = Annotated[Phantom | Folder | Table | Npz | MedMnist, Field(discriminator=
 
 class Partition(Section):
     name: str | None = None  # store it under this name and use it again
-    file: Path | None = None  # or take it from this manifest
+    file: Place | None = None  # or take it from this manifest
     kind: Literal["auto", "iid", "dirichlet", "dirichlet-balanced", "site", "group"] = "auto"
     sites: Count | None = None
     beta: Annotated[float, Gt(0)] = 0.5

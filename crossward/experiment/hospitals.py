@@ -105,6 +105,9 @@ class Hospitals:
         network = self._built(site) if fresh else self._shared_network()
         if not fresh and self._staying and PERSONAL not in memory:  # its first time: as its own seed says
             Weights.of(self._built(site), ~self.method.travels).into(network)
+        for buffer in network.buffers():
+            if not buffer.is_floating_point():
+                buffer.zero_()
         common = {part: self._samples(getattr(self.federation.server, part)) for part in ("val", "test")}
         return Site(
             id=site,

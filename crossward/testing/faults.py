@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -16,6 +15,7 @@ import torch
 from crossward.core.method import Method
 from crossward.core.site import Site
 from crossward.core.tree import Tree
+from crossward.core.weights import Weights
 from crossward.methods.scaffold import Scaffold
 
 BOARD: Tree = {}  # what HiddenInModule hides
@@ -23,24 +23,22 @@ BOARD: Tree = {}  # what HiddenInModule hides
 
 @dataclass(frozen=True)
 class Faulty(Method):
-    """FedAvg, but one site ends its process, raises or sends NaN; only once if `once` names a file to note it in."""
+    """FedAvg, but one site ends its process, raises or diverges."""
 
     fault: Literal["exit", "raise", "nan"] = "raise"
     site: str = "site-1"
-    once: str = ""
 
     def train(self, site: Site, down: Tree) -> Tree:
         reply = super().train(site, down)
-        if site.name != self.site or (self.once and Path(self.once).exists()):
+        if site.name != self.site:
             return reply
-        if self.once:
-            Path(self.once).touch()
         if self.fault == "exit":
             os._exit(3)
         if self.fault == "raise":
             raise ZeroDivisionError(f"{site.name} has run out of film")
         site.memory["seen"] = True
-        return reply | {"model": reply["model"].map(lambda t: torch.full_like(t, torch.nan))}
+        Weights.of(site.model).map(lambda t: torch.full_like(t, torch.nan)).into(site.model)
+        return reply | {"model": Weights.of(site.model, self.returns)}
 
 
 @dataclass(frozen=True)

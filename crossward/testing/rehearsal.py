@@ -11,10 +11,11 @@ from crossward.core.engine import Engine
 from crossward.core.run import Observer, Plan, Progress, RoundRecord, run
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, encode, finite, flatten, items
-from crossward.engines.pool import Crew
+from crossward.engines.pool import Crew, Worker
 from crossward.experiment.hospitals import Hospitals
 
-ROUNDS = 3
+ROUNDS = 2
+MOST_WORKERS = 3
 
 
 def finished(hospitals: Hospitals, engine: Engine, *observers: Observer, progress: Progress | None = None) -> Tree:
@@ -44,12 +45,30 @@ class Records(Observer):
             self.checkpoints.append(encode(kept(record.progress, self.memory)))
 
 
+class Squad(Crew):
+    """The first workers of a crew, which stays the one that replaces them."""
+
+    def __init__(self, whole: Crew, workers: int) -> None:
+        self.whole, self.count = whole, workers
+
+    @property
+    def workers(self) -> list[Worker]:  # type: ignore[override]
+        return self.whole.workers[: self.count]
+
+    def replace(self, worker: Worker) -> Worker:
+        return self.whole.replace(worker)
+
+
 @cache
-def crew(workers: int) -> Crew:
-    """One for all runs of this process: a worker takes seconds to start."""
-    made = Crew(workers)
+def everybody() -> Crew:
+    """One crew for all runs of this process: a worker takes seconds to start."""
+    made = Crew(MOST_WORKERS)
     atexit.register(made.stop)
     return made
+
+
+def crew(workers: int) -> Crew:
+    return Squad(everybody(), workers)
 
 
 def assert_same(found: Tree, expected: Tree, how: str = "") -> None:

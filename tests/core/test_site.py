@@ -131,7 +131,7 @@ def test_edit_gradients(line):
 
     site.fit(edit_gradients=edit)
     assert seen == [{"body.1.weight": pytest.approx(5), "head.weight": pytest.approx(2.5)}]
-    assert weights(site) == pytest.approx([1 - 0.1 * 10, 2 - 0.1 * 5])
+    assert weights(site) == pytest.approx([1 - 0.1 * 10, 2 - 0.1 * 5], abs=1e-6)
 
 
 def test_fits_are_noted(line):
@@ -164,7 +164,6 @@ def test_gradient_leaves_everything_as_it_was(name):
     assert site.memory == {}
 
 
-@pytest.mark.xfail(strict=True, reason="site.py:120,128 integer buffers are no Weights: BatchNorm's count goes on")
 def test_gradient_leaves_batchnorms_count_as_it_was():
     site = toy()
     site.gradient()
@@ -204,7 +203,6 @@ def test_predict_refuses_what_is_not_finite(line, pixels, bad):
         line().predict(lambda x: x.flatten(1) * bad, pixels([1], [0]))
 
 
-@pytest.mark.xfail(strict=True, reason="site.py:136 the clone is inside inference_mode", raises=RuntimeError)
 def test_predictions_can_be_learnt_from(line, pixels):
     site = line()
     target = site.predict(site.model, pixels([1, 2], [0, 0]))

@@ -164,7 +164,6 @@ def test_a_damaged_file(tmp_path):
         store[0]
 
 
-@pytest.mark.xfail(strict=True, reason="store.py:34 the error does not say which file is damaged")
 def test_a_damaged_file_is_named(tmp_path):
     store, file = damaged(tmp_path)
     with pytest.raises(StorageError) as caught:
@@ -172,7 +171,6 @@ def test_a_damaged_file_is_named(tmp_path):
     assert file.name in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="store.py:110 an unreadable file is no StorageError", raises=FileNotFoundError)
 def test_a_file_that_went_away(tmp_path):
     store = TreeStore(tmp_path, budget=150)
     store[0], store[1] = tree(0), tree(1)
@@ -194,7 +192,6 @@ def test_a_full_disk(tmp_path, monkeypatch):
     assert value(decode((tmp_path / store.commit()["0"]).read_bytes())) == 0  # room was made: it goes on
 
 
-@pytest.mark.xfail(strict=True, reason="store.py:91-94 the tree is dropped before it is written", raises=KeyError)
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     store = TreeStore(tmp_path, budget=150)
     store[0] = tree(0)
@@ -205,7 +202,6 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert value(store[0]) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="store.py:100 mkdir is outside write_whole", raises=OSError)
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     store = TreeStore(tmp_path / "file" / "memory")

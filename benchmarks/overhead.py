@@ -1,0 +1,233 @@
+"""Overhead: what crossward's engines cost over a bare loop, and next to Flower and pfl on the same work.
+
+    python benchmarks/overhead.py [--only bare pool flower pfl] [--repeats 7] [--json FILE]
+
+Contestants take turns within a run and only their ratios count: a busy machine slows all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from peers.work import CLASSES, CNN, LR, MEAN, SEED, STD, TINY, Work, dataset, fit, normalised
+from torch import Tensor
+
+from crossward.core.engine import Engine
+from crossward.core.run import Plan, run
+from crossward.core.training import Training
+from crossward.data.collection import Collection
+from crossward.data.federation import Federation, Split
+from crossward.engines.local import LocalEngine
+from crossward.engines.pool import PoolEngine
+from crossward.experiment.hospitals import Hospitals
+from crossward.methods.fedavg import FedAvg
+from crossward.tasks import task
+
+HERE = Path(__file__).parent
+PEERS = HERE.parent / ".venv-bench" / "bin" / "python"
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+}
+SAME = 1e-4  # how far weights may differ after the same work: the order of sums
+
+Lap = Callable[[], float]  # does some rounds, tells the seconds per round
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    ratio: float
+    least: float  # of all repeats
+    most: float
+    bar: float
+    at_least: bool  # whether the bar is a lower bound
+    seconds: dict[str, float]  # per round, medians
+
+    @property
+    def met(self) -> bool:
+        return self.ratio >= self.bar if self.at_least else self.ratio <= self.bar
+
+    def cells(self) -> tuple[str, ...]:
+        times = ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in self.seconds.items())
+        measured = f"{self.ratio:.2f} ({self.least:.2f} to {self.most:.2f})"
+        return self.what, measured, f"{'>=' if self.at_least else '<='} {self.bar}", "met" if self.met else "NOT MET", times
+
+
+def take_turns(contestants: Mapping[str, Lap], repeats: int) -> dict[str, list[float]]:
+    """Seconds per round of each contestant in each repeat; who goes first changes from repeat to repeat."""
+    names, laps = list(contestants), {name: list[float]() for name in contestants}
+    for repeat in range(repeats):
+        for k in range(len(names)):
+            name = names[(repeat + k) % len(names)]
+            laps[name].append(contestants[name]())
+    return laps
+
+
+def compare(what: str, laps: Mapping[str, list[float]], over: str, under: str, bar: float, at_least: bool = False) -> Row:
+    ratios = [a / b for a, b in zip(laps[over], laps[under], strict=True)]
+    seconds = {name: median(laps[name]) for name in (over, under)}
+    return Row(what, median(ratios), min(ratios), max(ratios), bar, at_least, seconds)
+
+
+def hospitals(work: Work) -> Hospitals:
+    images, labels = dataset(work)
+    nobody, rows = torch.empty(0, dtype=torch.int64), torch.arange(len(labels)).split(work.images)
+    ids = tuple(map(str, range(len(labels))))
+    collection = Collection("random", "classification", tuple("abcdefgh"[:CLASSES]), images, labels, ids, ids)
+    sites = tuple(Split(f"client-{k}", own, nobody, nobody) for k, own in enumerate(rows))
+    server = Split("server", nobody, nobody, nobody)
+    made = Hospitals(
+        Federation(collection, sites, server, nobody, {}),
+        FedAvg(),
+        task("classification", collection.classes),
+        work.make,
+        Training(batch_size=work.batch, lr=LR),
+        seed=SEED,
+        mean=(MEAN,) * work.channels,
+        std=(STD,) * work.channels,
+    )
+    made.share_images()
+    return made
+
+
+def trained(sites: Hospitals, engine: Engine, rounds: int) -> State:
+    weights: State = run(sites, engine, Plan(rounds, SEED, evaluate_every=0)).state["model"]
+    return weights
+
+
+def bare(work: Work, rounds: int) -> State:
+    """FedAvg as one would write it by hand."""
+    torch.set_num_threads(1)
+    net = work.net()
+    model = {name: t.clone() for name, t in net.state_dict().items()}
+    for round in range(rounds):
+        total = {name: torch.zeros_like(t) for name, t in model.items()}
+        for client in range(work.clients):
+            net.load_state_dict(model)
+            fit(work, net, round, client)
+            for name, t in net.state_dict().items():
+                total[name].add_(t, alpha=1 / work.clients)
+        model = total
+    return model
+
+
+def lap(train: Callable[[], object], rounds: int) -> Lap:
+    def timed() -> float:
+        began = time.perf_counter()
+        train()
+        return (time.perf_counter() - began) / rounds
+
+    return timed
+
+
+def check_same(name: str, theirs: State, ours: State) -> None:
+    apart = max(float((theirs[n] - t).abs().max()) for n, t in ours.items())
+    if not apart < SAME:
+        raise SystemExit(f"{name} did other work: its weights are {apart:.2g} from crossward's")
+
+
+def over_bare(repeats: int) -> list[Row]:
+    rounds, sites = 2, hospitals(CNN)
+    normalised(CNN)
+    check_same("the bare loop", bare(CNN, rounds), trained(sites, LocalEngine(sites), rounds))  # also warms up
+    local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
+    laps = take_turns({"local": local, "bare loop": lap(lambda: bare(CNN, rounds), rounds)}, repeats)
+    return [compare("local engine / bare loop, cnn", laps, "local", "bare loop", 1.05)]
+
+
+def of_pool(repeats: int) -> list[Row]:
+    rounds, sites = 2, hospitals(CNN)
+    pool = PoolEngine(sites, workers=2)
+    check_same("the pool", trained(sites, pool, 1), trained(sites, LocalEngine(sites), 1))  # starts the workers
+    contestants = {
+        "pool of 2": lap(lambda: trained(sites, pool, rounds), rounds),
+        "local, 1 thread": lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds),
+        "local, 2 threads": lap(lambda: trained(sites, LocalEngine(sites, threads=2), rounds), rounds),
+    }
+    laps = take_turns(contestants, repeats)
+    pool.close()
+    return [
+        compare("speed-up of the pool over 1 thread, cnn", laps, "local, 1 thread", "pool of 2", 1.7, at_least=True),
+        compare("speed-up of the pool over 2 threads, cnn", laps, "local, 2 threads", "pool of 2", 1.1, at_least=True),
+    ]
+
+
+def peer(script: str, work: Work, rounds: int, warm_up: int) -> Lap:
+    """Runs a peer as a program of its own, in its own environment, and checks what it has learnt."""
+    sites = hospitals(work)
+    expected = trained(sites, LocalEngine(sites), rounds + warm_up)
+
+    def timed() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            weights = Path(folder) / "weights.pt"
+            paths = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "FLWR_HOME": folder}
+            command = [PEERS, HERE / "peers" / script, str(rounds), weights]
+            done = subprocess.run(command, env=os.environ | QUIET | paths, capture_output=True, text=True)
+            told = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
+            if done.returncode or not told:
+                raise SystemExit(f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+            check_same(script, torch.load(weights), expected)
+        return float(json.loads(told[-1])["seconds"])
+
+    return timed
+
+
+def against_flower(repeats: int) -> list[Row]:
+    rounds, sites = 30, hospitals(TINY)
+    flower = peer("flower_ray.py", TINY, rounds, warm_up=5)
+    local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
+    laps = take_turns({"Flower on Ray": flower, "local": local}, min(repeats, 3))
+    return [compare("Flower on Ray / local engine, tiny", laps, "Flower on Ray", "local", 15, at_least=True)]
+
+
+def against_pfl(repeats: int) -> list[Row]:
+    rounds, sites = 4, hospitals(CNN)
+    pfl = peer("pfl_fedavg.py", CNN, rounds, warm_up=1)
+    local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
+    laps = take_turns({"pfl": pfl, "local": local}, repeats)
+    return [compare("local engine / pfl, cnn", laps, "local", "pfl", 1.0)]
+
+
+def table(rows: Iterable[Row]) -> str:
+    lines = [("what", "measured", "bar", "", "a round takes"), *(row.cells() for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
+
+
+SECTIONS: Mapping[str, Callable[[int], list[Row]]] = {
+    "bare": over_bare, "pool": of_pool, "flower": against_flower, "pfl": against_pfl,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    absent = [name for name in asked.only if name in ("flower", "pfl") and not PEERS.exists()]
+    rows = [row for name in asked.only if name not in absent for row in SECTIONS[name](asked.repeats)]
+    print(table(rows))
+    if absent:
+        print(f"Left out: {', '.join(absent)}. They need the environment .venv-bench, see benchmarks/README.md.")
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(row) | {"met": row.met} for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()

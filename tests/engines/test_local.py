@@ -1,0 +1,119 @@
+"""The in-process engine: what strict mode catches, what is kept, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from crossward.core.engine import Cohort, Job
+from crossward.core.method import Method, RoundContext
+from crossward.core.run import Plan, run
+from crossward.core.store import TreeStore
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+from crossward.engines.local import LocalEngine
+from crossward.methods.fedavg import FedAvg
+from crossward.methods.local import Local
+from crossward.methods.scaffold import Scaffold
+from crossward.testing.by_hand import matrix, regressions
+from crossward.testing.faults import EditsPayload, Faulty, HiddenInModule, HiddenOnModel
+from crossward.testing.rehearsal import ROUNDS, Records, assert_same, finished
+from crossward.testing.taps import Losing
+from crossward.testing.toy import Toy, linear
+
+THREE = Toy(sizes=((6, 2, 2), (9, 2, 2), (5, 2, 2)))
+KEEPING = Training(epochs=2, batch_size=4, lr=0.05, momentum=0.5, keep_state=True)
+
+
+def ends(method: Method) -> tuple[Tree, Tree]:
+    """By reference and strict."""
+    both = []
+    for strict in (False, True):
+        hospitals = THREE.hospitals(method, training=KEEPING)
+        both.append(finished(hospitals, LocalEngine(hospitals, strict=strict)))
+    return both[0], both[1]
+
+
+@pytest.mark.parametrize("method", [Scaffold(), Local(), FedAvg(buffers="local")], ids=["scaffold", "local", "buffers"])
+def test_strict_is_by_reference_to_the_bit(method: Method):
+    assert_same(*ends(method))
+
+
+@pytest.mark.parametrize("method", [HiddenOnModel(), EditsPayload()], ids=lambda method: type(method).__name__)
+def test_strict_catches(method: Method):
+    with pytest.raises(AssertionError, match="tensors differ"):
+        assert_same(*ends(method))
+
+
+def test_strict_does_not_catch_what_is_hidden_in_a_module():
+    """Which is why mutable globals are banned (test_architecture), and why the pool runs every method (test_pool)."""
+    assert_same(*ends(HiddenInModule()))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_memory_is_kept_for_jobs_that_say_so(strict: bool):
+    hospitals = THREE.hospitals(Scaffold())
+    engine = LocalEngine(hospitals, strict=strict)
+    down = Scaffold().start(RoundContext(0, 1, 3, hospitals.task, hospitals.server(0)))
+    for keep, known in ((False, []), (True, [1])):
+        list(engine.perform([Job(1, "train", 0, 7, keep)], down))
+        assert list(engine.memory) == known
+    assert list(engine.memory[1]) == ["c"]
+
+
+def test_memory_it_is_given_is_where_it_goes_on():
+    hospitals, memory = THREE.hospitals(Local()), TreeStore()
+    net = Weights.of(hospitals.server(0).new_net())
+    memory[1] = {"_personal": net}
+    engine = LocalEngine(hospitals, memory=memory)
+    (outcome,) = engine.perform([Job(1, "predict", 0, 7, False)], {})
+    site = hospitals.open(1, 0, {}, fresh=True)
+    net.into(site.model)
+    assert torch.equal(outcome.reply["test"], site.predict(site.model, site.test))
+
+
+def test_a_client_may_be_sent_a_payload_of_its_own():
+    hospitals = THREE.hospitals(FedAvg(), training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
+    net = Weights.of(hospitals.server(0).new_net())
+    cohort = Cohort(hospitals, LocalEngine(hospitals), 0, hospitals.ids)
+    replies = cohort.ask("train", lambda i: {"model": net * (1.0 + i)})
+    for i, site in enumerate(regressions(hospitals)):
+        w = (1 + i) * matrix(net)
+        torch.testing.assert_close(matrix(replies[i]["model"]), w - 0.1 * site.gradient(w), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_client_that_diverges_is_named_and_leaves_nothing_behind(strict: bool):
+    """The others end as if it had not answered: not even its NaN in the shared network reaches them."""
+    hospitals, records = THREE.hospitals(Faulty(fault="nan"), training=KEEPING), Records()
+    engine = LocalEngine(hospitals, strict=strict)
+    found = finished(hospitals, engine, records)
+    why = "its reply to 'train' holds NaN or infinity"
+    assert [record.failures for record in records.seen] == [{"site-1": why}] * ROUNDS
+    assert list(found["memory"]) == ["0", "2"]
+    other = THREE.hospitals(FedAvg(), training=KEEPING)
+    lost = Losing(Losing(LocalEngine(other), 1, 0, "train"), 1, 1, "train")
+    assert_same(found, finished(other, lost))
+
+
+def test_a_client_that_diverges_keeps_the_memory_it_had():
+    hospitals = THREE.hospitals(Faulty(fault="nan", buffers="local"))
+    memory = TreeStore()
+    memory[1] = {"_personal": Weights.of(hospitals.server(0).new_net(), ~hospitals.method.travels), "age": 4}
+    engine = LocalEngine(hospitals, memory=memory)
+    run(hospitals, engine, Plan(1))
+    assert set(engine.memory[1]) == {"_personal", "age"}
+    assert all(bool(torch.isfinite(t).all()) for t in engine.memory[1]["_personal"].values())
+
+
+def test_a_programming_error_stops_the_run():
+    hospitals = THREE.hospitals(Faulty(fault="raise"))
+    with pytest.raises(ZeroDivisionError, match="site-1 has run out of film"):
+        run(hospitals, LocalEngine(hospitals), Plan(1))
+
+
+def test_a_step_that_the_method_lacks_is_refused():
+    hospitals = THREE.hospitals(FedAvg())
+    with pytest.raises(ValueError, match="FedAvg has no client step 'polish'"):
+        list(LocalEngine(hospitals).perform([Job(0, "polish", 0, 7, True)], {}))

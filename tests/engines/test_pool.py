@@ -1,0 +1,163 @@
+"""The pool engine: the local engine's results to the bit, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from crossward.core.engine import Job, Outcome
+from crossward.core.method import Method
+from crossward.core.run import Observer
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+from crossward.engines.local import LocalEngine
+from crossward.engines.pool import Crew, PoolEngine, Worker
+from crossward.experiment.hospitals import Hospitals
+from crossward.methods.fedavg import FedAvg
+from crossward.methods.local import Local
+from crossward.methods.scaffold import Scaffold
+from crossward.testing.faults import Faulty, HiddenInModule
+from crossward.testing.rehearsal import ROUNDS, Records, assert_same, crew, finished
+from crossward.testing.taps import Losing
+from crossward.testing.toy import Toy
+
+FOUR = Toy()  # training sets of 12, 20, 9 and 16
+KEEPING = Training(epochs=1, batch_size=4, lr=0.05, momentum=0.5, keep_state=True)
+
+
+def shared(method: Method) -> Hospitals:
+    hospitals = FOUR.hospitals(method, training=KEEPING)
+    hospitals.share_images()
+    return hospitals
+
+
+def in_process(method: Method) -> Tree:
+    hospitals = FOUR.hospitals(method, training=KEEPING)
+    return finished(hospitals, LocalEngine(hospitals))
+
+
+def with_workers(method: Method, workers: int, observers: Sequence[Observer] = ()) -> Tree:
+    hospitals = shared(method)
+    return finished(hospitals, PoolEngine(hospitals, crew=crew(workers)), *observers)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("method", [Scaffold(), Local(), FedAvg(buffers="local")], ids=["scaffold", "local", "buffers"])
+def test_the_result_is_the_local_engines_to_the_bit(method: Method, workers: int):
+    assert_same(with_workers(method, workers), in_process(method))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_client_may_be_sent_a_payload_of_its_own(workers: int):
+    hospitals = shared(FedAvg())
+    net = Weights.of(hospitals.server(0).new_net())
+    jobs = [Job(i, "train", 0, 7, True) for i in hospitals.ids]
+    replies = []
+    for engine in (PoolEngine(hospitals, crew=crew(workers)), LocalEngine(hospitals)):
+        outcomes = engine.perform(jobs, lambda i: {"model": net * (1.0 + i)})
+        replies.append({str(o.job.site): o.reply for o in sorted(outcomes, key=lambda o: o.job.site)})
+    assert_same(*replies)
+
+
+def test_larger_jobs_go_first():
+    hospitals = shared(FedAvg())
+    engine = PoolEngine(hospitals, crew=crew(1))
+    down = {"model": Weights.of(hospitals.server(0).new_net())}
+    outcomes = engine.perform([Job(i, "train", 0, 7, True) for i in hospitals.ids], down)
+    assert [outcome.job.site for outcome in outcomes] == [1, 3, 0, 2]
+
+
+class KillsHeldWorker(Observer):
+    """Once the first client has answered, kills a worker that was stopped before the run and so is in mid-job."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.job = worker, None
+
+    def on_outcome(self, round: int, done: int, of: int, outcome: Outcome) -> None:
+        if self.worker.process.poll() is None:
+            self.job = self.worker.job
+            os.kill(self.worker.process.pid, signal.SIGKILL)
+            self.worker.process.wait()
+
+
+def test_a_worker_killed_in_mid_round_is_replaced_and_its_client_tried_again():
+    hospitals, records = shared(Scaffold()), Records()
+    engine = PoolEngine(hospitals, crew=crew(2))
+    victim = engine.crew.workers[0]
+    killer = KillsHeldWorker(victim)
+    os.kill(victim.process.pid, signal.SIGSTOP)
+    found = finished(hospitals, engine, killer, records)
+    assert killer.job is not None
+    assert killer.job.site == 1  # the largest went to the first worker
+    assert engine.crew.workers[0] is not victim
+    assert engine.crew.workers[0].process.poll() is None
+    assert [record.failures for record in records.seen] == [{}] * ROUNDS
+    assert_same(found, in_process(Scaffold()))
+
+
+def test_a_worker_that_was_dead_before_it_was_asked_is_replaced():
+    hospitals = shared(Scaffold())
+    engine = PoolEngine(hospitals, crew=crew(1))
+    victim = engine.crew.workers[0]
+    victim.process.kill()
+    victim.process.wait()
+    assert_same(finished(hospitals, engine), in_process(Scaffold()))
+
+
+def test_a_client_whose_worker_dies_twice_is_named_and_left_out():
+    hospitals = shared(Faulty(fault="exit", site="site-2"))
+    engine = PoolEngine(hospitals, crew=crew(2))
+    down = {"model": Weights.of(hospitals.server(0).new_net())}
+    jobs = [Job(i, "train", 0, 7, True) for i in hospitals.ids]
+    outcomes = {o.job.site: o for o in engine.perform(jobs, down)}
+    assert {hospitals.name(i): o.failure for i, o in outcomes.items() if o.failure} == {
+        "site-2": "its worker process died twice"
+    }
+    expected = {o.job.site: o for o in LocalEngine(FOUR.hospitals(FedAvg(), training=KEEPING)).perform(jobs, down)}
+    for i in (0, 1, 3):
+        assert_same(outcomes[i].reply, expected[i].reply)
+    assert list(engine.memory) == [0, 1, 3]
+
+
+def test_an_exception_in_a_step_comes_with_the_workers_traceback():
+    with pytest.raises(RuntimeError) as caught:
+        with_workers(Faulty(fault="raise"), 2)
+    told = str(caught.value)
+    assert told.startswith("site-1, step 'train', failed in a worker:\nTraceback (most recent call last):")
+    assert "faults.py" in told
+    assert "ZeroDivisionError: site-1 has run out of film" in told
+    assert_same(with_workers(FedAvg(), 2), in_process(FedAvg()))  # the crew is still good
+
+
+def test_what_is_hidden_in_a_module_is_not_there_in_a_worker():
+    with pytest.raises(RuntimeError, match="KeyError: 'c'"):
+        with_workers(HiddenInModule(), 1)
+
+
+def test_a_client_that_diverges_is_named_as_in_process():
+    records = Records()
+    found = with_workers(Faulty(fault="nan"), 2, [records])
+    why = "its reply to 'train' holds NaN or infinity"
+    assert [record.failures for record in records.seen] == [{"site-1": why}] * ROUNDS
+    other = FOUR.hospitals(FedAvg(), training=KEEPING)
+    assert_same(found, finished(other, Losing(Losing(LocalEngine(other), 1, 0, "train"), 1, 1, "train")))
+
+
+def test_closing_stops_the_workers_that_are_its_own_and_leaves_those_it_was_lent():
+    lent = crew(1)
+    PoolEngine(shared(FedAvg()), crew=lent).close()
+    assert lent.workers[0].process.poll() is None
+    engine = PoolEngine(shared(FedAvg()), workers=1)
+    (own,) = engine.crew.workers
+    engine.close()
+    assert own.process.poll() == -signal.SIGKILL
+
+
+def test_a_worker_ends_with_its_parent():
+    (worker,) = Crew(1).workers
+    worker.connection.close()
+    assert worker.process.wait(timeout=60) == 0

@@ -1,0 +1,65 @@
+"""Central training: a round by hand on the pooled images, and FedAvg where that comes to the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from crossward.core.run import Plan, run
+from crossward.core.training import Training
+from crossward.data.federation import Split
+from crossward.engines.local import LocalEngine
+from crossward.methods.central import Central
+from crossward.methods.fedavg import FedAvg
+from crossward.testing.by_hand import matrix, regressions, start
+from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
+from crossward.testing.toy import Toy, linear
+
+ONE_STEP = Training(epochs=1, batch_size=64, lr=0.1)
+TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
+
+
+def test_one_round_by_hand():
+    hospitals = TWO.hospitals(Central(), training=ONE_STEP, net=linear)
+    a, b = regressions(TWO.hospitals(FedAvg(), net=linear))
+    w = start(hospitals)
+    pooled = (6 * a.gradient(w) + 10 * b.gradient(w)) / 16
+    found = run(hospitals, LocalEngine(hospitals), Plan(1)).state["model"]
+    torch.testing.assert_close(matrix(found), w - 0.1 * pooled, atol=1e-6, rtol=0)
+
+
+def test_it_is_fedavg_with_one_site_that_holds_everything():
+    federation = TWO.federation()
+    first, second = federation.sites
+    none = torch.zeros(0, dtype=torch.int64)
+    everything = torch.tensor([*range(6), *range(10, 20)])  # the training rows of both
+    assert torch.equal(everything, torch.cat([first.train, second.train]))
+    together = replace(
+        federation, sites=(replace(first, train=everything), Split("site-1", none, second.val, second.test))
+    )
+    central, fedavg = TWO.hospitals(Central()), TWO.hospitals(FedAvg())
+    fedavg.federation = together
+    assert_same(finished(central, LocalEngine(central)), finished(fedavg, LocalEngine(fedavg)))
+
+
+def test_one_full_batch_step_of_fedavg_is_one_of_central_training():
+    models = []
+    for method in (Central(), FedAvg()):
+        hospitals = TWO.hospitals(method, training=ONE_STEP, net=linear)
+        models.append(run(hospitals, LocalEngine(hospitals), Plan(3)).state["model"])
+    assert (models[0] - models[1]).norm() < 1e-5
+
+
+def test_every_site_is_still_evaluated():
+    hospitals, records = TWO.hospitals(Central()), Records()
+    run(hospitals, LocalEngine(hospitals), Plan(1), [records])
+    assert records.seen[0].cohort == ["site-0"]
+    assert set(records.seen[0].evaluation.predictions) == {"site-0", "site-1", "server"}
+    assert Central.discloses["model"] == "every training image"
+
+
+def test_sites_of_one_sample_or_none_and_a_class_nobody_has():
+    hospitals = Toy(sizes=((0, 1, 1), (1, 1, 1), (3, 1, 1)), unseen=True).hospitals(Central())
+    assert len(hospitals.federation.sites[0].train) == 4
+    assert_finite(finished(hospitals, LocalEngine(hospitals)))

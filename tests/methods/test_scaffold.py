@@ -1,0 +1,229 @@
+"""SCAFFOLD: rounds by hand, both options, its invariant, its reduction to FedAvg, and its effective step size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossward.core.engine import Sites
+from crossward.core.method import RoundContext
+from crossward.core.run import Observer, Plan, RoundRecord, run
+from crossward.core.site import Fit, Site
+from crossward.core.store import TreeStore
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights, mean
+from crossward.engines.local import LocalEngine
+from crossward.methods.fedavg import FedAvg
+from crossward.methods.scaffold import Scaffold
+from crossward.testing.by_hand import Regression, matrix, regressions, start
+from crossward.testing.rehearsal import assert_finite, finished
+from crossward.testing.taps import Losing
+from crossward.testing.toy import Toy, linear
+
+FULL_BATCH = Training(epochs=1, batch_size=64, lr=0.1)
+TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
+
+
+@dataclass
+class ByHand:
+    """Algorithm 1 with option II on full batches, and momentum before the correction is read off the movement."""
+
+    sites: list[Regression]
+    x: Tensor
+    steps: int
+    lr: float = 0.1
+    momentum: float = 0.0
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.c, self.c_i = torch.zeros_like(self.x), [torch.zeros_like(self.x) for _ in self.sites]
+
+    def round(self) -> None:
+        dy, dc = [], []
+        for i, site in enumerate(self.sites):
+            y, v, velocity, moved = self.x, torch.zeros_like(self.x), 0.0, 0.0
+            for _ in range(self.steps):
+                v = self.momentum * v + site.gradient(y) - self.c_i[i] + self.c
+                y = y - self.lr * v
+                velocity = self.momentum * velocity + 1
+                moved += self.lr * velocity
+            new = self.c_i[i] - self.c + (self.x - y) / moved
+            dy.append(y - self.x)
+            dc.append(new - self.c_i[i])
+            self.c_i[i] = new
+        self.x = self.x + self.server_lr * sum(dy) / len(dy)
+        self.c = self.c + sum(dc) / len(self.sites)
+
+
+@pytest.mark.parametrize(
+    ("method", "training"),
+    [
+        (Scaffold(), FULL_BATCH),
+        (Scaffold(), replace(FULL_BATCH, epochs=3)),
+        (Scaffold(server_lr=0.5), replace(FULL_BATCH, epochs=2)),
+        (Scaffold(), replace(FULL_BATCH, epochs=3, momentum=0.9)),
+    ],
+    ids=["one step", "three steps", "server_lr", "momentum"],
+)
+def test_three_rounds_by_hand(method: Scaffold, training: Training):
+    hospitals = TWO.hospitals(method, training=training, net=linear)
+    expected = ByHand(
+        regressions(hospitals), start(hospitals), training.epochs, 0.1, training.momentum, method.server_lr
+    )
+    engine = LocalEngine(hospitals)
+    state = run(hospitals, engine, Plan(3)).state
+    for _ in range(3):
+        expected.round()
+    torch.testing.assert_close(matrix(state["model"]), expected.x, atol=2e-6, rtol=0)
+    torch.testing.assert_close(matrix(state["c"]), expected.c, atol=1e-5, rtol=0)
+    for i in (0, 1):
+        torch.testing.assert_close(matrix(engine.memory[i]["c"]), expected.c_i[i], atol=1e-5, rtol=0)
+    assert expected.c.abs().max() > 1e-2
+
+
+def test_option_1_keeps_the_gradient_at_what_was_sent():
+    hospitals = TWO.hospitals(Scaffold(option="I"), training=replace(FULL_BATCH, epochs=3), net=linear)
+    engine = LocalEngine(hospitals)
+    w = start(hospitals)
+    run(hospitals, engine, Plan(1))
+    for i, site in enumerate(regressions(hospitals)):
+        torch.testing.assert_close(matrix(engine.memory[i]["c"]), site.gradient(w), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("net", [linear, None], ids=["linear", "batchnorm"])
+def test_the_options_agree_for_one_full_batch_step_of_plain_sgd(net):
+    ends = []
+    for option in ("I", "II"):
+        hospitals = TWO.hospitals(Scaffold(option=option), training=FULL_BATCH, net=net)
+        engine = LocalEngine(hospitals)
+        state = run(hospitals, engine, Plan(3)).state
+        ends.append((state["model"], state["c"], engine.memory[0]["c"], engine.memory[1]["c"]))
+    for one, other in zip(*ends, strict=True):
+        assert (one - other).norm() < 1e-5 * max(1.0, one.norm().item())
+    assert ends[0][1].norm() > 1e-2
+
+
+class Invariant(Observer):
+    """The mean of all clients' c_i, those never asked counting as 0, is c after every round."""
+
+    def __init__(self, memory: TreeStore) -> None:
+        self.memory, self.gaps, self.sizes = memory, [], []
+
+    def on_start(self, sites: Sites, plan: Plan, progress: object) -> None:
+        self.clients = len([i for i in sites.ids if sites.work(i, "train")])
+
+    def on_round(self, record: RoundRecord) -> None:
+        c = record.progress.state["c"]
+        total = mean([tree["c"] for tree in self.memory.values()]) * (len(self.memory) / self.clients)
+        self.gaps.append((total - c).norm().item())
+        self.sizes.append(c.norm().item())
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_mean_of_the_control_variates_is_the_servers(option: str, participation: float, momentum: float):
+    toy = Toy(sizes=((12, 2, 0), (5, 2, 0), (0, 2, 0), (9, 2, 0), (1, 0, 0)), common=0)
+    training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
+    hospitals = toy.hospitals(Scaffold(option=option), training=training)
+    engine = LocalEngine(hospitals)
+    invariant = Invariant(engine.memory)
+    run(hospitals, engine, Plan(4, participation=participation), [invariant])
+    assert max(invariant.gaps) < 1e-5
+    assert min(invariant.sizes) > 1e-2
+
+
+def test_a_client_that_drops_out_keeps_its_control_variate():
+    hospitals = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).hospitals(Scaffold())
+    engine = LocalEngine(hospitals)
+    invariant = Invariant(engine.memory)
+    run(hospitals, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
+    assert max(invariant.gaps) < 1e-5
+
+
+@dataclass(frozen=True)
+class Uncontrolled(Scaffold):
+    """c and c_i kept at zero."""
+
+    def train(self, site: Site, down: Tree) -> Tree:
+        reply = super().train(site, down)
+        del site.memory["c"]
+        return reply
+
+    def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
+        return super().aggregate(state, replies, ctx) | {"c": state["c"]}
+
+
+def test_without_control_it_is_fedavg_with_equal_weights():
+    models = []
+    for method in (Uncontrolled(), FedAvg()):
+        hospitals = Toy(sizes=((8, 2, 2),) * 3).hospitals(method)
+        models.append(run(hospitals, LocalEngine(hospitals), Plan(3)).state["model"])
+    assert (models[0] - models[1]).norm() < 1e-5
+
+
+def test_control_variates_cover_parameters_only():
+    hospitals = TWO.hospitals(Scaffold())
+    state = run(hospitals, LocalEngine(hospitals), Plan(1)).state
+    assert set(state["model"]) - set(state["c"]) == {"body.1.running_mean", "body.1.running_var"}
+
+
+# the effective step size ---------------------------------------------------------------------------------------------
+
+
+def fit_with_unit_gradient(training: Training, fits: int = 1) -> tuple[Fit, Weights]:
+    """The last of some fits, of four steps each, whose gradient is 1 everywhere; and how far it moved the weights."""
+    site = TWO.hospitals(FedAvg(), training=training, net=linear).open(0, 0, {})
+    for _ in range(fits):
+        site.fits.clear()
+        before = Weights.of(site.model)
+        batches = [site.train.take(site.train.index)] * 4
+        fit = site.fit(lambda out: sum(p.sum() for p in site.model.parameters()), batches=batches)
+    return fit, before - Weights.of(site.model)
+
+
+def assert_reads_unit_gradient(fit: Fit, moved: Weights) -> None:
+    for tensor in (moved / (fit.steps * fit.lr)).values():
+        torch.testing.assert_close(tensor, torch.ones_like(tensor), atol=1e-4, rtol=0)
+
+
+def test_momentum_is_counted_into_the_step_size():
+    fit, moved = fit_with_unit_gradient(Training(lr=0.1, momentum=0.5))
+    assert fit.steps == 4
+    assert fit.lr == pytest.approx(0.1 * (1 + 1.5 + 1.75 + 1.875) / 4)
+    assert_reads_unit_gradient(fit, moved)
+
+
+def test_plain_sgd_has_its_nominal_step_size():
+    fit, moved = fit_with_unit_gradient(Training(lr=0.1))
+    assert fit.lr == pytest.approx(0.1)
+    assert_reads_unit_gradient(fit, moved)
+
+
+@pytest.mark.xfail(strict=True, reason="core/loop.py: Fit.lr takes the velocity as 0 although keep_state restored it")
+def test_momentum_kept_from_the_round_before_is_counted_too():
+    assert_reads_unit_gradient(*fit_with_unit_gradient(Training(lr=0.1, momentum=0.5, keep_state=True), fits=2))
+
+
+def test_a_schedule_is_counted_into_the_step_size():
+    """Two epochs of two batches at rates 0.1 and 0.05."""
+    training = Training(epochs=2, batch_size=3, lr=0.1, schedule="epoch", gamma=0.5)
+    site = TWO.hospitals(FedAvg(), training=training, net=linear).open(0, 0, {})
+    before = Weights.of(site.model)
+    fit = site.fit(lambda out: sum(p.sum() for p in site.model.parameters()))
+    assert (fit.steps, fit.lr) == (4, pytest.approx(0.075))
+    assert_reads_unit_gradient(fit, before - Weights.of(site.model))
+
+
+@pytest.mark.parametrize(
+    "toy", [Toy(sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1))), Toy(sizes=((4, 1, 1),) * 2, unseen=True)]
+)
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy, option: str):
+    hospitals = toy.hospitals(Scaffold(option=option))
+    assert_finite(finished(hospitals, LocalEngine(hospitals)))
