@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/crossward demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check crossward tests benchmarks

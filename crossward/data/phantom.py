@@ -62,7 +62,7 @@ def polyp(*, sites: int = 4, train: int = 100, val: int = 20, test: int = 30, gl
     """Polyps in colonoscopy frames, with their masks; each hospital has its endoscope and its sizes of polyps."""
     counts = {"train": train, "val": val, "test": test}
     _check(sites, counts | {"global_test": global_test}, size, seed, {"difficulty": difficulty})
-    styles = [phantom_polyp.style(_rng(seed, k, "style"), difficulty) for k in range(sites)]
+    styles = [phantom_polyp.style(k, _rng(seed, k, "style"), difficulty) for k in range(sites)]
 
     def paint(site: int, _: Ints, patients: Ints, rng: np.random.Generator) -> tuple[Bytes, Bytes]:
         scene = phantom_polyp.scene(patients, styles[site], rng, difficulty)

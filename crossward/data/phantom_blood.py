@@ -1,7 +1,8 @@
 """The blood-smear phantom: white cells and platelets among red cells, drawn from recipes in each hospital's stain.
 
 Everything is a smooth function of the place in an image that spans -1 to 1, so one scene can be drawn at any size.
-NumPy, not torch: its results do not depend on the number of threads."""
+NumPy, not torch: its results do not depend on the number of threads.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +122,7 @@ def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, d
         return np.asarray(np.maximum(0, (low + high) / 2 + (high - low) / 2 * far * rng.uniform(-1, 1, n)), np.float64)
 
     radius = within("radius") * zoom
-    centre = np.clip(rng.uniform(-0.48, 0.48, (n, 2)) * far, -0.6, 0.6)
+    centre = np.clip(rng.uniform(-0.52, 0.52, (n, 2)) * far, -0.6, 0.6)
     stretch = np.exp(rng.normal(0, 0.06 * far, n))
     frame = turns(n, rng) * np.stack([stretch, 1 / stretch], 1)[:, :, None] / radius[:, None, None]
     often = rng.uniform(2.5, 6.0, (n, 2, 2)) / np.sqrt(radius)[:, None, None]
@@ -186,8 +187,7 @@ def draw(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> NDA
     """(n, size, size, 3) images of a scene as a hospital sees it."""
     images = np.empty((len(scene.radius), size, size, 3), np.uint8)
     pattern = np.random.default_rng(0).uniform(0, 1, (4, TABLE**2)).astype(np.float32)
-    step = max(1, PIXELS // size**2)
-    for start in range(0, len(images), step):
+    for start in range(0, len(images), step := max(1, PIXELS // size**2)):
         rows = slice(start, start + step)
         part = Scene(*(getattr(scene, field.name)[rows] for field in fields(scene)))
         images[rows] = _exposed(_uptake(part, pattern, style, size), part.light, style, rng)
@@ -292,9 +292,7 @@ def edge(distance: Array, soft: Array | float) -> Array:
 def mottle(lattice: Array, size: int) -> Array:
     """Smooth noise, (B, size, size), from (B, G, G) random values by cubic B-splines."""
     places = (pixels(size) + 1) / 2 * (lattice.shape[1] - 3)
-    first = places.astype(np.int64)
-    t = places - first
-    taps = np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3])
-    taps = taps.astype(np.float32) / 6
+    first, t = places.astype(np.int64), places - np.floor(places)
+    taps = np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3]) / np.float32(6)
     rows = np.stack([taps[k, :, None] * lattice[:, first + k] for k in range(4)]).sum(0)  # (B, size, G)
     return np.asarray(np.stack([taps[k] * rows[:, :, first + k] for k in range(4)]).sum(0), np.float32)

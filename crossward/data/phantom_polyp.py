@@ -17,6 +17,8 @@ Bytes = NDArray[np.uint8]
 
 CLASSES = ("background", "polyp")
 MUCOSA = (0.80, 0.42, 0.34)  # what tissue reflects of red, green and blue light
+# half-width and squareness of a field of view, and how far out its corners are cut
+FIELDS = ((1.0, 12.0, 1.5), (0.97, 2.0, 3.0), (0.99, 4.0, 3.0), (1.0, 20.0, 1.75))
 POLYPS = 2  # in a frame at most
 BUBBLES = 5
 COARSE, MIDDLE, FINE = 6, 15, 40  # points along one side of the three noises
@@ -33,22 +35,21 @@ class Style:
     blur: float  # in image units
     sharpen: float  # how much the processor exaggerates edges
     noise: float  # standard deviation of a pixel in [0, 1]
-    field: tuple[float, float, float]  # half-width and roundness of the field of view, and where its corners are cut
+    field: tuple[float, float, float]  # one of FIELDS
     large: float  # usual radius of a polyp
 
 
-def style(rng: np.random.Generator, difficulty: float) -> Style:
-    """Draw a hospital."""
+def style(site: int, rng: np.random.Generator, difficulty: float) -> Style:
+    """Draw a hospital; neighbours differ in their field of view."""
     far = min(difficulty, 2.0)
     gain = np.exp(rng.normal(0, 0.05 * far, (3, 1)) + rng.normal(0, [[0.02], [0.06], [0.08]]) * far)
-    shape = ((0.97, 2.0, 3.0), (1.0, 12.0, rng.uniform(1.45, 1.8)), (0.99, 4.0, 3.0))[int(rng.integers(3))]
     return Style(
         colour=(gain * (np.eye(3) + rng.uniform(0, 0.08, (3, 3)) * far)).astype(np.float32),
         gamma=float(np.exp(rng.normal(0, 0.12 * far))),
         blur=float(rng.uniform(0.006, 0.022) * far),
         sharpen=float(rng.uniform(0.0, 0.8)),
         noise=float(rng.uniform(0.008, 0.025) * difficulty),
-        field=shape,
+        field=FIELDS[site % len(FIELDS)],
         large=float(rng.uniform(0.22, 0.42)),
     )
 
@@ -216,9 +217,9 @@ def _bubbles(scene: Scene, x: Array, soft: float) -> tuple[Array, Array]:
 
 def _field(style: Style, size: int) -> Array:
     """The field of view, (H, W): one where the endoscope sees."""
-    half, roundness, cut = style.field
+    half, square, cut = style.field
     across, down = np.abs(pixels(size))[None, :], np.abs(pixels(size))[:, None]
-    away = (across**roundness + down**roundness) ** (1 / roundness) - half
+    away = (across**square + down**square) ** (1 / square) - half
     return edge(np.maximum(away, (across + down - cut) / 2**0.5), 0.6 / size)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -77,11 +78,11 @@ def inspect(file: Path, sets: Sequence[str], *, as_json: bool) -> None:
     unit = "images" if federation.task == "classification" else "pixels"
     collection = federation.collection
     title = f"{collection.name}: {len(collection)} images of {size[0]}x{size[1]}, training {unit} by class"
-    made = Table(title=title, title_justify="left")
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
     made.add_column("site", style="bold", no_wrap=True)
     for name in (*federation.classes, *PARTS):
-        made.add_column(name, justify="right")
-    for site in (*federation.sites, federation.server):
+        made.add_column(name, justify="right", overflow="fold", min_width=5)
+    for site in (*federation.sites, *((federation.server,) if len(federation.server.test) else ())):
         row = [str(n or "·") for n in counts.get(site.name, [""] * len(federation.classes))]
         made.add_row(site.name, *row, *(str(len(getattr(site, part)) or "·") for part in PARTS))
     console.print(made)

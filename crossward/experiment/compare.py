@@ -58,9 +58,7 @@ def table(results: Sequence[Result], title: str) -> Table:
     caption = (
         "Test sets, at the round that validation chose. Global: one set for all; local: the mean of the sites' own."
     )
-    made = Table(
-        title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False
-    )
+    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD, padding=0)
     made.add_column("method", style="bold", no_wrap=True)
     for view in ("global", "local"):
         for name in shown:
