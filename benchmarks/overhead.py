@@ -45,6 +45,7 @@ QUIET = {
 SAME = 1e-4  # how far weights may differ after the same work: the order of sums
 
 Lap = Callable[[], float]  # does some rounds, tells the seconds per round
+Laps = Mapping[str, list[float]]
 State = Mapping[str, Tensor]
 
 
@@ -65,10 +66,11 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         times = ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in self.seconds.items())
         measured = f"{self.ratio:.2f} ({self.least:.2f} to {self.most:.2f})"
-        return self.what, measured, f"{'>=' if self.at_least else '<='} {self.bar}", "met" if self.met else "NOT MET", times
+        bar = f"{'>=' if self.at_least else '<='} {self.bar}"
+        return self.what, measured, bar, "met" if self.met else "NOT MET", times
 
 
-def take_turns(contestants: Mapping[str, Lap], repeats: int) -> dict[str, list[float]]:
+def take_turns(contestants: Mapping[str, Lap], repeats: int) -> Laps:
     """Seconds per round of each contestant in each repeat; who goes first changes from repeat to repeat."""
     names, laps = list(contestants), {name: list[float]() for name in contestants}
     for repeat in range(repeats):
@@ -78,7 +80,8 @@ def take_turns(contestants: Mapping[str, Lap], repeats: int) -> dict[str, list[f
     return laps
 
 
-def compare(what: str, laps: Mapping[str, list[float]], over: str, under: str, bar: float, at_least: bool = False) -> Row:
+def compare(what: str, laps: Laps, over: str, under: str, bar: float, at_least: bool = False) -> Row:
+    """The ratio of two contestants, repeat by repeat."""
     ratios = [a / b for a, b in zip(laps[over], laps[under], strict=True)]
     seconds = {name: median(laps[name]) for name in (over, under)}
     return Row(what, median(ratios), min(ratios), max(ratios), bar, at_least, seconds)

@@ -41,7 +41,7 @@ class Trained(nn.Module):
         return cross_entropy(self.net(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
-        return {"loss": Weighted(float(self.loss(x, y)) * len(y), len(y))}
+        return {"loss": Weighted(float(self.loss(x, y).detach()) * len(y), len(y))}
 
 
 class Laps(TrainingProcessCallback):

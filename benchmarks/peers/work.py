@@ -1,4 +1,4 @@
-"""Work: the same federated training for every contestant. Needs torch only, so that the peers' environment can use it."""
+"""Work: the same federated training for every contestant. Needs torch alone, as the peers' environment has it."""
 
 from __future__ import annotations
 

@@ -45,8 +45,11 @@ class Samples:
         return pixels, y if y.dtype == torch.int64 else y.long()
 
     def shuffled(self, size: int, rng: torch.Generator) -> Iterator[Batch]:
-        """One pass in random order, augmented; a last batch of one joins its neighbour (BatchNorm needs two)."""
+        """One pass in random order, augmented. BatchNorm needs two images in a batch: a last batch of one joins its
+        neighbour, and an image that is alone at its site is shown twice."""
         order = self.index[torch.randperm(len(self.index), generator=rng)]
+        if len(order) == 1:
+            order = order.repeat(2)
         for rows in _chunks(order, size):
             x, y = self.take(rows)
             yield self.augment(x, y, rng) if self.augment else (x, y)

@@ -19,5 +19,9 @@ def derive(seed: int, *purpose: int | str) -> int:
 def seeded(seed: int) -> Iterator[None]:
     """Seed the global generators (dropout, initialisation) inside, and leave the CPU's as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed is slow where there is no GPU
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
+        if torch.backends.mps.is_available():
+            torch.mps.manual_seed(seed)
         yield

@@ -18,7 +18,6 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Paint = Callable[[int, Ints, Ints, np.random.Generator], tuple[Bytes, NDArray[np.generic]]]
 
-SPLITS = ("train", "val", "test")
 SMALLEST = 24  # pixels along one side: below this a platelet is less than a pixel
 SERVER = "global"  # how ids and patients of the server's own rows begin
 

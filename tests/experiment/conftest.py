@@ -7,7 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,14 +100,20 @@ def stopped() -> Callable[..., Path]:
     return run
 
 
-@pytest.fixture
-def untrained(monkeypatch) -> None:
-    """Fails a test in which training begins."""
-
+@contextmanager
+def no_training() -> Iterator[None]:
     def refuse(*_: Any, **__: Any) -> None:
         pytest.fail("training began")
 
-    monkeypatch.setattr(api, "run_rounds", refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "run_rounds", refuse)
+        yield
+
+
+@pytest.fixture
+def untrained() -> Callable[[], AbstractContextManager[None]]:
+    """`with untrained():` fails a test in which training begins."""
+    return no_training
 
 
 @pytest.fixture(scope="session")

@@ -131,5 +131,7 @@ def test_sections_that_are_no_sections():
     assert [line.split(":")[0] for line in error.value.details] == ["run", "method", "train"]
 
 
-def test_config_models_validate_what_pydantic_gives():
-    assert Config.model_validate({"data": {"source": "npz", "path": "a.npz"}}).data.path == Path("a.npz")
+def test_paths_of_data_do_not_depend_on_where_a_run_is_resumed():
+    assert Config.model_validate({"data": {"source": "npz", "path": "a.npz"}}).data.path == Path.cwd() / "a.npz"
+    assert checked({"data": {"source": "folder", "path": "~/scans"}}).data.path == Path.home() / "scans"
+    assert checked({"partition": {"file": "p.json"}}).partition.file == Path.cwd() / "p.json"

@@ -108,11 +108,6 @@ def normalised_vectors() -> nn.Module:
     return Net(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3), width=4)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="core/loop.py: a batch of one image, all that a site of one has, stops the run in BatchNorm",
-)
 def test_a_site_of_one_sample_where_batchnorm_sees_one_value_per_channel():
     hospitals = Toy(sizes=((1, 1, 1), (6, 1, 1))).hospitals(FedAvg(), net=normalised_vectors)
     assert_finite(finished(hospitals, LocalEngine(hospitals)))

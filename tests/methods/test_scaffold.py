@@ -205,7 +205,6 @@ def test_plain_sgd_has_its_nominal_step_size():
     assert_reads_unit_gradient(fit, moved)
 
 
-@pytest.mark.xfail(strict=True, reason="core/loop.py: Fit.lr takes the velocity as 0 although keep_state restored it")
 def test_momentum_kept_from_the_round_before_is_counted_too():
     assert_reads_unit_gradient(*fit_with_unit_gradient(Training(lr=0.1, momentum=0.5, keep_state=True), fits=2))
 

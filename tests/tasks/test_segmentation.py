@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from crossward.errors import ConfigError, RunError
+from crossward.errors import ConfigError
 from crossward.losses import dice
 from crossward.tasks import task
 from crossward.tasks.segmentation import Segmentation
@@ -92,20 +92,11 @@ def test_counts_and_prediction():
     assert kept.tolist() == [[[0, 2], [0, 0]]]
 
 
-def test_diverged_network_is_named():
-    logits = torch.zeros(3, 2, 4, 4)
-    logits[2, 1, 0, 0] = float("nan")
-    with pytest.raises(RunError, match="1 of 3 images are not finite") as error:
-        POLYP.prediction(logits)
-    assert error.value.details == ("image 2 of the batch",)
-
-
 def test_overlap_by_hand():
     # 4 x 4 squares shifted by 2: 8 common pixels of 16 and 16; the second image is empty in both
     prediction = torch.cat([square(0, 0, 4), torch.zeros(1, 16, 16, dtype=torch.uint8)])
     y = torch.cat([square(0, 2, 4), torch.zeros(1, 16, 16, dtype=torch.uint8)])
     m = POLYP.metrics(prediction, y.long(), full=False)
-    assert m["dice_per_image"] == [pytest.approx(16 / 32), 1.0]
     assert m["dice"] == pytest.approx((0.5 + 1) / 2)
     assert m["iou"] == pytest.approx((8 / 24 + 1) / 2)
     assert m["dice_per_class"] == [None, pytest.approx(0.75)]
@@ -120,7 +111,6 @@ def test_several_classes_by_hand():
     m = ORGANS.metrics(square(0, 0, 2), y, full=False)
     assert m["dice_per_class"] == [None, 1.0, 0.0]
     assert m["dice"] == m["iou"] == 0.5
-    assert m["dice_per_image"] == [0.5]
 
 
 def test_dice_equal_to_monai():
@@ -131,7 +121,6 @@ def test_dice_equal_to_monai():
     one_hot = [F.one_hot(t, 3).movedim(3, 1) for t in (prediction, y)]
     theirs = compute_dice(*one_hot, include_background=False)
     m = ORGANS.metrics(prediction.to(torch.uint8), y, full=False)
-    assert m["dice_per_image"] == pytest.approx(theirs.mean(1).tolist())
     assert m["dice_per_class"][1:] == pytest.approx(theirs.mean(0).tolist())
 
 
@@ -144,7 +133,6 @@ def test_hausdorff_by_hand_and_undefined_pairs():
     m = POLYP.metrics(prediction, y)
     assert m["hd95"] == pytest.approx(5.0)
     assert m["hd95_undefined"] == 3
-    assert m["dice_per_image"] == [0.0, 0.0, 0.0, 1.0]
     assert json.loads(json.dumps(m, allow_nan=False)) == m
 
 
@@ -165,7 +153,7 @@ def test_nothing_to_compare():
     m = POLYP.metrics(torch.zeros(0, 8, 8, dtype=torch.uint8), torch.zeros(0, 8, 8, dtype=torch.int64))
     assert m == {
         "dice": None, "iou": None, "dice_per_class": [None, None], "iou_per_class": [None, None],
-        "dice_per_image": [], "n": 0, "hd95": None, "hd95_undefined": 0,
+        "n": 0, "hd95": None, "hd95_undefined": 0,
     }  # fmt: skip
 
 

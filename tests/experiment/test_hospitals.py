@@ -1,0 +1,138 @@
+"""Hospitals: what a site gets to see when it is opened."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+
+from crossward.core.engine import SERVER
+from crossward.core.method import PERSONAL
+from crossward.core.weights import Weights
+from crossward.experiment.build import prepare
+from crossward.experiment.load import checked
+
+
+@pytest.fixture
+def hospitals(config):
+    return lambda **sections: prepare(checked(config(**sections))).hospitals
+
+
+def test_a_site_sees_its_own_rows(hospitals):
+    made = hospitals()
+    for i, split in enumerate(made.federation.sites):
+        site = made.open(i, 3, {"x": 1})
+        assert (site.id, site.name, site.round, site.memory) == (i, split.name, 3, {"x": 1})
+        assert [site.train.index, site.val.index, site.test.index] == [split.train, split.val, split.test]
+        assert site.common == {}
+        assert site.public is None
+    assert made.ids == [0, 1, 2]
+    assert made.name(SERVER) == "server"
+
+
+def test_work_is_what_a_step_sees(hospitals):
+    made = hospitals()
+    split = made.federation.sites[1]
+    assert made.work(1, "train") == len(split.train)
+    assert made.work(1, "predict") == made.work(1, "deploy") == len(split.val) + len(split.test)
+    assert (made.work(SERVER, "train"), made.work(SERVER, "predict")) == (0, 16)
+    personal = hospitals(method={"name": "local"})
+    assert personal.work(1, "predict") == len(split.val) + len(split.test) + 16
+
+
+@pytest.mark.parametrize(
+    ("method", "personal"), [("fedavg", False), ("central", False), ("local", True), ("fedavg+ft", True)]
+)
+def test_who_has_a_network_of_its_own(hospitals, method, personal):
+    made = hospitals(method={"name": method})
+    assert made.personal is personal
+    assert set(made.open(0, 0, {}).common) == ({"val", "test"} if personal else set())
+    assert made.open(SERVER, 0, {}).common == {}
+
+
+def test_batchnorm_statistics_that_stay_make_networks_personal(hospitals):
+    net = {"name": "resnet18", "width": 0.125}
+    assert hospitals(net=net, method={"name": "fedavg", "buffers": "local"}).personal
+    assert not hospitals(net=net).personal
+    assert not hospitals(method={"name": "fedavg", "buffers": "local"}).personal  # cnn has none
+
+
+def test_all_sites_share_one_network_in_memory(hospitals):
+    made = hospitals()
+    assert made.open(0, 0, {}).model is made.open(1, 0, {}).model
+    assert made.open(0, 0, {}, fresh=True).model is not made.open(0, 0, {}).model
+
+
+def test_weights_that_stay_begin_differently_at_each_site(hospitals):
+    made = hospitals(method={"name": "local"})
+    shared = [Weights.of(made.open(i, 0, {}).model)["head.weight"].clone() for i in (0, 1)]
+    fresh = [Weights.of(made.open(i, 0, {}, fresh=True).model)["head.weight"] for i in (0, 1)]
+    assert shared[0].equal(fresh[0])
+    assert shared[1].equal(fresh[1])
+    assert not shared[0].equal(shared[1])
+    assert PERSONAL not in made.open(0, 0, {}).memory
+
+
+def test_the_server_s_network_is_always_the_same(hospitals):
+    made = hospitals()
+    one, other = (Weights.of(made.server(round).new_net()) for round in (0, 5))
+    assert all(one[name].equal(other[name]) for name in one)
+    another = Weights.of(hospitals(run={"seed": 1}).server(0).new_net())
+    assert not one["head.weight"].equal(another["head.weight"])
+    assert made.server(0).rng.initial_seed() != made.server(1).rng.initial_seed()
+
+
+def test_building_networks_leaves_the_global_generator_alone(hospitals):
+    made = hospitals()
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    made.open(0, 0, {}, fresh=True)
+    assert torch.random.get_rng_state().equal(before)
+
+
+def test_the_public_pool_is_everybody_s(hospitals):
+    made = hospitals(partition={"public": 0.25})
+    pools = [made.open(i, 0, {}).public.index for i in made.ids] + [made.server(0).public.index]
+    assert all(pool.equal(made.federation.public) and len(pool) for pool in pools)
+
+
+def test_only_training_images_are_augmented(hospitals):
+    site = hospitals(data={"augment": ["hflip"]}).open(0, 0, {})
+    assert site.train.augment is not None
+    assert (site.val.augment, site.test.augment) == (None, None)
+
+
+def test_targets_are_those_of_the_rows(hospitals):
+    made = hospitals()
+    rows = made.federation.sites[2].test
+    assert made.targets(2, "test").equal(made.federation.collection.targets[rows])
+    assert made.targets(SERVER, "test").tolist() == [*range(8), *range(8)]
+
+
+def test_images_go_to_another_process_by_name(hospitals):
+    made = hospitals(data={"train": 200})
+    made.open(0, 0, {})
+    images = made.federation.collection.images.clone()
+    assert len(pickle.dumps(made)) > images.numel()
+    made.share_images()
+    file = made.federation.collection.file
+    assert len(pickle.dumps(made)) < images.numel()
+    there = pickle.loads(pickle.dumps(made))
+    assert there.federation.collection.images.equal(images)
+    assert there.open(0, 0, {}).train.index.equal(made.open(0, 0, {}).train.index)
+    made.share_images()
+    assert made.federation.collection.file == file
+    assert file.is_file()
+    del there
+    made._folder.cleanup()
+    assert not file.exists()
+
+
+def test_workers_take_the_devices_in_turn(hospitals, monkeypatch):
+    made = hospitals()
+    made.devices = ("cpu", "meta")
+    monkeypatch.setenv("CROSSWARD_WORKER", "3")
+    assert made.device == torch.device("meta")
+    monkeypatch.setenv("CROSSWARD_WORKER", "2")
+    assert made.device == torch.device("cpu")
