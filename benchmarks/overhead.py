@@ -179,7 +179,7 @@ def peer(script: str, work: Work, rounds: int, warm_up: int) -> Lap:
         with tempfile.TemporaryDirectory() as folder:
             weights = Path(folder) / "weights.pt"
             paths = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "FLWR_HOME": folder}
-            command = [PEERS, HERE / "peers" / script, str(rounds), weights]
+            command = [str(PEERS), str(HERE / "peers" / script), str(rounds), str(weights)]
             done = subprocess.run(command, env=os.environ | QUIET | paths, capture_output=True, text=True)
             told = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
             if done.returncode or not told:

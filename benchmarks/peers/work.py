@@ -40,7 +40,8 @@ class Work:
     def batches(self, round: int, client: int) -> tuple[Tensor, ...]:
         """The rows of each batch as crossward shuffles them."""
         rng = torch.Generator().manual_seed(derive(SEED, "train", round, 0, client))
-        return torch.randperm(self.images, generator=rng).split(self.batch)
+        rows: tuple[Tensor, ...] = torch.randperm(self.images, generator=rng).split(self.batch)
+        return rows
 
 
 @cache
