@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -76,14 +76,11 @@ def fit(work: Work, net: nn.Module, round: int, client: int) -> None:
         sgd.step()
 
 
-def cnn() -> nn.Module:
-    return nets.build("cnn", channels=3, classes=CLASSES, size=28)
-
-
 def tiny() -> nn.Module:
     body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
     return Net(body, nn.Linear(16, CLASSES), width=16)
 
 
+cnn = partial(nets.build, "cnn", channels=3, classes=CLASSES, size=28)  # a worker process can unpickle it
 CNN = Work(cnn, side=28, channels=3, images=500, batch=32)  # 16 steps a client
 TINY = Work(tiny, side=8, channels=1, images=32, batch=32)  # one step: what is left is a framework's own cost

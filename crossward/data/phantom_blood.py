@@ -12,9 +12,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from crossward.data.phantom_canvas import FAR, Array, Doubles, Ints, edge, mottle, pixels, turns
+
 Range = tuple[float, float]
 Stain = tuple[float, float, float]  # how much a material takes up of azure (blue), eosin (pink) and orange
 
@@ -26,7 +25,6 @@ LOBES, RED = 5, 16  # of a nucleus, and red cells in sight (a 4 x 4 grid), at mo
 MELT = 0.16  # how far apart, in cell radii, lobes begin to melt into each other
 GRAIN = 14  # points along one side of the chromatin noise
 TABLE = 64  # granules along one side of the repeating pattern that all are taken from; a power of two
-FAR = 9.0  # out of sight, in any unit
 PIXELS = 50_000  # drawn at once: what stays in a processor's cache
 
 
@@ -136,12 +134,6 @@ def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, d
     pallor, stains = rng.uniform(0.3, 0.85, n), _stains(labels, patients, rng, far)
     drawn = (centre, radius, frame, waves, lobes, notch, grains, cover, chromatin, red, pallor, stains, light)
     return Scene(*(np.asarray(values, np.float32) for values in drawn))
-
-
-def turns(n: int, rng: np.random.Generator) -> Doubles:
-    """(n, 2, 2) random rotations."""
-    c, s = np.cos(angle := rng.uniform(0, 2 * np.pi, n)), np.sin(angle)
-    return np.stack([c, s, -s, c], 1).reshape(n, 2, 2)
 
 
 def _nucleus(labels: Ints, within: Callable[[str], Doubles], rng: np.random.Generator) -> tuple[Doubles, Doubles]:
@@ -277,22 +269,3 @@ def _exposed(taken: list[Array], light: Array, style: Style, rng: np.random.Gene
         lit = 255 * style.light[colour] * light[:, colour, None, None]
         image[..., colour] += np.exp(azure + eosin + orange) * bright * lit
     return np.clip(image, 0, 255, out=image).astype(np.uint8)
-
-
-def pixels(size: int) -> Array:
-    """Pixel centres along one side of an image."""
-    return ((np.arange(size) + 0.5) * (2 / size) - 1).astype(np.float32)
-
-
-def edge(distance: Array, soft: Array | float) -> Array:
-    """One inside (where distance is negative), zero outside, smooth over a few `soft`: a sigmoid."""
-    return np.asarray(1 / (1 + np.exp(np.clip(distance / soft, -20, 20))), np.float32)
-
-
-def mottle(lattice: Array, size: int) -> Array:
-    """Smooth noise, (B, size, size), from (B, G, G) random values by cubic B-splines."""
-    places = (pixels(size) + 1) / 2 * (lattice.shape[1] - 3)
-    first, t = places.astype(np.int64), places - np.floor(places)
-    taps = np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3]) / np.float32(6)
-    rows = np.stack([taps[k, :, None] * lattice[:, first + k] for k in range(4)]).sum(0)  # (B, size, G)
-    return np.asarray(np.stack([taps[k] * rows[:, :, first + k] for k in range(4)]).sum(0), np.float32)

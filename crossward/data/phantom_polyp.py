@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from crossward.data.phantom_blood import FAR, Array, Doubles, Ints, edge, mottle, pixels, turns
+from crossward.data.phantom_canvas import FAR, Array, Doubles, Ints, edge, mottle, pixels, turns
 
 Bytes = NDArray[np.uint8]
 
