@@ -132,6 +132,7 @@ def _describe(rundir: RunDir, experiment: Experiment) -> None:
             "images": {"size": list(collection.size), "mean": list(hospitals.mean), "std": list(hospitals.std)},
             "sites": [site.name for site in experiment.federation.sites],
             "personal": hospitals.personal,
+            "pooled": hospitals.method.pooled,
             "discloses": dict(hospitals.method.discloses),
             "warnings": experiment.warnings,
         },

@@ -45,6 +45,7 @@ def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
                 "worst": metrics.get("test", {}).get("local", {}).get("worst", {}).get(main),
                 "main": main,
                 "bytes": sum(summary["bytes"].values()),
+                "pooled": about["pooled"],
                 "seconds": summary["seconds"],
                 "folder": str(result.folder),
             }
@@ -71,7 +72,7 @@ def table(results: Sequence[Result], title: str) -> Table:
         tail = [
             _number(row["worst"], main),
             str(row["best_round"] or "—"),
-            megabytes(row["bytes"]),
+            "images" if row["pooled"] else megabytes(row["bytes"]),
             f"{row['seconds']:.0f} s",
         ]
         made.add_row(row["method"], *numbers, *tail)

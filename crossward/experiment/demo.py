@@ -1,9 +1,10 @@
-"""The demo: every method on the same phantom hospitals, side by side."""
+"""The demo: methods side by side on phantom hospitals, which classify blood cells and outline polyps."""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +15,86 @@ from crossward.experiment import api
 from crossward.experiment.commands import watched
 from crossward.experiment.compare import compared, table
 from crossward.experiment.load import checked
+from crossward.experiment.result import Result
 
-METHODS = ("local", "fedavg", "fedprox", "scaffold", "fedavg+ft", "central")
-BLOOD: dict[str, Any] = {
-    "data": {"source": "phantom", "kind": "blood", "sites": 6, "train": 300, "augment": ["hflip", "vflip"]},
-    "net": {"name": "cnn"},
-    "train": {"lr": 0.02, "momentum": 0.9, "epochs": 2, "batch_size": 32},
-    "run": {"rounds": 15},
-}
+
+@dataclass(frozen=True)
+class Comparison:
+    name: str
+    title: str
+    methods: tuple[str, ...]
+    rounds: int
+    config: dict[str, Any]  # the same for every method
+
+
+COMPARISONS = (
+    Comparison(
+        "blood",
+        "Blood cells of eight classes, at six hospitals that differ in stain, camera and patients",
+        ("local", "fedavg", "fedprox", "scaffold", "fedavg+ft", "central"),
+        15,
+        {
+            "data": {"kind": "blood", "augment": ["hflip", "vflip"]},
+            "net": {"name": "cnn"},
+            "train": {"lr": 0.05, "momentum": 0.9, "clip": 1.0, "epochs": 2, "batch_size": 32},
+        },
+    ),
+    Comparison(
+        "polyp",
+        "Polyps, at four hospitals with different endoscopes",
+        ("local", "fedavg"),
+        8,
+        {
+            "data": {"kind": "polyp", "sites": 4, "train": 60, "val": 16, "test": 24, "global_test": 60, "size": 48,
+                     "augment": ["hflip", "vflip"]},
+            "net": {"name": "unet", "base": 8, "levels": 3},
+            "train": {"optimizer": "adam", "lr": 0.003, "epochs": 2, "batch_size": 8},
+            "evaluate": {"every": 2},
+        },
+    ),
+)  # fmt: skip
 
 
 def show(out: Path, rounds: int | None, *, quiet: bool, as_json: bool) -> None:
-    console = Console()
-    folder = _new_folder(out)
+    console, folder = Console(), _new_folder(out)
     workers = min(2, os.cpu_count() or 1)
     crew = Crew(workers)
-    results = []
+    told: dict[str, list[Result]] = {}
     try:
-        for method in METHODS:
-            config = BLOOD | {
-                "method": {"name": method},
-                "engine": {"name": "pool", "workers": workers},
-                "run": {"rounds": rounds or BLOOD["run"]["rounds"], "out": str(folder), "name": method},
-            }
-            with watched(console, method, quiet=quiet, as_json=as_json) as told:
-                results.append(api.run(checked(config), observers=told, crew=crew))
+        for comparison in COMPARISONS:
+            told[comparison.name] = [
+                _run(console, folder, comparison, method, rounds, crew, quiet=quiet, as_json=as_json)
+                for method in comparison.methods
+            ]
     finally:
         crew.stop()
     if as_json:
-        console.out(json.dumps({"results": compared(results), "folder": str(folder)}), highlight=False)
+        results = {name: compared(results) for name, results in told.items()}
+        console.out(json.dumps({"results": results, "folder": str(folder)}), highlight=False)
         return
-    if not quiet:
-        console.print(table(results, "Six phantom hospitals, blood cells of eight classes"))
+    for comparison in () if quiet else COMPARISONS:
+        console.print(table(told[comparison.name], comparison.title))
     console.out(str(folder), highlight=False)
+
+
+def _run(
+    console: Console,
+    folder: Path,
+    comparison: Comparison,
+    method: str,
+    rounds: int | None,
+    crew: Crew,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> Result:
+    config = comparison.config | {
+        "method": {"name": method},
+        "engine": {"name": "pool", "workers": len(crew.workers)},
+        "run": {"rounds": rounds or comparison.rounds, "out": str(folder / comparison.name), "name": method},
+    }
+    with watched(console, method, quiet=quiet, as_json=as_json) as observers:
+        return api.run(checked(config), observers=observers, crew=crew)
 
 
 def _new_folder(out: Path) -> Path:

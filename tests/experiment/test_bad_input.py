@@ -210,6 +210,16 @@ def test_data_that_is_not_there_is_refused(refused, tmp_path):
     assert "CROSSWARD_DATA" in str(refused(ConfigError, data={"source": "medmnist", "name": "bloodmnist"}))
 
 
+@pytest.mark.xfail(
+    strict=True, raises=ValueError, reason="BatchNorm of 1 x 1 maps cannot train on batches of one image"
+)
+def test_batches_that_batchnorm_cannot_train_on_are_told(gallery, config):
+    net = {"name": "resnet18", "width": 0.125, "stem": "imagenet"}
+    data = gallery.table(gallery.rows()) | {"size": 32}
+    with pytest.raises(CrosswardError, match="batch_size"):
+        api.run(config(data=data, net=net, train={"batch_size": 1}))
+
+
 # runs that cannot go on ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("sections", "told"),

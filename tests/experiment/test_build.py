@@ -148,9 +148,9 @@ def test_a_resnet_trains_and_its_statistics_travel(config):
     assert result.predictions(1)["server"]["test"].shape == (16, 8)
 
 
-def test_segmentation_of_the_polyp_phantom(config):
+def test_segmentation_of_the_polyp_phantom(finished):
     data = {"source": "phantom", "kind": "polyp", "sites": 2, "train": 6, "val": 2, "test": 2, "global_test": 4}
-    result = api.run(config(data=data | {"size": 32}, net={"name": "unet", "base": 4, "levels": 3}))
+    result = finished(data=data | {"size": 32}, net={"name": "unet", "base": 4, "levels": 3})
     assert result.about["task"] == {"name": "segmentation", "classes": ["background", "polyp"], "main": "dice"}
     predictions = result.predictions(3)["server"]["test"]
     assert (predictions.shape, predictions.dtype) == ((4, 32, 32), torch.uint8)

@@ -14,6 +14,20 @@ from crossward.experiment.recorder import BEST, CHECKPOINT, uninterrupted
 from crossward.experiment.rundir import RunDir
 from crossward.tasks import task as make_task
 
+POLYPS = {
+    "data": {
+        "source": "phantom",
+        "kind": "polyp",
+        "sites": 2,
+        "train": 6,
+        "val": 2,
+        "test": 2,
+        "global_test": 4,
+        "size": 32,
+    },
+    "net": {"name": "unet", "base": 4, "levels": 3},
+}
+
 
 def rescored(result, round):
     """metrics.jsonl's "metrics" of a round, from the predictions and targets that were kept."""
@@ -44,6 +58,15 @@ def test_predictions_give_the_logged_metrics_again(finished, method):
         again = rescored(result, line["round"])
         assert line["metrics"]["val"]["local"] == again["val"]["local"]
         assert line["metrics"]["test"] == again["test"]
+
+
+def test_kept_masks_give_the_logged_metrics_again(finished):
+    result = finished(**POLYPS)
+    for line in result.rounds:
+        assert line["metrics"]["test"] == rescored(result, line["round"])["test"]
+    assert [("hd95" in line["metrics"]["test"]["global"]) for line in result.rounds] == [
+        line["best"] or line["round"] == 3 for line in result.rounds
+    ]
 
 
 def test_targets_are_those_of_the_partition(finished):
