@@ -111,13 +111,17 @@ class TreeStore(MutableMapping[int, Tree]):
         return name
 
     def _read(self, name: str) -> Tree:
-        file = self._place() / name
-        try:
-            return decode(file.read_bytes())
-        except OSError as error:
-            raise StorageError(f"cannot read {file}: {error.strerror}") from error
-        except StorageError as error:
-            raise StorageError(f"{file}: {error.what}", hint=error.hint) from None
+        return read_tree(self._place() / name)
+
+
+def read_tree(file: Path) -> Tree:
+    """The tree in a file; an error names the file."""
+    try:
+        return decode(file.read_bytes())
+    except OSError as error:
+        raise StorageError(f"cannot read {file}: {error.strerror}") from error
+    except StorageError as error:
+        raise StorageError(f"{file}: {error.what}", hint=error.hint) from None
 
 
 def write_whole(file: Path, data: bytes) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossward.core.store import cannot_write, write_whole
-from crossward.core.tree import Tree, decode, encode
+from crossward.core.store import cannot_write, read_tree, write_whole
+from crossward.core.tree import Tree, encode
 from crossward.errors import StorageError
 
 FORMAT = 1
@@ -100,13 +100,7 @@ class RunDir:
         write_whole(self.folder / name, encode(tree))
 
     def tree(self, name: str) -> Tree:
-        file = self.folder / name
-        try:
-            return decode(file.read_bytes())
-        except OSError as error:
-            raise StorageError(f"cannot read {file}: {error.strerror}") from None
-        except StorageError as error:
-            raise StorageError(f"{file}: {error.what}", hint=error.hint) from None
+        return read_tree(self.folder / name)
 
     def keep_predictions(self, name: str, predictions: Mapping[str, Tree]) -> None:
         packed = {site: {part: pack(t) for part, t in parts.items()} for site, parts in predictions.items()}

@@ -1,12 +1,10 @@
-"""The catalogue of plugins: name -> where its class is. Nothing is imported before it is asked for."""
+"""The catalogue of plugins. Nothing is imported before it is asked for."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from crossward.errors import ConfigError
-from crossward.names import nearest
+from crossward.names import found
 
 if TYPE_CHECKING:
     from crossward.core.plugin import Plugin
@@ -18,8 +16,5 @@ PLUGINS = {
 
 
 def plugin_class(name: str) -> type[Plugin]:
-    if name not in PLUGINS:
-        raise ConfigError(f"there is no plugin {name!r}", hint=nearest(name, PLUGINS))
-    module, attribute = PLUGINS[name]
-    found: type[Plugin] = getattr(import_module(module), attribute)
-    return found
+    kind: type[Plugin] = found("plugin", name, PLUGINS)
+    return kind

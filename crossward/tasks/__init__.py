@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from crossward.errors import ConfigError
-from crossward.names import nearest
+from crossward.names import found, nearest
 
 if TYPE_CHECKING:
     from crossward.core.task import Task
@@ -26,11 +25,8 @@ def names() -> tuple[str, ...]:
 
 def task(name: str, classes: tuple[str, ...], **options: Any) -> Task:
     """The named task over `classes`, with the options its class knows."""
-    if name not in TASKS:
-        raise ConfigError(f"There is no task named {name!r}.", hint=nearest(name, TASKS))
+    kind = found("task", name, TASKS)
     _check_classes(classes)
-    module, attribute = TASKS[name]
-    kind = getattr(import_module(module), attribute)
     known = [f.name for f in fields(kind) if f.name != "classes"]
     unknown = [f"{key}: {nearest(key, known)}" for key in options if key not in known]
     if unknown:

@@ -23,6 +23,7 @@ from crossward.experiment import api
 from crossward.experiment.rundir import RunDir
 
 torch.set_num_threads(1)
+sys.path.append(str(Path(__file__).parent))  # processes that tests start import dying.py by its name
 
 TINY: dict[str, Any] = {
     "data": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from PIL import Image
 
 import crossward
+from crossward.experiment import demo
 from crossward.experiment.build import prepare
 from crossward.experiment.commands import _save_mask
 from crossward.experiment.load import checked
@@ -191,13 +193,18 @@ def test_an_unknown_format_is_refused(cli, finished):
 
 
 def test_the_demo_compares_the_methods(cli, tmp_path, monkeypatch):
-    from crossward.experiment import demo
-
-    monkeypatch.setattr(demo, "METHODS", ("local", "fedavg+ft"))
-    monkeypatch.setitem(demo.BLOOD["data"], "train", 16)
+    small = {"train": 16, "val": 4, "test": 4, "global_test": 8}
+    reduced = [
+        replace(c, methods=("local", "fedavg"), config=c.config | {"data": c.config["data"] | small})
+        for c in demo.COMPARISONS
+    ]
+    monkeypatch.setattr(demo, "COMPARISONS", reduced)
     said = cli("demo", "--rounds", "1", "--out", tmp_path, "--json")
     *lines, last = map(json.loads, said.out.splitlines())
-    assert [(line["run"], line["round"]) for line in lines] == [("local", 1), ("fedavg+ft", 1)]
-    assert [row["method"] for row in last["results"]] == ["local", "fedavg+ft"]
+    assert [(line["run"], line["round"]) for line in lines] == [("local", 1), ("fedavg", 1)] * 2
+    assert {name: [row["method"] for row in rows] for name, rows in last["results"].items()} == {
+        "blood": ["local", "fedavg"],
+        "polyp": ["local", "fedavg"],
+    }
     assert last["folder"] == str(tmp_path / "demo-1")
-    assert crossward.load(tmp_path / "demo-1" / "local").about["status"] == "finished"
+    assert crossward.load(tmp_path / "demo-1" / "polyp" / "local").about["status"] == "finished"

@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -188,11 +189,11 @@ def by_nobody():
 
 
 @pytest.fixture
-def public(tmp_path):
-    """A folder that everybody may enter."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o011)
-    return tmp_path
+def public():
+    """A folder that everybody may enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory(prefix="crossward-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def test_a_folder_of_somebody_else_is_told(config, public, by_nobody):
