@@ -42,6 +42,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
 }
+PATIENCE = 600  # seconds for a peer, its start included
 SAME = 1e-4  # how far weights may differ after the same work: the order of sums
 
 Lap = Callable[[], float]  # does some rounds, tells the seconds per round
@@ -176,11 +177,13 @@ def peer(script: str, work: Work, rounds: int, warm_up: int) -> Lap:
     expected = trained(sites, LocalEngine(sites), rounds + warm_up)
 
     def timed() -> float:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             weights = Path(folder) / "weights.pt"
-            paths = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "FLWR_HOME": folder}
-            command = [str(PEERS), str(HERE / "peers" / script), str(rounds), str(weights)]
-            done = subprocess.run(command, env=os.environ | QUIET | paths, capture_output=True, text=True)
+            paths = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "FLWR_HOME": folder, "RAY_TMPDIR": folder}
+            command = [str(PEERS), str(HERE / "peers" / script), str(rounds), str(warm_up), str(weights)]
+            done = subprocess.run(
+                command, env=os.environ | QUIET | paths, capture_output=True, text=True, timeout=PATIENCE
+            )
             told = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
             if done.returncode or not told:
                 raise SystemExit(f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")

@@ -1,6 +1,7 @@
 """Flower's Ray simulation on the tiny work, with its own FedAvg: prints {"seconds": per round} as a line of JSON.
 
-usage: flower_ray.py ROUNDS WEIGHTS; the final weights are saved to the file WEIGHTS.
+usage: flower_ray.py ROUNDS WARM_UP WEIGHTS. The rounds after the warm-up are timed; the final weights are saved to the
+file WEIGHTS. The strategy is Flower's own, without evaluation.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -18,7 +18,6 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from peers.work import TINY, fit
 
-WARM_UP = 5  # rounds: Ray starts its actors during the first few
 client_app, server_app = ClientApp(), ServerApp()
 
 
@@ -35,7 +34,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    rounds, weights, ended = int(sys.argv[1]), Path(sys.argv[2]), []
+    rounds, warm_up, ended = int(sys.argv[1]), int(sys.argv[2]), list[float]()
     strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=TINY.clients)
     start = ArrayRecord(TINY.net().state_dict())
 
@@ -43,9 +42,9 @@ def main(grid: Grid, context: Context) -> None:
         """Called by the strategy at the start and after each round."""
         ended.append(time.perf_counter())
 
-    result = strategy.start(grid, start, num_rounds=rounds + WARM_UP, evaluate_fn=note)
-    torch.save(result.arrays.to_torch_state_dict(), weights)
-    print(json.dumps({"seconds": (ended[-1] - ended[WARM_UP]) / rounds}), flush=True)
+    result = strategy.start(grid, start, num_rounds=warm_up + rounds, evaluate_fn=note)
+    torch.save(result.arrays.to_torch_state_dict(), sys.argv[3])
+    print(json.dumps({"seconds": (ended[-1] - ended[warm_up]) / rounds}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """pfl's simulated FedAvg on the cnn work: prints {"seconds": per round} as a line of JSON.
 
-usage: pfl_fedavg.py ROUNDS WEIGHTS; the final weights are saved to the file WEIGHTS.
+usage: pfl_fedavg.py ROUNDS WARM_UP WEIGHTS. The rounds after the warm-up are timed; the final weights are saved to the
+file WEIGHTS. The warm-up is at least one round, because pfl cannot be told not to evaluate in its first.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-WARM_UP = 1  # round: the first is also evaluated, which pfl cannot be told to leave out
 
 
 class Trained(nn.Module):
@@ -69,15 +68,15 @@ class Shuffled(PyTorchTensorDataset):
             yield x.index_select(0, rows).permute(0, 3, 1, 2), y.index_select(0, rows)
 
 
-def main(rounds: int, weights: Path) -> None:
+def main(rounds: int, warm_up: int, weights: Path) -> None:
     torch.set_num_threads(1)
-    laps, net = Laps(), CNN.net()
+    laps, net, total = Laps(), CNN.net(), warm_up + rounds
     clients = [Shuffled(client, laps) for client in range(CNN.clients)]
     data = FederatedDataset(clients.__getitem__, cycle(range(CNN.clients)).__next__)
     trained = Trained(net)
     model = PyTorchModel(trained, optimiser, torch.optim.SGD(trained.parameters(), lr=1.0))
     FederatedAveraging().run(
-        NNAlgorithmParams(rounds + WARM_UP, rounds + WARM_UP, train_cohort_size=CNN.clients, val_cohort_size=None),
+        NNAlgorithmParams(total, total, train_cohort_size=CNN.clients, val_cohort_size=None),
         SimulatedBackend(data, data, [WeightByDatapoints()]),
         model,
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=LR, local_batch_size=CNN.batch),
@@ -85,8 +84,8 @@ def main(rounds: int, weights: Path) -> None:
         send_metrics_to_platform=False,
     )
     torch.save(net.state_dict(), weights)
-    print(json.dumps({"seconds": (laps.ended[-1] - laps.ended[WARM_UP - 1]) / rounds}), flush=True)
+    print(json.dumps({"seconds": (laps.ended[-1] - laps.ended[warm_up - 1]) / rounds}), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 from crossward.core.run import Observer
@@ -104,7 +105,13 @@ POINTS = ANYWHERE | {
 }
 
 
+def keep_tidy(config) -> None:
+    """The pool's copy of the images outlives a kill: let it be where pytest clears up."""
+    tempfile.tempdir = str(Path(config["run"]["out"]).parent)
+
+
 def run_and_die(config, point) -> None:
+    keep_tidy(config)
     observer = torn_file(point) if isinstance(point, int) else POINTS[point]()
     api.run(config, observers=[observer] if observer else [])
 
@@ -120,6 +127,7 @@ def stop() -> None:
 
 def pool_and_die(configs, pids: Path) -> None:
     """All but the last run are stopped by Ctrl-C, as a kill ends the workers, too."""
+    keep_tidy(configs[0])
     crew = Crew(2)
     pids.write_text(" ".join(str(worker.process.pid) for worker in crew.workers))
     for config in configs[:-1]:
