@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from peers.process import PYTHON, Peer
 from peers.work import CLASSES, CNN, LR, MEAN, SEED, STD, TINY, Work, dataset, fit, normalised
 from torch import Tensor
 
@@ -33,16 +31,6 @@ from crossward.experiment.hospitals import Hospitals
 from crossward.methods.fedavg import FedAvg
 from crossward.tasks import task
 
-HERE = Path(__file__).parent
-PEERS = HERE.parent / ".venv-bench" / "bin" / "python"
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "OMP_NUM_THREADS": "1",
-}
-PATIENCE = 600  # seconds for a peer, its start included
 SAME = 1e-4  # how far weights may differ after the same work: the order of sums
 
 Lap = Callable[[], float]  # does some rounds, tells the seconds per round
@@ -171,41 +159,24 @@ def of_pool(repeats: int) -> list[Row]:
     ]
 
 
-def peer(script: str, work: Work, rounds: int, warm_up: int) -> Lap:
-    """Runs a peer as a program of its own, in its own environment, and checks what it has learnt."""
-    sites = hospitals(work)
-    expected = trained(sites, LocalEngine(sites), rounds + warm_up)
-
-    def timed() -> float:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            weights = Path(folder) / "weights.pt"
-            paths = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "FLWR_HOME": folder, "RAY_TMPDIR": folder}
-            command = [str(PEERS), str(HERE / "peers" / script), str(rounds), str(warm_up), str(weights)]
-            done = subprocess.run(
-                command, env=os.environ | QUIET | paths, capture_output=True, text=True, timeout=PATIENCE
-            )
-            told = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
-            if done.returncode or not told:
-                raise SystemExit(f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-            check_same(script, torch.load(weights), expected)
-        return float(json.loads(told[-1])["seconds"])
-
-    return timed
+def beside(name: str, script: str, work: Work, warm_up: int, rounds: int, repeats: int) -> Laps:
+    """The local engine and a peer in turns, and a check that the peer has learnt the same."""
+    sites, peer = hospitals(work), Peer(script, warm_up, rounds, repeats)
+    trained(sites, LocalEngine(sites), 1)
+    local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
+    laps = take_turns({name: peer.lap, "local": local}, repeats)
+    check_same(name, peer.finish(), trained(sites, LocalEngine(sites), peer.rounds))
+    return laps
 
 
 def against_flower(repeats: int) -> list[Row]:
-    rounds, sites = 30, hospitals(TINY)
-    flower = peer("flower_ray.py", TINY, rounds, warm_up=5)
-    local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
-    laps = take_turns({"Flower on Ray": flower, "local": local}, min(repeats, 3))
+    # Ray starts its processes during the first rounds
+    laps = beside("Flower on Ray", "flower_ray.py", TINY, warm_up=5, rounds=10, repeats=repeats)
     return [compare("Flower on Ray / local engine, tiny", laps, "Flower on Ray", "local", 15, at_least=True)]
 
 
 def against_pfl(repeats: int) -> list[Row]:
-    rounds, sites = 4, hospitals(CNN)
-    pfl = peer("pfl_fedavg.py", CNN, rounds, warm_up=1)
-    local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
-    laps = take_turns({"pfl": pfl, "local": local}, repeats)
+    laps = beside("pfl", "pfl_fedavg.py", CNN, warm_up=2, rounds=2, repeats=repeats)
     return [compare("local engine / pfl, cnn", laps, "local", "pfl", 1.0)]
 
 
@@ -226,7 +197,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    absent = [name for name in asked.only if name in ("flower", "pfl") and not PEERS.exists()]
+    absent = [name for name in asked.only if name in ("flower", "pfl") and not PYTHON.exists()]
     rows = [row for name in asked.only if name not in absent for row in SECTIONS[name](asked.repeats)]
     print(table(rows))
     if absent:

@@ -1,14 +1,6 @@
-"""Flower's Ray simulation on the tiny work, with its own FedAvg: prints {"seconds": per round} as a line of JSON.
-
-usage: flower_ray.py ROUNDS WARM_UP WEIGHTS. The rounds after the warm-up are timed; the final weights are saved to the
-file WEIGHTS. The strategy is Flower's own, without evaluation.
-"""
+"""Flower's Ray simulation on the tiny work, with Flower's own FedAvg and without evaluation."""
 
 from __future__ import annotations
-
-import json
-import sys
-import time
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -16,6 +8,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
+from peers.laps import from_arguments
 from peers.work import TINY, fit
 
 client_app, server_app = ClientApp(), ServerApp()
@@ -26,25 +19,23 @@ def train(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
     net = TINY.net()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    round = message.content["config"]["server-round"] - 1
-    fit(TINY, net, round, int(context.node_config["partition-id"]))
+    fit(TINY, net, message.content["config"]["server-round"] - 1, int(context.node_config["partition-id"]))
     reply = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": TINY.images})}
     return Message(RecordDict(reply), reply_to=message)
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    rounds, warm_up, ended = int(sys.argv[1]), int(sys.argv[2]), list[float]()
-    strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=TINY.clients)
-    start = ArrayRecord(TINY.net().state_dict())
+    laps, weights = from_arguments()
 
     def note(round: int, arrays: ArrayRecord) -> None:
-        """Called by the strategy at the start and after each round."""
-        ended.append(time.perf_counter())
+        if round:  # the strategy also calls it before the first
+            laps.round_ended()
 
-    result = strategy.start(grid, start, num_rounds=warm_up + rounds, evaluate_fn=note)
-    torch.save(result.arrays.to_torch_state_dict(), sys.argv[3])
-    print(json.dumps({"seconds": (ended[-1] - ended[warm_up]) / rounds}), flush=True)
+    strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=TINY.clients)
+    start = ArrayRecord(TINY.net().state_dict())
+    result = strategy.start(grid, start, num_rounds=laps.total, evaluate_fn=note)
+    torch.save(result.arrays.to_torch_state_dict(), weights)
 
 
 if __name__ == "__main__":

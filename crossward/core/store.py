@@ -138,8 +138,16 @@ def write_whole(file: Path, data: bytes) -> None:
         raise cannot_write(file, error) from error
 
 
+def present(file: Path) -> bool:
+    """Whether it is there for us: a folder that may not be entered holds nothing."""
+    try:
+        return file.exists()
+    except OSError:
+        return False
+
+
 def cannot_write(file: Path, error: OSError) -> StorageError:
-    free = shutil.disk_usage(next(p for p in [file, *file.parents] if p.exists())).free
+    free = shutil.disk_usage(next(p for p in [file.absolute(), *file.absolute().parents] if present(p))).free
     return StorageError(
         f"cannot write {file}: {error.strerror}",
         hint=f"{free / 2**20:.0f} MiB are free there. Free some space, or make the folder writable, then go on with "

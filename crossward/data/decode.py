@@ -67,7 +67,7 @@ def image(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]
         picture.draft(None, (2 * frame.size, 2 * frame.size))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
         ImageOps.exif_transpose(picture, in_place=True)
         plain = _eight_bits(picture, "L" if frame.channels == 1 else "RGB")
-        small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=_box(plain.size, frame.fit))
+        small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=box(plain.size, frame.fit))
         return np.asarray(small, dtype=np.uint8).reshape(frame.size, frame.size, frame.channels), shape
 
 
@@ -80,7 +80,7 @@ def mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]]
         ImageOps.exif_transpose(picture, in_place=True)
         ids = _foreground(picture, lossy) if frame.classes == 2 else _class_ids(picture, lossy, frame.classes)
         whole = Image.fromarray(ids)
-        small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=_box(whole.size, frame.fit))
+        small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=box(whole.size, frame.fit))
         return np.asarray(small, dtype=np.uint8), whole.size
 
 
@@ -123,7 +123,7 @@ def _upright_size(picture: Image) -> tuple[int, int]:
     return (height, width) if picture.getexif().get(Base.Orientation, 1) in (5, 6, 7, 8) else (width, height)
 
 
-def _box(size: tuple[int, int], fit: str) -> tuple[float, float, float, float]:
+def box(size: tuple[int, int], fit: str) -> tuple[float, float, float, float]:
     width, height = size
     if fit == "stretch":
         return 0, 0, width, height

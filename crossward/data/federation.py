@@ -157,6 +157,8 @@ def audit(federation: Federation) -> None:
     for site in federation.sites:
         if not (len(site.train) or len(site.val) or len(site.test) or federation.recipe.get("pooled")):
             problems.append(f"site with no rows at all: {site.name}")
+        if site.name == federation.server.name or not re.fullmatch(r"[^./\\][^/\\]*", site.name):
+            problems.append(f"site whose name cannot name a file, or is the server's: {site.name!r}")
     if (total > 0).sum() < 2:
         seen = [name for name, n in zip(federation.classes, total) if n]
         problems.append(f"training rows of fewer than 2 classes: {', '.join(seen) or 'none'}")

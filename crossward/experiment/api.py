@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -15,15 +16,15 @@ from typing import Any
 from crossward import __version__
 from crossward.core.run import Observer
 from crossward.core.run import run as run_rounds
-from crossward.core.store import TreeStore
+from crossward.core.store import TreeStore, present, write_whole
 from crossward.data.federation import manifest
 from crossward.engines.pool import Crew
-from crossward.errors import ConfigError, CrosswardError, Interrupted
+from crossward.errors import ConfigError, CrosswardError, Interrupted, StorageError
 from crossward.experiment import toml
 from crossward.experiment.build import Experiment, engine_for, prepare
 from crossward.experiment.config import Config
 from crossward.experiment.hospitals import NetPlan
-from crossward.experiment.load import checked, differences, read
+from crossward.experiment.load import checked, differences, overridden, read
 from crossward.experiment.recorder import Recorder, checkpoint, deploy
 from crossward.experiment.result import Result, load, summarised
 from crossward.experiment.rundir import FORMAT, RunDir
@@ -45,12 +46,12 @@ def run(
     `overrides` are "a.b=c"; `crew` lends worker processes to several runs of the pool engine.
     """
     match config:
-        case Config():
-            settings = config
         case str() | Path():
             settings = read(Path(config), overrides)
+        case Config():
+            settings = checked(overridden(config.canonical(), overrides)) if overrides else config
         case _:
-            settings = checked(config)
+            settings = checked(overridden(config, overrides))
     experiment = prepare(settings)
     rundir = RunDir.create(_folder(settings))
     _describe(rundir, experiment)
@@ -60,8 +61,6 @@ def run(
 def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequence[Observer] = ()) -> Result:
     """Go on from the last checkpoint, to the same result as if nothing had happened."""
     rundir = RunDir.open(Path(folder))
-    if rundir.about["status"] == "finished":
-        return load(folder)
     settings = read(rundir.folder / "config.toml", overrides)
     changed = differences(rundir.about["config"], settings.canonical())
     if refused := [d for d in changed if not d.startswith(FREE_TO_CHANGE)]:
@@ -70,6 +69,8 @@ def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequenc
             details=refused,
             hint="Put it back as it was, or start a new run. Workers may change: they do not change results.",
         )
+    if rundir.about["status"] == "finished":
+        return load(folder)
     experiment = prepare(settings, rundir.read("partition.json"))
     return _go_on(rundir, experiment, observers)
 
@@ -85,10 +86,12 @@ def _go_on(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer]
         run_rounds(experiment.hospitals, engine, experiment.plan, [recorder, *observers], progress)
         deploy(rundir, experiment.hospitals, engine)
     except KeyboardInterrupt:
-        rundir.mark("interrupted")
+        with suppress(StorageError):
+            rundir.mark("interrupted")
         raise Interrupted(rundir.folder) from None
     except CrosswardError as error:
-        rundir.mark("failed", error=str(error))
+        with suppress(StorageError):  # on a full disk the first error is the one to tell
+            rundir.mark("failed", error=str(error))
         raise
     finally:
         engine.close()
@@ -104,7 +107,7 @@ def _folder(config: Config) -> Path:
     data = getattr(config.data, "kind", None) or getattr(config.data, "name", None) or config.data.source
     stem = f"{config.method.name}-{data}-s{config.run.seed}"
     number = 1
-    while (folder := config.run.out / f"{stem}-{number}").exists():
+    while present(folder := config.run.out / f"{stem}-{number}"):
         number += 1
     return folder
 
@@ -116,7 +119,7 @@ def _describe(rundir: RunDir, experiment: Experiment) -> None:
     rundir.write("environment.json", environment(config))
     if experiment.quarantined:
         rundir.write("quarantine.json", {"left_out": experiment.quarantined})
-    (rundir.folder / "config.toml").write_text(toml.dumps(config.canonical()))
+    write_whole(rundir.folder / "config.toml", toml.dumps(config.canonical()).encode())
     rundir.write(
         "run.json",
         {

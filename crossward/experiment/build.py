@@ -56,6 +56,8 @@ def data_root() -> Path | None:
 
 def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experiment:
     """Everything before round 1; `manifest` is the partition of a run that is resumed."""
+    if config.engine.strict and config.engine.name == "pool":
+        raise ConfigError('engine.strict is for engine.name = "local": the pool always goes through the codec')
     method, plugins = method_of(config), plugins_of(config)
     collection, quarantined = collect(config)
     federation = from_manifest(collection, manifest) if manifest else partitioned(config, collection)
@@ -79,7 +81,7 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
         augmentation(config.data.augment),
         devices(config.engine.device),
     )
-    hospitals.server(0).new_net()  # a net that cannot be built for these images says so now
+    _check_net(config, hospitals)
     notes = [*warnings(federation), *_cautions(config, hospitals)]
     return Experiment(config, hospitals, plan(config), notes, quarantined, federation)
 
@@ -170,8 +172,6 @@ def engine_for(experiment: Experiment, memory: TreeStore | None = None, crew: Cr
     asked = experiment.config.engine
     if asked.name == "local":
         return LocalEngine(experiment.hospitals, threads=asked.threads, strict=asked.strict, memory=memory)
-    if asked.strict:
-        raise ConfigError('engine.strict is for engine.name = "local": the pool always goes through the codec')
     hospitals = experiment.hospitals
     hospitals.share_images()
     return PoolEngine(hospitals, workers=asked.workers, threads=asked.threads, memory=memory, crew=crew)
@@ -185,6 +185,15 @@ def _file_options(data: settings.Files) -> dict[str, Any]:
 def _check_needs(method: Method, federation: Federation) -> None:
     if Need.PUBLIC_SET in method.needs and not len(federation.public):
         raise ConfigError(f"{type(method).__name__} needs {Need.PUBLIC_SET.value}")
+
+
+def _check_net(config: Config, hospitals: Hospitals) -> None:
+    """A net that cannot be built for these images says so now; BatchNorm cannot learn from one image at a time."""
+    norms = [m for m in hospitals.server(0).new_net().modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    if norms and config.train.batch_size == 1:
+        raise ConfigError(
+            "train.batch_size = 1 with a net that has BatchNorm", hint='Use 2 or more, or net.norm = "group".'
+        )
 
 
 def _check_metric(config: Config, task: Task) -> None:

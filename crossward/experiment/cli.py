@@ -167,10 +167,6 @@ def main() -> None:
     except OSError as error:
         typer.secho(f"Error: {error.filename or 'a file'}: {error.strerror or error}", fg="red", bold=True, err=True)
         sys.exit(StorageError.exit_code)
-    except KeyboardInterrupt as stop:
-        folder = getattr(stop, "folder", None)
-        typer.echo("\nInterrupted." + (f" Go on by: crossward resume {folder}" if folder else ""), err=True)
-        sys.exit(130)
 
 
 def _complain(error: CrosswardError) -> None:

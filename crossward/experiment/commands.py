@@ -6,19 +6,20 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from crossward.core.run import Observer
 from crossward.data.decode import is_image
 from crossward.data.federation import Federation, save
-from crossward.errors import ConfigError, DataError
+from crossward.errors import ConfigError, DataError, Interrupted
 from crossward.experiment import api, progress
 from crossward.experiment.build import collect, partitioned, prepare
 from crossward.experiment.compare import compared, table
@@ -26,6 +27,7 @@ from crossward.experiment.deployed import Deployed
 from crossward.experiment.load import read
 
 PARTS = ("train", "val", "test")
+INTERRUPTED = 130  # as shells say it
 
 
 def run_file(file: Path, sets: Sequence[str], *, quiet: bool, as_json: bool) -> None:
@@ -47,7 +49,7 @@ def _show(start: Callable[[list[Observer]], api.Result], label: str, *, quiet: b
         return
     if not quiet:
         for warning in result.about["warnings"]:
-            console.print(f"[yellow]note:[/] {warning}")
+            console.print(f"[yellow]note:[/] {escape(warning)}")
         if result.summary["best"]:
             console.print(table([result], label))
     console.out(str(result.folder), highlight=False)
@@ -59,6 +61,12 @@ def watched(console: Console, label: str, *, quiet: bool, as_json: bool) -> Iter
     told = progress.observer(console, label, quiet=quiet, as_json=as_json)
     try:
         yield told
+    except Interrupted as stop:
+        progress.stop(told)
+        Console(stderr=True).print(
+            f"Interrupted. Go on by: crossward resume {stop.folder}", markup=False, soft_wrap=True
+        )
+        raise SystemExit(INTERRUPTED) from None
     finally:
         progress.stop(told)
 
@@ -89,7 +97,7 @@ def inspect(file: Path, sets: Sequence[str], *, as_json: bool) -> None:
     if len(federation.public):
         console.print(f"public pool: {len(federation.public)} images")
     for text in (*experiment.warnings, *(f"left out: {q}" for q in experiment.quarantined)):
-        console.print(f"[yellow]note:[/] {text}", highlight=False)
+        console.print(f"[yellow]note:[/] {escape(text)}", highlight=False)
 
 
 def _counts(federation: Federation, rows: torch.Tensor) -> list[int]:
@@ -110,35 +118,43 @@ def predict_images(
 ) -> None:
     network = api.load(folder).deployed(site, _checked_which(which))
     files = [file for given in images for file in _image_files(given)]
-    if network.task == "segmentation" and masks is None:
-        raise ConfigError("this network segments", hint="Say where the masks go with --masks FOLDER.")
-    with open(out, "w", newline="") if out else _standard_output() as stream:  # noqa: PTH123
-        _write_predictions(network, files, stream, masks)
+    if (network.task == "segmentation") != (masks is not None):
+        told = "segments: say where the masks go with" if masks is None else "classifies, so it has no use for"
+        raise ConfigError(f"this network {told} --masks")
+    with open(out, "w", newline="") if out else nullcontext(sys.stdout) as stream:  # noqa: PTH123
+        if masks is None:
+            _write_probabilities(network, files, stream)
+        else:
+            _write_masks(network, files, stream, masks)
 
 
-def _write_predictions(network: Deployed, files: Sequence[Path], stream: TextIO, masks: Path | None) -> None:
+def _write_probabilities(network: Deployed, files: Sequence[Path], stream: TextIO) -> None:
     write = csv.writer(stream)
-    if masks is None:
-        write.writerow(["image", "predicted", *network.classes])
-    else:
-        masks.mkdir(parents=True, exist_ok=True)
-        write.writerow(["image", "mask", *(f"share of {name}" for name in network.classes)])
-    for some, pixels in network.read(files):
+    write.writerow(["image", "predicted", *network.classes])
+    for some, pixels, _ in network.read(files):
         for file, row in zip(some, network.predict(pixels), strict=True):
-            if masks is None:
-                write.writerow([file, network.classes[int(row.argmax())], *(f"{p:.6f}" for p in row.tolist())])
-            else:
-                shares = torch.bincount(row.flatten(), minlength=len(network.classes)) / row.numel()
-                write.writerow([file, _save_mask(row, file, masks, network), *(f"{s:.6f}" for s in shares.tolist())])
+            write.writerow([file, network.classes[int(row.argmax())], *(f"{p:.6f}" for p in row.tolist())])
 
 
-def _save_mask(mask: torch.Tensor, file: Path, folder: Path, network: Deployed) -> Path:
-    from PIL import Image
+def _write_masks(network: Deployed, files: Sequence[Path], stream: TextIO, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write, taken = csv.writer(stream), set[str]()
+    write.writerow(["image", "mask", *(f"share of {name}" for name in network.classes)])
+    for some, pixels, sizes in network.read(files):
+        for file, row, size in zip(some, network.predict(pixels), sizes, strict=True):
+            place = folder / f"{_free_name(file, taken)}.png"
+            network.mask(row, size).save(place)
+            shares = torch.bincount(row.flatten(), minlength=len(network.classes)) / row.numel()
+            write.writerow([file, place, *(f"{share:.6f}" for share in shares.tolist())])
 
-    place = folder / f"{file.stem}.png"
-    scale = 255 // (len(network.classes) - 1)
-    Image.fromarray((mask * scale).numpy()).resize(Image.open(file).size, Image.Resampling.NEAREST).save(place)
-    return place
+
+def _free_name(file: Path, taken: set[str]) -> str:
+    """The image's own name; images of one name in several folders are numbered."""
+    name, number = file.stem, 2
+    while name in taken:
+        name, number = f"{file.stem}-{number}", number + 1
+    taken.add(name)
+    return name
 
 
 def export_network(folder: Path, to: str, site: str | None, which: str, out: Path | None) -> None:
@@ -186,8 +202,3 @@ def _image_files(given: Path) -> list[Path]:
     if not given.exists():
         raise DataError(f"there is no file {given}")
     return [given]
-
-
-@contextmanager
-def _standard_output() -> Iterator[TextIO]:
-    yield sys.stdout

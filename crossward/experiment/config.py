@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, Len
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from crossward.core.training import Training
 
@@ -26,7 +26,9 @@ class Section(BaseModel):
 
 
 class Run(Section):
-    name: str | None = None  # of its folder; None: made from the method, the data and the seed
+    name: Annotated[str, StringConstraints(pattern=r"^\w[\w .+-]*$")] | None = (
+        None  # of its folder; None: made from the method, the data and the seed
+    )
     out: Path = Path("runs")  # the folder of run directories
     seed: Annotated[int, Interval(ge=0, lt=2**31)] = 0
     rounds: Count = 20

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from crossward.core.store import present
 from crossward.engines.pool import Crew
 from crossward.experiment import api
 from crossward.experiment.commands import watched
@@ -99,6 +100,6 @@ def _run(
 
 def _new_folder(out: Path) -> Path:
     number = 1
-    while (folder := out / f"demo-{number}").exists():
+    while present(folder := out / f"demo-{number}"):
         number += 1
     return folder

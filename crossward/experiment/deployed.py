@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,11 +15,16 @@ from crossward.core.samples import Samples
 from crossward.core.site import PREDICT_BATCH, Site
 from crossward.core.training import Training
 from crossward.core.tree import Tree
-from crossward.data.decode import Frame, image
+from crossward.data.decode import Frame, box, image
 from crossward.errors import ConfigError, DataError
 from crossward.experiment.hospitals import NetPlan
 from crossward.experiment.load import checked, method_of
 from crossward.tasks import task as make_task
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Size = tuple[int, int]  # width, height
 
 
 class Deployed:
@@ -48,8 +53,9 @@ class Deployed:
             )
         return self._site.predict(self._predictor, self._samples(images))
 
-    def read(self, files: Sequence[Path]) -> Iterator[tuple[list[Path], Tensor]]:
-        """Image files as the network wants them, some at a time; all that cannot be read are told at once."""
+    def read(self, files: Sequence[Path]) -> Iterator[tuple[list[Path], Tensor, list[Size]]]:
+        """Image files as the network wants them, some at a time, with their own upright sizes; all that cannot be read
+        are told at once."""
         frame = Frame(self.size, self.channels, self.fit)
         problems, good = [], []
         for file in files:
@@ -62,8 +68,19 @@ class Deployed:
             raise DataError(f"{len(problems)} of {len(files)} images cannot be read", details=problems)
         for at in range(0, len(good), PREDICT_BATCH):
             some = good[at : at + PREDICT_BATCH]
-            pixels = np.stack([image(file.read_bytes(), file.name, frame)[0] for file in some])
-            yield some, torch.from_numpy(pixels)
+            pixels, sizes = zip(*(image(file.read_bytes(), file.name, frame) for file in some), strict=True)
+            yield some, torch.from_numpy(np.stack(pixels)), list(sizes)
+
+    def mask(self, classes: Tensor, size: Size) -> Image:
+        """A class map as a grey picture of the size of its image; what the network was not shown is background."""
+        from PIL import Image
+
+        left, top, right, bottom = (round(edge) for edge in box(size, self.fit))
+        shades = (classes * (255 // (len(self.classes) - 1))).numpy()
+        shown = Image.fromarray(shades).resize((right - left, bottom - top), Image.Resampling.NEAREST)
+        whole = Image.new("L", size)
+        whole.paste(shown, (left, top))
+        return whole
 
     def module(self) -> nn.Module:
         """Pixels in [0, 1], (B, C, H, W), to probabilities: for export."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
@@ -60,22 +60,28 @@ class Hospitals:
     augment: Augment | None = None
     devices: tuple[str, ...] = ("cpu",)
     _network: nn.Module | None = field(default=None, init=False, repr=False)
-    _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
+    _holder: IO[bytes] | tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.method.pooled:
             self.federation = self.federation.pooled()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_network": None, "_folder": None}
+        return self.__dict__ | {"_network": None, "_holder": None}
 
     def share_images(self) -> None:
         """Put images that live in this process's memory where other processes can map them, too."""
-        collection = self.federation.collection
-        if collection.file is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="crossward-")  # goes when this object does
-            mapped = collection.mapped(Path(self._folder.name) / "images.raw")
+        if self.federation.collection.file is None:
+            mapped = self.federation.collection.mapped(self._shared_file())
             self.federation = replace(self.federation, collection=mapped)
+
+    def _shared_file(self) -> Path:
+        """In memory where the system can (it goes with this process, even if that is killed), else in a folder."""
+        if hasattr(os, "memfd_create"):
+            self._holder = os.fdopen(os.memfd_create("crossward"), "rb")
+            return Path(f"/proc/{os.getpid()}/fd/{self._holder.fileno()}")
+        self._holder = tempfile.TemporaryDirectory(prefix="crossward-")
+        return Path(self._holder.name) / "images.raw"
 
     @property
     def ids(self) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ def read(file: Path, overrides: Sequence[str] = ()) -> Config:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
-    return checked(_with(data, overrides), {**_lines(text, file), **_flags(overrides)})
+    return checked(overridden(data, overrides), {**_lines(text, file), **_flags(overrides)})
 
 
 def checked(data: Mapping[str, Any], where: Where | None = None) -> Config:
@@ -67,6 +68,8 @@ def plugins_of(config: Config) -> tuple[Plugin, ...]:
 def _wrong_names(config: Config, where: Where) -> list[str]:
     """Mistakes in what a method, a plugin or a net alone can judge."""
     wrong = _wrong(("method",), config.method_name, METHODS, method_class, config.method.options, where)
+    if len(set(config.plugin_names)) < len(config.plugin_names):
+        wrong.append(f"method.name: {config.method.name!r} carries a plugin twice{_place(('method', 'name'), where)}.")
     for name in dict.fromkeys([*config.plugin_names, *config.plugin]):
         at = ("plugin", name)
         wrong += _wrong(at, name, PLUGINS, plugin_class, config.plugin.get(name, {}), where)
@@ -123,7 +126,9 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
     return [] if old == new else [f"{at}: {old!r} in the run, {new!r} now"]
 
 
-def _with(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def overridden(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The settings with each "a.b=c" put in its place; what was given stays as it is."""
+    data = deepcopy(dict(settings))
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():

@@ -107,10 +107,13 @@ def checkpoint(rundir: RunDir, memory: TreeStore) -> Progress | None:
 
 def deploy(rundir: RunDir, sites: Judged, engine: Engine) -> None:
     """Keep what each site would deploy, from the best round and from the last: one network, or one a site."""
-    for name, kept in (("last", rundir.tree(CHECKPOINT)), ("best", rundir.tree(BEST))):
+    ids = [i for i in sites.ids if sites.work(i, "train") or sites.work(i, "deploy")] if sites.personal else [SERVER]
+    for name, file in (("last", CHECKPOINT), ("best", BEST)):
+        if not (rundir.folder / file).exists():  # nothing was evaluated, so no round is the best
+            continue
+        kept = rundir.tree(file)
         engine.memory.restore(kept["memory"])
         round = (kept["done"] if name == "last" else kept["round"]) - 1
-        ids = [i for i in sites.ids if sites.work(i, "deploy")] if sites.personal else [SERVER]
         cohort = Cohort(sites, engine, round, ids, keep=False)
         replies = cohort.ask("deploy", sites.method.broadcast(kept["state"]))
         (rundir.folder / "weights" / name).mkdir(exist_ok=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossward.core.store import cannot_write, read_tree, write_whole
+from crossward.core.store import cannot_write, present, read_tree, write_whole
 from crossward.core.tree import Tree, encode
 from crossward.errors import StorageError
 
@@ -26,7 +26,7 @@ class RunDir:
     @classmethod
     def create(cls, folder: Path) -> RunDir:
         """A new run directory; a folder that cannot be written, or holds a run, is refused now."""
-        if (folder / "run.json").exists():
+        if present(folder / "run.json"):
             raise StorageError(
                 f"{folder} already holds a run",
                 hint=f"Go on with it by `crossward resume {folder}`, or choose another run.name.",
@@ -59,10 +59,12 @@ class RunDir:
 
     def read(self, name: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.folder / name).read_text())
-            return found
+            found = json.loads((self.folder / name).read_text())
         except (OSError, ValueError) as error:
             raise StorageError(f"cannot read {self.folder / name}: {error}") from None
+        if not isinstance(found, dict):
+            raise StorageError(f"{self.folder / name} is damaged: it holds no JSON object")
+        return found
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         write_whole(self.folder / name, (json.dumps(document, indent=1) + "\n").encode())
@@ -83,8 +85,11 @@ class RunDir:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Whole lines only: a last line that a crash cut short is not there."""
-        text = (self.folder / name).read_text()
-        return [json.loads(line) for line in text.split("\n")[:-1]]
+        try:
+            text = (self.folder / name).read_text()
+            return [json.loads(line) for line in text.split("\n")[:-1]]
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot read {self.folder / name}: {error}") from None
 
     def forget_after(self, round: int) -> None:
         """Drop what was written after the last checkpoint: those rounds run again."""

@@ -15,7 +15,7 @@ def dumps(document: Mapping[str, Any]) -> str:
 def _section(table: Mapping[str, Any], at: tuple[str, ...]) -> list[str]:
     plain = {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
     lines = [f"{_key(k)} = {_value(v)}" for k, v in plain.items()]
-    if at and lines:
+    if at and (lines or not table):
         lines = ["", f"[{'.'.join(map(_key, at))}]", *lines]
     for name, child in table.items():
         if isinstance(child, Mapping):
@@ -24,7 +24,11 @@ def _section(table: Mapping[str, Any], at: tuple[str, ...]) -> list[str]:
 
 
 def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _text(name)
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the one character where JSON is laxer
 
 
 def _value(value: Any) -> str:
@@ -32,7 +36,7 @@ def _value(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return json.dumps(value, ensure_ascii=False)
+            return _text(value)
         case list() | tuple():
             return f"[{', '.join(map(_value, value))}]"
         case _:

@@ -131,7 +131,6 @@ def test_one_class_in_all_is_refused(gallery, refused):
     ("names", "reason"),
     [(("x/1", "y"), "a tree cannot hold a name with '/'"), (("server", "y"), "the server's own rows have that name")],
 )
-@pytest.mark.xfail(strict=True, reason="site names from a table are not checked: TypeError, RuntimeError in round 1")
 def test_site_names_that_cannot_be_used_are_refused(gallery, refused, names, reason):
     assert any(names[0] in line for line in refused(DataError, data=gallery.table(gallery.rows(names))).details), reason
 
@@ -183,7 +182,6 @@ def test_mistakes_in_a_configuration(refused, sections, told):
     assert told in str(refused(ConfigError, **sections))
 
 
-@pytest.mark.xfail(strict=True, reason="build.engine_for refuses after the run directory was made and marked running")
 def test_a_strict_pool_is_refused(refused):
     assert "engine.strict" in refused(ConfigError, engine={"name": "pool", "strict": True, "device": "cpu"}).what
 
@@ -210,9 +208,6 @@ def test_data_that_is_not_there_is_refused(refused, tmp_path):
     assert "CROSSWARD_DATA" in str(refused(ConfigError, data={"source": "medmnist", "name": "bloodmnist"}))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ValueError, reason="BatchNorm of 1 x 1 maps cannot train on batches of one image"
-)
 def test_batches_that_batchnorm_cannot_train_on_are_told(gallery, config):
     net = {"name": "resnet18", "width": 0.125, "stem": "imagenet"}
     data = gallery.table(gallery.rows()) | {"size": 32}

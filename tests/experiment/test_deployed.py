@@ -65,12 +65,14 @@ def test_files_are_read_as_the_network_wants_them(finished, tmp_path):
     files = [tmp_path / f"{number}.png" for number in range(len(some))]
     for file, pixels in zip(files, some.numpy(), strict=True):
         Image.fromarray(pixels).save(file)
-    [(read, pixels)] = network.read(files)
+    [(read, pixels, sizes)] = network.read(files)
     assert read == files
+    assert set(sizes) == {(28, 28)}
     assert pixels.equal(some)
     Image.fromarray(np.zeros((90, 40), np.uint16)).save(tmp_path / "wide.tiff")
-    [(_, pixels)] = network.read([tmp_path / "wide.tiff"])
+    [(_, pixels, sizes)] = network.read([tmp_path / "wide.tiff"])
     assert pixels.shape == (1, 28, 28, 3)
+    assert sizes == [(40, 90)]
 
 
 def test_all_files_that_cannot_be_read_are_told(finished, tmp_path):

@@ -124,9 +124,8 @@ def test_images_go_to_another_process_by_name(hospitals):
     made.share_images()
     assert made.federation.collection.file == file
     assert file.is_file()
-    del there
-    made._folder.cleanup()
-    assert not file.exists()
+    del there, made
+    assert not file.exists()  # it goes with who shared it
 
 
 def test_workers_take_the_devices_in_turn(hospitals, monkeypatch):

@@ -42,7 +42,6 @@ def test_a_mapping_a_file_and_a_config_run_alike(finished, config, toml_file, le
         assert left_behind(result.folder) == left_behind(finished().folder)
 
 
-@pytest.mark.xfail(strict=True, reason="api.run ignores overrides of a mapping or a Config")
 def test_overrides_of_a_mapping(config):
     assert len(crossward.run(config(), ["run.rounds=1"]).rounds) == 1
 
@@ -117,9 +116,6 @@ def test_whose_network(finished):
     assert personal.deployed("hospital-2").task == shared.deployed("hospital-2").task == "classification"
 
 
-@pytest.mark.xfail(
-    strict=True, raises=StorageError, reason="recorder.deploy leaves out sites without val and test rows"
-)
 def test_a_site_that_only_trains_gets_its_network(config, gallery):
     rows = gallery.rows(("a",)) + [row | {"path": gallery.image(row["path"].replace("0/", "1/")), "site": "b"}
                                    for row in gallery.rows(("a",), {"train": 6})]  # fmt: skip

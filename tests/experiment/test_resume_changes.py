@@ -143,7 +143,6 @@ def test_only_what_is_left_is_computed(folder):
     assert rounds.seen == [2, 3]
 
 
-@pytest.mark.xfail(strict=True, raises=ConfigError, reason="toml._section drops the empty section [plugin.prox]")
 def test_a_plugin_without_options_resumes(config, stopped):
     folder = stopped(config(method={"name": "fedavg+prox"}, plugin={"prox": {}}))
     assert api.resume(folder).about["status"] == "finished"
