@@ -1,6 +1,6 @@
 """Overhead: what crossward's engines cost over a bare loop, and next to Flower and pfl on the same work.
 
-    python benchmarks/overhead.py [--only bare pool flower pfl] [--repeats 7] [--json FILE]
+    python benchmarks/overhead.py [--only bare pool flower pfl] [--repeats 11] [--json FILE]
 
 Contestants take turns within a run and only their ratios count: a busy machine slows all of them.
 """
@@ -160,12 +160,12 @@ def of_pool(repeats: int) -> list[Row]:
 
 
 def beside(name: str, script: str, work: Work, warm_up: int, rounds: int, repeats: int) -> Laps:
-    """The local engine and a peer in turns, and a check that the peer has learnt the same."""
+    """The local engine and a peer in turns, after a check that both learn the same."""
     sites, peer = hospitals(work), Peer(script, warm_up, rounds, repeats)
-    trained(sites, LocalEngine(sites), 1)
+    check_same(name, peer.learnt(), trained(sites, LocalEngine(sites), warm_up))
     local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
     laps = take_turns({name: peer.lap, "local": local}, repeats)
-    check_same(name, peer.finish(), trained(sites, LocalEngine(sites), peer.rounds))
+    peer.finish()
     return laps
 
 
@@ -194,12 +194,13 @@ SECTIONS: Mapping[str, Callable[[int], list[Row]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     absent = [name for name in asked.only if name in ("flower", "pfl") and not PYTHON.exists()]
     rows = [row for name in asked.only if name not in absent for row in SECTIONS[name](asked.repeats)]
-    print(table(rows))
+    if rows:
+        print(table(rows))
     if absent:
         print(f"Left out: {', '.join(absent)}. They need the environment .venv-bench, see benchmarks/README.md.")
     if asked.json:

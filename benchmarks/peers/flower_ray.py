@@ -26,16 +26,15 @@ def train(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    laps, weights = from_arguments()
+    laps = from_arguments()
 
     def note(round: int, arrays: ArrayRecord) -> None:
         if round:  # the strategy also calls it before the first
-            laps.round_ended()
+            laps.round_ended(arrays.to_torch_state_dict)
 
     strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=TINY.clients)
     start = ArrayRecord(TINY.net().state_dict())
-    result = strategy.start(grid, start, num_rounds=laps.total, evaluate_fn=note)
-    torch.save(result.arrays.to_torch_state_dict(), weights)
+    strategy.start(grid, start, num_rounds=laps.total, evaluate_fn=note)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Clock(TrainingProcessCallback):
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        self.laps.round_ended()
+        self.laps.round_ended(model.pytorch_model.net.state_dict)
         return False, Metrics()
 
 
@@ -63,11 +63,10 @@ class Shuffled(PyTorchTensorDataset):
 
 def main() -> None:
     torch.set_num_threads(1)
-    laps, weights = from_arguments()
+    laps = from_arguments()
     clients = [Shuffled(client, laps) for client in range(CNN.clients)]
     data = FederatedDataset(clients.__getitem__, cycle(range(CNN.clients)).__next__)
-    net = CNN.net()
-    trained = Trained(net)
+    trained = Trained(CNN.net())
     model = PyTorchModel(trained, optimiser, torch.optim.SGD(trained.parameters(), lr=1.0))
     FederatedAveraging().run(
         NNAlgorithmParams(laps.total, laps.total, train_cohort_size=CNN.clients, val_cohort_size=None),
@@ -77,7 +76,6 @@ def main() -> None:
         callbacks=[Clock(laps)],
         send_metrics_to_platform=False,
     )
-    torch.save(net.state_dict(), weights)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ QUIET = {
 
 class Peer:
     def __init__(self, script: str, warm_up: int, rounds: int, laps: int) -> None:
-        self.script, self.rounds = script, warm_up + rounds * laps
+        self.script = script
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         here = self.folder.name
         self.errors, self.weights = Path(here, "errors.txt"), Path(here, "weights.pt")
@@ -39,20 +39,22 @@ class Peer:
             )  # fmt: skip
         self._told("ready")
 
+    def learnt(self) -> Mapping[str, Tensor]:
+        """The weights after its warm-up."""
+        weights: Mapping[str, Tensor] = torch.load(self.weights)
+        return weights
+
     def lap(self) -> float:
         """Seconds per round."""
         assert self.process.stdin is not None
         print(file=self.process.stdin, flush=True)
         return float(self._told("seconds"))
 
-    def finish(self) -> Mapping[str, Tensor]:
-        """The weights it has learnt after all laps."""
+    def finish(self) -> None:
         self.process.communicate()
         if self.process.returncode:
             self._fail()
-        weights: Mapping[str, Tensor] = torch.load(self.weights)
         self.folder.cleanup()
-        return weights
 
     def _told(self, key: str) -> Any:
         """What the peer says of `key`, among whatever else it prints."""
