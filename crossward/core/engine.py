@@ -156,8 +156,11 @@ class Cohort:
 
     def _account(self, step: str, payload: Payload, up: Counter[str], replied: int) -> None:
         down: Counter[str] = Counter()
-        for i in self._ids:
-            down.update(sizes(payload(i) if callable(payload) else payload))
+        if callable(payload):
+            for i in self._ids:
+                down.update(sizes(payload(i)))
+        else:
+            down.update({item: count * len(self._ids) for item, count in sizes(payload).items()})
         for direction, items, clients in (("down", down, len(self._ids)), ("up", up, replied)):
             for item, count in items.items():
                 self.traffic.append(Traffic(self._round, step, direction, item, count, clients))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class Samples:
         """(B, C, H, W) floats, normalised, channels last in memory, and their targets, for dataset rows."""
         x = self.images.index_select(0, rows).to(self.device, non_blocking=True)
         y = self.targets.index_select(0, rows).to(self.device, non_blocking=True)
-        scale, shift = self._affine
+        scale, shift = _affine(self.mean, self.std, self.images.shape[2], self.device)
         lines = x.view(-1, len(scale)).to(torch.float32)  # (B * H, W * C): long rows, where C alone would be slow
         pixels = torch.addcmul(shift, lines, scale).view(x.shape).permute(0, 3, 1, 2)
         return pixels, y if y.dtype == torch.int64 else y.long()
@@ -59,13 +59,13 @@ class Samples:
         for rows in self.index.split(size):
             yield self.take(rows)
 
-    @cached_property
-    def _affine(self) -> tuple[Tensor, Tensor]:
-        """(W * C,) factors and summands that turn bytes into normalised pixels."""
-        scale = torch.tensor([1 / (255 * s) for s in self.std], device=self.device)
-        shift = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)], device=self.device)
-        width = self.images.shape[2]
-        return scale.repeat(width), shift.repeat(width)
+
+@cache
+def _affine(mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(W * C,) factors and summands that turn bytes into normalised pixels."""
+    scale = torch.tensor([1 / (255 * s) for s in std], device=device)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
+    return scale.repeat(width), shift.repeat(width)
 
 
 def _chunks(order: Tensor, size: int) -> list[Tensor]:

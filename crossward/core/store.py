@@ -107,7 +107,7 @@ class TreeStore(MutableMapping[int, Tree]):
     def _write(self, key: int, tree: Tree) -> str:
         self._version += 1
         name = f"{key:05d}.{self._version}.safetensors"
-        write_whole(self._place() / name, encode(tree))
+        write_whole(self._place() / name, encode(tree), lasting=self._own is None)
         return name
 
     def _read(self, name: str) -> Tree:
@@ -124,14 +124,16 @@ def read_tree(file: Path) -> Tree:
         raise StorageError(f"{file}: {error.what}", hint=error.hint) from None
 
 
-def write_whole(file: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees all of it or none."""
+def write_whole(file: Path, data: bytes, lasting: bool = True) -> None:
+    """Write a file so that a reader, or a crash, sees all of it or none; what need not outlive us is not forced to
+    the disk."""
     beside = file.with_name(f".{file.name}.part")
     try:
         with beside.open("wb") as out:
             out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
+            if lasting:
+                out.flush()
+                os.fsync(out.fileno())
         beside.replace(file)
     except OSError as error:
         beside.unlink(missing_ok=True)

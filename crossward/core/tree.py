@@ -123,7 +123,12 @@ def finite(tree: Tree) -> bool:
     def sound(value: Any) -> bool:
         match value:
             case Tensor():
-                return not value.is_floating_point() or bool(torch.isfinite(value).all())
+                # a sum is quick, and finite only if every term is; one that overflows is looked into
+                return (
+                    not value.is_floating_point()
+                    or math.isfinite(float(value.detach().sum()))
+                    or bool(torch.isfinite(value).all())
+                )
             case Mapping():
                 return all(map(sound, value.values()))
             case float():

@@ -105,6 +105,11 @@ class Weights(Mapping[str, Tensor]):
             return self
         return Weights(dict(zip(self._tensors, operation(self._list(), operand), strict=True)))
 
+    def _grow(self, other: Weights, share: float) -> None:
+        """Add in place: only for a sum that nobody else has seen."""
+        if aligned := other._aligned(self):
+            torch._foreach_add_(self._list(), aligned, alpha=share)
+
     def _aligned(self, like: Weights) -> list[Tensor]:
         if self._tensors.keys() != like._tensors.keys():
             raise KeyError(f"names differ: {', '.join(sorted(set(self) ^ set(like)))}")
@@ -115,20 +120,26 @@ class Weights(Mapping[str, Tensor]):
 
 def mean(vectors: Iterable[Weights], weights: Sequence[float] | None = None) -> Weights:
     """Σ w_k v_k / Σ w_k, in the order given; `vectors` may be a generator, so a large cohort need not be in memory."""
-    total: Weights | None = None
-    scale = sum(weights) if weights is not None else None
-    if scale == 0:
+    return means(((v,) for v in vectors), weights)[0]
+
+
+def means(rows: Iterable[Sequence[Weights]], weights: Sequence[float] | None = None) -> list[Weights]:
+    """The mean of each column, in one pass over the rows."""
+    if weights is not None and sum(weights) == 0:
         raise ValueError("a mean needs a positive total weight")
+    shares = None if weights is None else [w / sum(weights) for w in weights]
+    totals: list[Weights] = []
     count = 0
-    for v in vectors:
-        if weights is not None and count >= len(weights):
+    for row in rows:
+        if shares is not None and count >= len(shares):
             raise ValueError(f"a mean of more than {count} vectors with {count} weights")
-        share = 1.0 if weights is None else weights[count] / scale  # type: ignore[operator]
-        if total is None:
-            total = v * share
-        elif aligned := v._aligned(total):
-            torch._foreach_add_(total._list(), aligned, alpha=share)
+        share = 1.0 if shares is None else shares[count]
+        if not totals:
+            totals = [v * share for v in row]
+        else:
+            for total, v in zip(totals, row, strict=True):
+                total._grow(v, share)
         count += 1
-    if total is None or (weights is not None and count != len(weights)):
-        raise ValueError(f"a mean of {count} vectors with {None if weights is None else len(weights)} weights")
-    return total if weights is not None else total / count
+    if not totals or (shares is not None and count != len(shares)):
+        raise ValueError(f"a mean of {count} vectors with {count if shares is None else len(shares)} weights")
+    return totals if shares is not None else [total / count for total in totals]

@@ -148,4 +148,4 @@ class PoolEngine:
     def _open_sites(self, worker: Worker) -> None:
         worker.payload = ""
         with suppress(OSError):
-            worker.send({"do": "open", "threads": self.threads}, self._opening)
+            worker.send({"do": "open", "threads": self.threads, "path": sys.path}, self._opening)

@@ -23,20 +23,27 @@ from crossward.core.tree import Tree, decode, encode
 
 def serve(connection: Connection) -> None:
     sites: Sites | None = None
+    unopened = ""  # why the sites could not be opened; told with the first job
     payloads: dict[str, Tree] = {}
     while True:
         message: dict[str, Any] = json.loads(connection.recv_bytes())
         match message["do"]:
             case "open":
                 torch.set_num_threads(message["threads"])
-                sites = pickle.loads(connection.recv_bytes())  # our own parent made it
-                payloads = {}
+                sys.path[:] = message["path"]  # so that a net or a method beside the user's script is found
+                sites, payloads = None, {}
+                try:
+                    sites = pickle.loads(connection.recv_bytes())  # our own parent made it
+                except Exception:
+                    unopened = traceback.format_exc()
             case "payload":
                 payloads = {message["key"]: decode(connection.recv_bytes())}
             case "job":
-                assert sites is not None
                 memory = decode(connection.recv_bytes())
-                _reply(connection, sites, Job(**message["job"]), payloads[message["key"]], memory)
+                if sites is None:
+                    connection.send_bytes(json.dumps({"crash": unopened}).encode())
+                else:
+                    _reply(connection, sites, Job(**message["job"]), payloads[message["key"]], memory)
 
 
 def _reply(connection: Connection, sites: Sites, job: Job, down: Tree, memory: Tree) -> None:

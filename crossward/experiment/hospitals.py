@@ -67,7 +67,8 @@ class Hospitals:
             self.federation = self.federation.pooled()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_network": None, "_holder": None}
+        kept = {name: value for name, value in self.__dict__.items() if name != "device"}  # each worker has its own
+        return kept | {"_network": None, "_holder": None}
 
     def share_images(self) -> None:
         """Put images that live in this process's memory where other processes can map them, too."""
@@ -134,7 +135,7 @@ class Hospitals:
         rng = torch.Generator().manual_seed(derive(self.seed, "server", round))
         return Server(lambda: self._built(SERVER), self.task, rng, self.device, self._public())
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Workers take the devices in turn."""
         return torch.device(self.devices[int(os.environ.get("CROSSWARD_WORKER", "0")) % len(self.devices)])

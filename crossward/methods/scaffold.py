@@ -24,7 +24,7 @@ from crossward.core import select
 from crossward.core.method import Method, RoundContext
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.core.weights import Weights, mean
+from crossward.core.weights import Weights, means
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ class Scaffold(Method):
         return {"dy": y_i - x.only(y_i), "dc": c_new - c_i}  # line 13
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
-        dx = mean(reply["dy"] for reply in replies.values())  # line 16
-        dc = mean(reply["dc"] for reply in replies.values())
+        dx, dc = means((reply["dy"], reply["dc"]) for reply in replies.values())  # line 16
         x = state["model"].only(dx) + self.server_lr * dx  # line 17
         return {"model": Weights({**state["model"], **x}), "c": state["c"] + len(replies) / ctx.num_clients * dc}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -128,10 +129,10 @@ def test_images_go_to_another_process_by_name(hospitals):
     assert not file.exists()  # it goes with who shared it
 
 
-def test_workers_take_the_devices_in_turn(hospitals, monkeypatch):
-    made = hospitals()
-    made.devices = ("cpu", "meta")
-    monkeypatch.setenv("CROSSWARD_WORKER", "3")
-    assert made.device == torch.device("meta")
-    monkeypatch.setenv("CROSSWARD_WORKER", "2")
-    assert made.device == torch.device("cpu")
+@pytest.mark.parametrize(("worker", "expected"), [("3", "meta"), ("2", "cpu")])
+def test_workers_take_the_devices_in_turn(hospitals, monkeypatch, worker, expected):
+    made = replace(hospitals(), devices=("cpu", "meta"))
+    monkeypatch.setenv("CROSSWARD_WORKER", worker)
+    assert made.device == torch.device(expected)
+    monkeypatch.setenv("CROSSWARD_WORKER", "0")
+    assert pickle.loads(pickle.dumps(made)).device == torch.device("cpu")  # each process finds its own
