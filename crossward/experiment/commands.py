@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -170,21 +172,25 @@ def export_network(folder: Path, to: str, site: str | None, which: str, out: Pat
     result = api.load(folder)
     network = result.deployed(site, _checked_which(which))
     place = out or folder / "weights" / f"{which}{f'-{site}' if site else ''}.onnx"
-    example = torch.zeros(2, network.channels, network.size, network.size)
-    module = network.module().eval()
-    batch = torch.export.Dim("batch", min=1)
-    torch.onnx.export(
-        module,
-        (example,),
-        str(place),
-        dynamo=True,
-        external_data=False,
-        input_names=["pixels"],
-        output_names=["probabilities"],
-        dynamic_shapes=({0: batch},),
-        verbose=False,
-    )
+    _to_onnx(network, place)
     Console().out(str(place), highlight=False)
+
+
+def _to_onnx(network: Deployed, place: Path) -> None:
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that are not needed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+        torch.onnx.export(
+            network.module().eval(),
+            (torch.zeros(2, network.channels, network.size, network.size),),
+            str(place),
+            dynamo=True,
+            external_data=False,
+            input_names=["pixels"],
+            output_names=["probabilities"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            verbose=False,
+        )
 
 
 def _checked_which(which: str) -> str:
