@@ -76,12 +76,13 @@ def compare(what: str, laps: Laps, over: str, under: str, bar: float, at_least: 
     return Row(what, median(ratios), min(ratios), max(ratios), bar, at_least, seconds)
 
 
-def hospitals(work: Work) -> Hospitals:
+def hospitals(work: Work, tested: bool = False) -> Hospitals:
+    """The work as a federation; with `tested`, a client's images are its test set, too."""
     images, labels = dataset(work)
     nobody, rows = torch.empty(0, dtype=torch.int64), torch.arange(len(labels)).split(work.images)
     ids = tuple(map(str, range(len(labels))))
     collection = Collection("random", "classification", tuple("abcdefgh"[:CLASSES]), images, labels, ids, ids)
-    sites = tuple(Split(f"client-{k}", own, nobody, nobody) for k, own in enumerate(rows))
+    sites = tuple(Split(f"client-{k}", own, nobody, own if tested else nobody) for k, own in enumerate(rows))
     server = Split("server", nobody, nobody, nobody)
     made = Hospitals(
         Federation(collection, sites, server, nobody, {}),
@@ -97,8 +98,8 @@ def hospitals(work: Work) -> Hospitals:
     return made
 
 
-def trained(sites: Hospitals, engine: Engine, rounds: int) -> State:
-    weights: State = run(sites, engine, Plan(rounds, SEED, evaluate_every=0)).state["model"]
+def trained(sites: Hospitals, engine: Engine, rounds: int, tested: bool = False) -> State:
+    weights: State = run(sites, engine, Plan(rounds, SEED, evaluate_every=int(tested))).state["model"]
     return weights
 
 
@@ -159,11 +160,12 @@ def of_pool(repeats: int) -> list[Row]:
     ]
 
 
-def beside(name: str, script: str, work: Work, warm_up: int, rounds: int, repeats: int) -> Laps:
+def beside(name: str, script: str, work: Work, warm_up: int, rounds: int, repeats: int, tested: bool = False) -> Laps:
     """The local engine and a peer in turns, after a check that both learn the same."""
-    sites, peer = hospitals(work), Peer(script, warm_up, rounds, repeats)
+    sites = hospitals(work, tested)
+    peer = Peer(script, warm_up, rounds, repeats, *(["evaluate"] if tested else []))
     check_same(name, peer.learnt(), trained(sites, LocalEngine(sites), warm_up))
-    local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
+    local = lap(lambda: trained(sites, LocalEngine(sites), rounds, tested), rounds)
     laps = take_turns({name: peer.lap, "local": local}, repeats)
     peer.finish()
     return laps
@@ -171,8 +173,12 @@ def beside(name: str, script: str, work: Work, warm_up: int, rounds: int, repeat
 
 def against_flower(repeats: int) -> list[Row]:
     # Ray starts its processes during the first rounds
-    laps = beside("Flower on Ray", "flower_ray.py", TINY, warm_up=5, rounds=10, repeats=repeats)
-    return [compare("Flower on Ray / local engine, tiny", laps, "Flower on Ray", "local", 15, at_least=True)]
+    rows = []
+    for tested, what in ((False, "train"), (True, "train and evaluate")):
+        laps = beside("Flower on Ray", "flower_ray.py", TINY, 5, 10, repeats, tested)
+        row = f"Flower on Ray / local engine, tiny, {what}"
+        rows.append(compare(row, laps, "Flower on Ray", "local", 15, at_least=True))
+    return rows
 
 
 def against_pfl(repeats: int) -> list[Row]:

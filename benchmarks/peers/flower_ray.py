@@ -1,6 +1,8 @@
-"""Flower's Ray simulation on the tiny work, with Flower's own FedAvg and without evaluation."""
+"""Flower's Ray simulation on the tiny work, with Flower's own FedAvg; clients evaluate if called with "evaluate"."""
 
 from __future__ import annotations
+
+import sys
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -9,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from peers.laps import from_arguments
-from peers.work import TINY, fit
+from peers.work import TINY, accuracy, fit
 
 client_app, server_app = ClientApp(), ServerApp()
 
@@ -24,6 +26,16 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict(reply), reply_to=message)
 
 
+@client_app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    torch.set_num_threads(1)
+    net = TINY.net()
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    right = accuracy(TINY, net, int(context.node_config["partition-id"]))
+    metrics = MetricRecord({"accuracy": right, "num-examples": TINY.images})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     laps = from_arguments()
@@ -32,7 +44,8 @@ def main(grid: Grid, context: Context) -> None:
         if round:  # the strategy also calls it before the first
             laps.round_ended(arrays.to_torch_state_dict)
 
-    strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=TINY.clients)
+    evaluated = 1.0 if "evaluate" in sys.argv else 0.0
+    strategy = FedAvg(fraction_evaluate=evaluated, min_available_nodes=TINY.clients)
     start = ArrayRecord(TINY.net().state_dict())
     strategy.start(grid, start, num_rounds=laps.total, evaluate_fn=note)
 

@@ -26,7 +26,7 @@ QUIET = {
 
 
 class Peer:
-    def __init__(self, script: str, warm_up: int, rounds: int, laps: int) -> None:
+    def __init__(self, script: str, warm_up: int, rounds: int, laps: int, *more: str) -> None:
         self.script = script
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         here = self.folder.name
@@ -34,7 +34,7 @@ class Peer:
         paths = {"PYTHONPATH": f"{HERE.parent}{os.pathsep}{ROOT}", "FLWR_HOME": here, "RAY_TMPDIR": here}
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [str(PYTHON), str(HERE / script), *map(str, (warm_up, rounds, laps, self.weights))],
+                [str(PYTHON), str(HERE / script), *map(str, (warm_up, rounds, laps, self.weights)), *more],
                 env=os.environ | QUIET | paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
         self._told("ready")
