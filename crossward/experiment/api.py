@@ -76,6 +76,21 @@ def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequenc
 
 
 def _go_on(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer], crew: Crew | None = None) -> Result:
+    with rundir.held():
+        try:
+            _run(rundir, experiment, observers, crew)
+        except KeyboardInterrupt:
+            with suppress(StorageError):
+                rundir.mark("interrupted")
+            raise Interrupted(rundir.folder) from None
+        except CrosswardError as error:
+            with suppress(StorageError):  # on a full disk the first error is the one to tell
+                rundir.mark("failed", error=str(error))
+            raise
+    return load(rundir.folder)
+
+
+def _run(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer], crew: Crew | None) -> None:
     config = experiment.config
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
     progress = checkpoint(rundir, memory)
@@ -85,19 +100,10 @@ def _go_on(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer]
     try:
         run_rounds(experiment.hospitals, engine, experiment.plan, [recorder, *observers], progress)
         deploy(rundir, experiment.hospitals, engine)
-    except KeyboardInterrupt:
-        with suppress(StorageError):
-            rundir.mark("interrupted")
-        raise Interrupted(rundir.folder) from None
-    except CrosswardError as error:
-        with suppress(StorageError):  # on a full disk the first error is the one to tell
-            rundir.mark("failed", error=str(error))
-        raise
     finally:
         engine.close()
     rundir.write("summary.json", summarised(rundir))
     rundir.mark("finished", finished=_now())
-    return load(rundir.folder)
 
 
 def _folder(config: Config) -> Path:

@@ -67,8 +67,12 @@ class Result:
             raise ConfigError("each site has a network of its own", hint=f"Name one: {', '.join(self.about['sites'])}.")
         if site is not None and site not in self.about["sites"]:
             raise ConfigError(f"there is no site {site!r}", hint=f"Sites: {', '.join(self.about['sites'])}.")
-        name = site if self.about["personal"] else "global"
-        return Deployed(self.about, self._rundir.tree(f"weights/{which}/{name}.safetensors"))
+        file = f"weights/{which}/{site if self.about['personal'] else 'global'}.safetensors"
+        if which == "best" and not (self.folder / file).exists():
+            raise StorageError(
+                f"{self.folder} has no best network: no round was evaluated", hint='Take the "last" one.'
+            )
+        return Deployed(self.about, self._rundir.tree(file))
 
 
 def load(folder: str | Path) -> Result:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,22 @@ class RunDir:
         if found != FORMAT:
             raise StorageError(f"{folder} is of format {found}; this crossward reads format {FORMAT}")
         return self
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from running in this folder; the system lets go of it when we end, however we end."""
+        file = self.folder / "checkpoint" / "lock"
+        try:
+            lock = file.open("w")
+        except OSError as error:
+            raise cannot_write(file, error) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                hint = "Wait for it to end, or stop it."
+                raise StorageError(f"another process is running {self.folder}", hint=hint) from None
+            yield
 
     # single documents ------------------------------------------------------------------------------------------------
     @property

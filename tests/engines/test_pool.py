@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 
@@ -161,3 +163,28 @@ def test_a_worker_ends_with_its_parent():
     (worker,) = Crew(1).workers
     worker.connection.close()
     assert worker.process.wait(timeout=60) == 0
+
+
+def test_a_net_beside_the_users_script_is_found(tmp_path, monkeypatch):
+    (tmp_path / "ours_alone.py").write_text(
+        "from crossward.testing.toy import classifier as net\n\n\ndef mine():\n    return net()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = importlib.import_module("ours_alone").mine
+    hospitals = FOUR.hospitals(FedAvg(), net=mine)
+    hospitals.share_images()
+    local = FOUR.hospitals(FedAvg(), net=mine)
+    assert_same(finished(hospitals, PoolEngine(hospitals, crew=crew(1))), finished(local, LocalEngine(local)))
+
+
+def test_sites_that_a_worker_cannot_open_are_told_with_the_reason(tmp_path, monkeypatch):
+    (tmp_path / "gone_soon.py").write_text(
+        "from crossward.testing.toy import classifier\n\n\ndef net():\n    return classifier()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hospitals = FOUR.hospitals(FedAvg(), net=importlib.import_module("gone_soon").net)
+    hospitals.share_images()
+    (tmp_path / "gone_soon.py").unlink()
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    with pytest.raises(RuntimeError, match="No module named 'gone_soon'"):
+        finished(hospitals, PoolEngine(hospitals, crew=crew(1)))

@@ -146,3 +146,10 @@ def test_only_what_is_left_is_computed(folder):
 def test_a_plugin_without_options_resumes(config, stopped):
     folder = stopped(config(method={"name": "fedavg+prox"}, plugin={"prox": {}}))
     assert api.resume(folder).about["status"] == "finished"
+
+
+def test_a_run_that_is_under_way_is_left_alone(stopped, config):
+    folder = stopped(config(), 1)
+    with RunDir.open(folder).held(), pytest.raises(StorageError, match="another process is running"):
+        api.resume(folder)
+    assert api.resume(folder).about["status"] == "finished"
