@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -146,7 +146,3 @@ def _progress_teller(observers: Sequence[Observer], round: int, of: int) -> Call
             observer.on_outcome(round + 1, done[0], of, outcome)
 
     return told
-
-
-def summary(progress: Progress) -> dict[str, Any]:
-    return {"rounds": progress.done, "best_round": progress.best_round, "best_value": progress.best_value}

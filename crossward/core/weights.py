@@ -90,13 +90,6 @@ class Weights(Mapping[str, Tensor]):
         """The coordinates that `names` lists (another Weights will do), in its order."""
         return Weights({n: self[n] for n in names})
 
-    def without(self, names: Iterable[str]) -> Weights:
-        dropped = set(names)
-        return Weights({n: t for n, t in self.items() if n not in dropped})
-
-    def finite(self) -> bool:
-        return all(bool(torch.isfinite(t).all()) for t in self.values())
-
     def _list(self) -> list[Tensor]:
         return list(self._tensors.values())
 

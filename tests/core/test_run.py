@@ -9,7 +9,7 @@ import torch
 
 from crossward.core.engine import SERVER
 from crossward.core.method import Method
-from crossward.core.run import Observer, Plan, Progress, cohorts, run, summary
+from crossward.core.run import Observer, Plan, Progress, cohorts, run
 from crossward.core.seeds import derive
 from crossward.core.store import TreeStore
 from crossward.core.training import Training
@@ -124,7 +124,6 @@ def test_best_is_chosen_on_validation_only(clinic, script):
     assert [m["score"] for m in tests] == [1.0, 0.0, 0.25, 1.0]
     assert [m["full"] for m in tests] == [[1.0], [1.0], [0.0], [1.0]]  # thorough at the best and the last
     assert [record.progress.best_round for record in diary.records] == [1, 2, 2, 2]
-    assert summary(progress) == {"rounds": 4, "best_round": 2, "best_value": 0.75}
 
 
 def test_best_by_a_metric_where_less_is_better(clinic, script):

@@ -108,20 +108,13 @@ def test_empty_norm_and_zeros():
     assert len(Weights({}).zeros()) == 0
 
 
-def test_only_and_without():
+def test_only():
     u = of(a=1.0, b=2.0, c=3.0)
     assert listed(u.only(["c", "a"])) == {"c": 3, "a": 1}
     assert list(u.only(["c", "a"])) == ["c", "a"]
     assert listed(u.only(of(b=9.0))) == {"b": 2}
-    assert listed(u.without(["a", "unknown"])) == {"b": 2, "c": 3}
     with pytest.raises(KeyError, match="d"):
         u.only(["d"])
-
-
-def test_finite():
-    assert of(a=1.0, b=[2.0]).finite()
-    assert not of(a=1.0, b=[float("nan")]).finite()
-    assert not of(a=float("-inf")).finite()
 
 
 def test_of_copies_and_is_contiguous():
