@@ -129,7 +129,7 @@ def _made(collection: Collection, recipe: dict[str, Any]) -> Federation:
     public, rows = rows[pool], np.delete(rows, pool)
     units = splits.together(collection, rows, groups=by_group, duplicates=by_pixels)
     if kind == "site":
-        names = sorted({*where} - {""})
+        names = sorted({*where} - {""}, key=partitions.natural)
         parts = [np.flatnonzero(np.isin(rows, mine)) for mine in partitions.by_site(where.tolist())]
     else:
         names = [f"site-{i + 1:0{len(str(recipe['sites']))}d}" for i in range(recipe["sites"])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import numpy as np
@@ -60,10 +61,16 @@ def dirichlet_balanced(labels: Ints, sites: int, beta: float, seed: int, min_siz
 
 
 def by_site(names: Sequence[str]) -> Parts:
-    """The positions of each named site, sites sorted by name; "" is nobody's."""
+    """The positions of each named site, sites in the order of `natural`; "" is nobody's."""
     found, codes, counts = np.unique(np.asarray(names, dtype=str), return_inverse=True, return_counts=True)
     parts = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(counts)[:-1])
-    return [part for name, part in zip(found, parts) if name]
+    held = dict(zip(found.tolist(), parts))
+    return [held[name] for name in sorted(held, key=natural) if name]
+
+
+def natural(name: str) -> list[str | int]:
+    """A key that sorts as people count: hospital-2 before hospital-10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def by_group(groups: Iterable[Hashable], sites: int, seed: int) -> Parts:

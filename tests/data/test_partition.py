@@ -170,3 +170,8 @@ def test_resolve_follows_the_data_and_refuses_what_they_lack():
     ]:
         with pytest.raises(ConfigError, match=words):
             partition.resolve(kind, sites, names, False)
+
+
+def test_sites_are_in_the_order_people_count():
+    names = ["ward-10", "ward-2", "", "ward-1", "annex", "ward-2"]
+    assert [part.tolist() for part in partition.by_site(names)] == [[4], [3], [1, 5], [0]]
