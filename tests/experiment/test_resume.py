@@ -154,7 +154,12 @@ def interrupted(tmp_path_factory):
     (out / "c.toml").write_text(toml.dumps({"run": {"rounds": 12, "out": str(out)}, "data": data, "engine": engine}))
     command = [sys.executable, "-m", "crossward.experiment.cli", "run", str(out / "c.toml"), "--json"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # under nohup, Ctrl-C would be ignored
     )
     assert '"round": 1,' in process.stdout.readline()
     os.killpg(process.pid, signal.SIGINT)

@@ -29,6 +29,7 @@ def test_what_a_run_leaves(finished):
     assert {file.name for file in (folder / "checkpoint").iterdir()} == {
         "last.safetensors",
         "best.safetensors",
+        "lock",
         "memory",
     }
     assert not list(folder.rglob(".*.part"))
