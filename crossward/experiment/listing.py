@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -33,13 +34,17 @@ def list_methods(as_json: bool) -> None:
     if as_json:
         _out([{"kind": kind} | asdict(about) for kind, about in found])
         return
-    for kind, heading in (("method", "Methods"), ("plugin", "Plugins, as in method.name = 'fedavg+ft'")):
-        made = Table(title=heading, title_justify="left")
-        for column in ("name", "what it is", "options", "a site sends" if kind == "method" else ""):
-            made.add_column(column, overflow="fold")
+    headings = {
+        "method": "Methods (more: crossward methods NAME)",
+        "plugin": "Plugins, as in method.name = 'fedavg+ft'",
+    }
+    for kind, heading in headings.items():
+        made = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        for column in ("name", "what it is", "a site sends" if kind == "method" else "options"):
+            made.add_column(column)
         for about in (a for k, a in found if k == kind):
             options = ", ".join(f"{o.name}={o.default}" for o in about.options)
-            made.add_row(about.name, about.title, options, _sends(about) if kind == "method" else "")
+            made.add_row(about.name, about.title, _sends(about) if kind == "method" else options)
         Console().print(made)
 
 
@@ -77,13 +82,12 @@ def list_nets(shape: dict[str, int] | None, as_json: bool) -> None:
     title = (
         f"Nets, at {shape['size']} px, {shape['channels']} channels, {shape['classes']} classes" if shape else "Nets"
     )
-    made = Table(title=title, title_justify="left")
-    for column in ("name", "task", "what it is", "options", *(("parameters", "GFLOPs an image") if shape else ())):
-        made.add_column(column, overflow="fold")
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("name", "task", *(("parameters", "GFLOPs an image") if shape else ("what it is",)), "options"):
+        made.add_column(column, justify="right" if column[0] in "pG" else "left")
     for row in rows:
-        options = ", ".join(f"{k}={v}" for k, v in row["options"].items())
-        numbers = (f"{row['parameters']:,}", f"{row['flops'] / 1e9:.4f}") if shape else ()
-        made.add_row(row["name"], row["task"], row["description"], options, *numbers)
+        numbers = (f"{row['parameters']:,}", f"{row['flops'] / 1e9:.4f}") if shape else (row["description"],)
+        made.add_row(row["name"], row["task"], *numbers, ", ".join(f"{k}={v}" for k, v in row["options"].items()))
     Console().print(made)
 
 

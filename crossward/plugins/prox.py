@@ -1,4 +1,4 @@
-"""prox: FedProx's proximal term on any method: (weight / 2) ||w - w^t||², w^t being the weights a fit starts from.
+"""FedProx's proximal term on any method: (weight / 2) ||w - w^t||², w^t being the weights a fit starts from.
 
 Li et al., MLSys 2020, Eq. 2. `fedavg+prox` is FedProx. It enters as its gradient, and covers parameters only.
 """
