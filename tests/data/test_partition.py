@@ -67,7 +67,7 @@ def test_by_group_gives_the_largest_first_to_the_smallest_site():
 
 
 def naive_fedbm(labels: list[int], sites: int, beta: float, seed: int) -> list[list[int]]:
-    """PROTOCOLS 2.1 word by word, with lists."""
+    """The recipe word by word, with lists."""
     rng = np.random.RandomState(seed)
     lists = [[row for row, label in enumerate(labels) if label == c] for c in sorted(set(labels))]
     for rows in lists:
