@@ -1,6 +1,6 @@
 """Fine-tuning: before it predicts, each site fine-tunes a copy of what it was sent on its own training data.
 
-The +FT rows of the papers: the whole network, one local round's epochs at the training rate; the copy is never sent or kept.
+As in the papers' +FT rows: the whole network, at the training rate; the copy is never sent or kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The arrows of the design (CONTRIBUTING) and the rules of the house, read off the source. Each rule is a function from a
+"""The arrows of CONTRIBUTING and the rules of the house, read off the source. Each rule is a function from a
 file to its offences, and each is shown to catch one."""
 
 from __future__ import annotations
