@@ -60,7 +60,7 @@ def _reply(connection: Connection, sites: Sites, job: Job, down: Tree, memory: T
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    with suppress(EOFError, ConnectionError):  # the parent has gone
+    with suppress(EOFError, OSError):  # the parent has gone, perhaps in the middle of a message
         serve(Connection(int(sys.argv[1])))
 
 
