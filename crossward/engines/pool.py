@@ -52,6 +52,13 @@ class Worker:
                 self.payload = key
             self.send({"do": "job", "key": key, "job": asdict(job)}, memory)
 
+    def answer(self) -> tuple[dict[str, Any], bytes, bytes]:
+        """What it says of its job, with the reply and the memory to keep; it is free then."""
+        told: dict[str, Any] = json.loads(self.connection.recv_bytes())
+        reply, memory = (b"", b"") if "crash" in told else (self.connection.recv_bytes(), self.connection.recv_bytes())
+        self.job = None
+        return told, reply, memory
+
     def stop(self) -> None:
         self.connection.close()
         self.process.kill()
@@ -99,24 +106,30 @@ class PoolEngine:
         waiting = deque(sorted(jobs, key=lambda job: -self.sites.work(job.site, job.step)))
         shared = self._encoded({} if callable(payload) else payload)
         deaths: Counter[int] = Counter()
-        while waiting or self._busy():
+
+        def hand_out() -> None:
             for worker in [w for w in self.crew.workers if w.job is None][: len(waiting)]:
-                next_job = waiting.popleft()
-                down = self._encoded(payload(next_job.site)) if callable(payload) else shared
-                worker.take(next_job, down, encode(self.memory.get(next_job.site, {})))
+                job = waiting.popleft()
+                down = self._encoded(payload(job.site)) if callable(payload) else shared
+                worker.take(job, down, encode(self.memory.get(job.site, {})))
+
+        while waiting or self._busy():
+            hand_out()
             for worker in self._ready():
                 job = worker.job
                 assert job is not None
                 try:
-                    outcome = self._collected(worker, job)
+                    answer = worker.answer()
                 except (EOFError, OSError):
                     self._open_sites(self.crew.replace(worker))
                     deaths[job.site] += 1
                     if deaths[job.site] == 1:
                         waiting.appendleft(job)
-                        continue
-                    outcome = Outcome(job, failure="its worker process died twice")
-                yield outcome
+                    else:
+                        yield Outcome(job, failure="its worker process died twice")
+                    continue
+                hand_out()  # the worker goes on while its answer is read
+                yield self._outcome(job, *answer)
 
     def close(self) -> None:
         if not self._lent:
@@ -134,16 +147,13 @@ class PoolEngine:
         self._sent += 1
         return str(self._sent), encode(payload)
 
-    def _collected(self, worker: Worker, job: Job) -> Outcome:
-        told = json.loads(worker.connection.recv_bytes())
-        worker.job = None
+    def _outcome(self, job: Job, told: dict[str, Any], reply: bytes, memory: bytes) -> Outcome:
         if "crash" in told:
             raise RuntimeError(f"{self.sites.name(job.site)}, step {job.step!r}, failed in a worker:\n{told['crash']}")
-        reply = decode(worker.connection.recv_bytes())
-        memory = decode(worker.connection.recv_bytes())
-        if job.keep and not told["failure"] and (memory or job.site in self.memory):
-            self.memory[job.site] = memory
-        return Outcome(job, reply, told["failure"], tuple(told["losses"]))
+        kept = decode(memory)
+        if job.keep and not told["failure"] and (kept or job.site in self.memory):
+            self.memory[job.site] = kept
+        return Outcome(job, decode(reply), told["failure"], tuple(told["losses"]))
 
     def _open_sites(self, worker: Worker) -> None:
         worker.payload = ""
