@@ -21,6 +21,8 @@ from crossward.core.engine import Job, Outcome, Payload, Sites
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, decode, encode
 
+BUFFER = 4 * 2**20
+
 
 class Worker:
     """A worker process as its parent sees it. Started as a program of its own, so that a user's script needs no
@@ -28,6 +30,8 @@ class Worker:
 
     def __init__(self, number: int) -> None:
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):  # so that a whole answer fits, and its sender need not wait for the reader's turn
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         environment = os.environ | {"OMP_NUM_THREADS": "1", "CROSSWARD_WORKER": str(number)}
         command = [sys.executable, "-m", "crossward.engines.worker", str(theirs.fileno())]
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
