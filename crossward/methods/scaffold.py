@@ -10,6 +10,8 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, https://arxiv.org/abs
 
 Departures: control variates cover parameters; BatchNorm statistics are averaged with x. eta_l is the effective step
 size, momentum and schedule counted in. With Adam option I is the safer: option II reads gradients off the movement.
+For the same reason clipping and weight decay, unknown to the paper, enter c_i under option II: it takes the movement
+as it was. Clipping comes after the correction of line 10.
 """
 
 from __future__ import annotations
