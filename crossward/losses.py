@@ -26,3 +26,10 @@ def proximal_gradient(net: nn.Module, anchor: Weights, weight: float) -> Weights
     present = dict(net.named_parameters())
     w = Weights({name: present[name].detach() for name in anchor})
     return weight * (w - anchor)
+
+
+def log_prior(counts: Tensor, *, least: float = 0.0) -> Tensor:
+    """(K,) log(share of each class + 1e-9): added to logits it makes softmax the balanced softmax of Ren et al.
+    (NeurIPS 2020). A class counts as having at least `least` samples."""
+    held = counts.clamp_min(least)
+    return torch.log(held / held.sum().clamp_min(1) + 1e-9)

@@ -41,7 +41,8 @@ class Concepts:
 
     def sample(self, classes: Tensor, jitter: float, rng: torch.Generator) -> Tensor:
         """(B, D) draws from N(mean, covariance + jitter I) of each class; chance comes from a CPU generator."""
-        k, m, d = self.factor.shape
+        _, m, d = self.factor.shape
         within = torch.randn(len(classes), 1, m, generator=rng).to(self.mean.device)
         around = torch.randn(len(classes), d, generator=rng).to(self.mean.device)
-        return self.mean[classes] + (within @ self.factor[classes])[:, 0] + jitter**0.5 * around
+        drawn: Tensor = self.mean[classes] + (within @ self.factor[classes])[:, 0] + jitter**0.5 * around
+        return drawn

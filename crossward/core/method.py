@@ -8,9 +8,11 @@ from enum import StrEnum
 from typing import ClassVar, Literal, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from crossward.core import select
+from crossward.core.brief import Brief
+from crossward.core.concepts import Concepts
 from crossward.core.loop import Diverged
 from crossward.core.samples import Samples
 from crossward.core.seeds import seeded
@@ -20,6 +22,7 @@ from crossward.core.task import Task
 from crossward.core.tree import Tree, finite
 from crossward.core.weights import Weights, mean
 
+View = Literal["local", "global"]  # of a test set: a site's own, or the one that the whole federation has
 PERSONAL = "_personal"  # where a site's memory keeps the weights that do not travel
 
 
@@ -39,7 +42,10 @@ class Server:
     task: Task
     rng: torch.Generator
     device: torch.device
+    brief: Brief
     public: Samples | None = None
+    val: Samples | None = None  # the federation's own validation set
+    text: Concepts | None = None  # what a language model says of the classes
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class Method:
     discloses: ClassVar[Mapping[str, str]] = {"model": "weights", "n": "sample count"}  # each item of a reply
     personalises: ClassVar[bool] = False  # sites predict differently although all weights travel
     pooled: ClassVar[bool] = False  # trains on all data in one place
+    two_views: ClassVar[bool] = False  # predicts the federation's own test set otherwise than a site's own
 
     buffers: Literal["average", "local", "server"] = "average"  # who keeps BatchNorm statistics: all, each site, server
 
@@ -94,7 +101,7 @@ class Method:
         return self.shared if self.buffers == "average" else self.shared & ~select.buffers
 
     # both halves -----------------------------------------------------------------------------------------------------
-    def build(self, net: nn.Module) -> nn.Module:
+    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
         """Add this method's own modules to a network."""
         return net
 
@@ -114,14 +121,19 @@ class Method:
         averaged = mean((reply["model"] for reply in replies.values()), sizes)
         return state | {"model": Weights({**state["model"], **averaged})}
 
+    def pictures(self, state: Tree, ctx: RoundContext) -> Mapping[str, Tensor]:
+        """What this round has to show people: name -> (K, n, H, W, C) uint8, a row of images for each class."""
+        return {}
+
     # client half -----------------------------------------------------------------------------------------------------
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         site.fit()
         return {"model": Weights.of(site.model, self.returns), "n": site.size}
 
-    def predictor(self, site: Site, down: Tree) -> Predictor:
-        """What this site would deploy, given what the server broadcasts."""
+    def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
+        """What this site would deploy, given what the server broadcasts. With `two_views`, "global" is what it would
+        use for patients who may come from anywhere."""
         if "model" in down:
             down["model"].into(site.model)
         return site.model
@@ -150,15 +162,27 @@ def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> T
 
 def predictions(method: Method, site: Site, down: Tree) -> Tree:
     """The site's predictions on its own validation and test sets, and on the federation's where it holds them."""
-    predictor = _prepared(method, site, down)
     own = {"val": site.val, "test": site.test}
     common = {f"common_{name}": samples for name, samples in site.common.items()}
-    return {name: site.predict(predictor, samples) for name, samples in (own | common).items() if len(samples)}
+    told: Tree = {}
+    for view, sets in _by_view(method, own, common):
+        wanted = {name: samples for name, samples in sets.items() if len(samples)}
+        predictor = _prepared(method, site, down, view) if wanted else site.model
+        told |= {name: site.predict(predictor, samples) for name, samples in wanted.items()}
+    return told
+
+
+def _by_view(
+    method: Method, own: Mapping[str, Samples], common: Mapping[str, Samples]
+) -> list[tuple[View, Mapping[str, Samples]]]:
+    if method.two_views:
+        return [("global", common), ("local", own)]
+    return [("local", {**own, **common})]
 
 
 def deployable(method: Method, site: Site, down: Tree) -> Tree:
     """All that is needed to predict as this site would: restored by `restored`."""
-    _prepared(method, site, down)
+    _prepared(method, site, down, "local")
     rest = {name: value for name, value in down.items() if name != "model"}
     return {"model": Weights.of(site.model), "down": rest, "memory": dict(site.memory)}
 
@@ -172,8 +196,8 @@ def restored(method: Method, site: Site, kept: Tree) -> Predictor:
     return predictor
 
 
-def _prepared(method: Method, site: Site, down: Tree) -> Predictor:
-    predictor = method.predictor(site, down)
+def _prepared(method: Method, site: Site, down: Tree, view: View) -> Predictor:
+    predictor = method.predictor(site, down, view)
     for plugin in site.plugins:
         plugin.before_predict(site)
     site.model.eval()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from crossward.core.engine import Cohort, Engine, Outcome, Traffic
 from crossward.core.evaluation import LOWER_IS_BETTER, Evaluation, Judged, at, evaluate, judge
@@ -48,6 +49,7 @@ class RoundRecord:
     is_best: bool
     seconds: float
     progress: Progress = field(repr=False)
+    pictures: Mapping[str, Tensor] = field(repr=False, default_factory=dict)  # see Method.pictures
 
 
 class Observer:
@@ -117,6 +119,7 @@ def run(
             is_best=at_hand.best_round == round + 1,
             seconds=time.perf_counter() - began,
             progress=at_hand,
+            pictures=method.pictures(state, context(round)),
         )
         for observer in observers:
             observer.on_round(record)

@@ -71,6 +71,20 @@ class Site:
     def num_classes(self) -> int:
         return len(self.task.classes)
 
+    @property
+    def counts(self) -> Tensor:
+        """(K,) training samples (or pixels) of each class."""
+        parts = [self.task.counts(labels.long()) for labels in self.train.labels.split(PREDICT_BATCH)]
+        found = torch.stack(parts).sum(0) if parts else torch.zeros(self.num_classes, dtype=torch.int64)
+        return found.to(self.device)
+
+    def vectors(self, samples: Samples) -> Iterator[Batch]:
+        """The features of every sample as the task's rows with their labels, some at a time, in eval mode."""
+        self.model.eval()
+        with torch.no_grad():
+            for x, y in samples.in_order(PREDICT_BATCH):
+                yield self.task.vectors(self.model.features(x), y)  # type: ignore[operator]
+
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         for epoch in range(self.training.epochs if epochs is None else epochs):
             self.epoch = epoch

@@ -139,6 +139,7 @@ def _describe(rundir: RunDir, experiment: Experiment) -> None:
             "net": asdict(hospitals.net) if isinstance(hospitals.net, NetPlan) else {},
             "task": {"name": hospitals.task.name, "classes": list(hospitals.task.classes), "main": hospitals.task.main},
             "images": {"size": list(collection.size), "mean": list(hospitals.mean), "std": list(hospitals.std)},
+            "text": hospitals.text.dim if hospitals.text else 0,
             "sites": [site.name for site in experiment.federation.sites],
             "personal": hospitals.personal,
             "pooled": hospitals.method.pooled,

@@ -13,6 +13,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
+from crossward.core.brief import Brief
+from crossward.core.concepts import Concepts
 from crossward.core.engine import SERVER
 from crossward.core.method import PERSONAL, Method, Server
 from crossward.core.plugin import Plugin
@@ -59,6 +61,7 @@ class Hospitals:
     std: tuple[float, ...] = (0.25,)
     augment: Augment | None = None
     devices: tuple[str, ...] = ("cpu",)
+    text: Concepts | None = None
     _network: nn.Module | None = field(default=None, init=False, repr=False)
     _holder: IO[bytes] | tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
 
@@ -133,7 +136,23 @@ class Hospitals:
 
     def server(self, round: int) -> Server:
         rng = torch.Generator().manual_seed(derive(self.seed, "server", round))
-        return Server(lambda: self._built(SERVER), self.task, rng, self.device, self._public())
+        val = self._samples(self.federation.server.val)
+        return Server(
+            new_net=lambda: self._built(SERVER),
+            task=self.task,
+            rng=rng,
+            device=self.device,
+            brief=self.brief,
+            public=self._public(),
+            val=val if len(val) else None,
+            text=self.text,
+        )
+
+    @cached_property
+    def brief(self) -> Brief:
+        collection = self.federation.collection
+        text = self.text.dim if self.text else 0
+        return Brief(collection.channels, collection.size[0], len(self.task.classes), text, self.mean, self.std)
 
     @cached_property
     def device(self) -> torch.device:
@@ -153,7 +172,7 @@ class Hospitals:
 
     def _built(self, site: int) -> nn.Module:
         with seeded(derive(self.seed, "network", site)):
-            network = self.method.build(self.net())
+            network = self.method.build(self.net(), self.brief)
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     @cached_property

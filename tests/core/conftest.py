@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from crossward.core.brief import Brief
 from crossward.core.engine import SERVER, Job, Outcome, Payload
 from crossward.core.method import Method, Server
 from crossward.core.samples import Samples
@@ -94,7 +95,7 @@ class Clinic:
         return torch.tensor(self.truth[site][split])
 
     def server(self, round: int) -> Server:
-        return Server(lambda: nn.Linear(1, 1), self.task, torch.Generator(), torch.device("cpu"))
+        return Server(lambda: nn.Linear(1, 1), self.task, torch.Generator(), torch.device("cpu"), Brief(1, 1, 1))
 
 
 class Script:

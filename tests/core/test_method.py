@@ -193,8 +193,8 @@ def test_predictions_on_own_and_common_sets():
 class Adds(HeadStays):
     """Predicts with an offset from the server and another from memory."""
 
-    def predictor(self, site, down):
-        base, offset = super().predictor(site, down), down["offset"] + site.memory["offset"]
+    def predictor(self, site, down, view="local"):
+        base, offset = super().predictor(site, down, view), down["offset"] + site.memory["offset"]
         return lambda x: base(x) + offset
 
 

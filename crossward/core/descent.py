@@ -1,0 +1,37 @@
+"""Descent: a fit that needs no site, such as the server's of a generator. Sites step in loop.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from crossward.errors import RunError
+
+
+def descend(
+    loss: Callable[[], Tensor],
+    parameters: Iterable[nn.Parameter],
+    steps: int,
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    what: str = "the server's fit",
+) -> float:
+    """Adam on `parameters` alone, `loss` being drawn anew at every step; gives the mean loss."""
+    chosen = list(parameters)
+    optimiser = torch.optim.Adam(chosen, lr=lr, betas=betas, fused=True)
+    total = 0.0
+    for _ in range(steps):
+        value = loss()
+        for parameter, gradient in zip(chosen, torch.autograd.grad(value, chosen), strict=True):
+            parameter.grad = gradient
+        optimiser.step()
+        total += float(value.detach())
+    for parameter in chosen:
+        parameter.grad = None
+    if not math.isfinite(total):
+        raise RunError(f"{what} became {total}", hint="A lower rate for it often helps.")
+    return total / max(1, steps)

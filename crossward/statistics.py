@@ -1,0 +1,24 @@
+"""Statistics of features by class: pure functions. Shapes: z (N, D) rows, y (N,) class ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def class_sums(rows: Iterable[tuple[Tensor, Tensor]], classes: int) -> tuple[Tensor, Tensor]:
+    """(K, D) sums and (K,) counts over pieces of (z, y); there must be at least one piece."""
+    sums, counts = torch.empty(0), torch.zeros(classes)
+    for z, y in rows:
+        if not len(sums):
+            sums, counts = z.new_zeros(classes, z.shape[1]), counts.to(z.device)
+        sums.index_add_(0, y, z)
+        counts += torch.bincount(y, minlength=classes)
+    return sums, counts
+
+
+def class_means(sums: Tensor, counts: Tensor) -> Tensor:
+    """(K, D) means; zero for a class without samples."""
+    return sums / counts.clamp_min(1)[:, None]
