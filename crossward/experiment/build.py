@@ -102,12 +102,10 @@ def collect(config: Config) -> tuple[Collection, list[str]]:
             from crossward.data import folder
 
             made, bad = folder.read(data.path, **_file_options(data), group=data.group)
-            return made, [str(b) for b in bad]
         case settings.Table() as data:
             from crossward.data import table
 
             made, bad = table.read(data.path, **_file_options(data), root=data.root, classes=data.classes)
-            return made, [str(b) for b in bad]
         case settings.Npz() as data:
             from crossward.data import npz
 
@@ -121,6 +119,12 @@ def collect(config: Config) -> tuple[Collection, list[str]]:
                     "data.root is not set", hint="Set it, or CROSSWARD_DATA, to the folder of the .npz files."
                 )
             return npz.medmnist(data.name, root=root, size=data.size), []
+        case settings.Pbc() as data:
+            from crossward.data import pbc
+
+            place = data.path or pbc.located(data_root())
+            made, bad = pbc.read(place, **_file_options(data), split=data.split, split_seed=data.split_seed)
+    return made, [str(b) for b in bad]
 
 
 def partitioned(config: Config, collection: Collection) -> Federation:
@@ -177,7 +181,7 @@ def engine_for(experiment: Experiment, memory: TreeStore | None = None, crew: Cr
     return PoolEngine(hospitals, workers=asked.workers, threads=asked.threads, memory=memory, crew=crew)
 
 
-def _file_options(data: settings.Files) -> dict[str, Any]:
+def _file_options(data: settings.Decoded) -> dict[str, Any]:
     shared = {k: getattr(data, k) for k in ("size", "channels", "fit", "bad_files")}
     return shared | {"cache": cache_folder() / "images"}
 

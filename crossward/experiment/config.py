@@ -57,12 +57,17 @@ class Phantom(Images):
     seed: Annotated[int, Ge(0)] = 0
 
 
-class Files(Images):
-    path: Place
+class Decoded(Images):
+    """What sources of image files have in common."""
+
     size: Count = 64
     channels: Literal[1, 3] = 3
     fit: Literal["stretch", "crop"] = "stretch"
     bad_files: Literal["refuse", "quarantine"] = "refuse"
+
+
+class Files(Decoded):
+    path: Place
 
 
 class Folder(Files):
@@ -91,7 +96,15 @@ class MedMnist(Images):
     size: Count = 28
 
 
-Data = Annotated[Phantom | Folder | Table | Npz | MedMnist, Field(discriminator="source")]
+class Pbc(Decoded):
+    source: Literal["pbc"]
+    path: Place | None = None  # None: PBC_dataset_normal_DIB.zip, or that folder, in CROSSWARD_DATA
+    size: Count = 28
+    split: Literal["paper", "none"] = "paper"  # "none" leaves it to [partition]
+    split_seed: Annotated[int, Interval(ge=0, lt=2**31)] = 0
+
+
+Data = Annotated[Phantom | Folder | Table | Npz | MedMnist | Pbc, Field(discriminator="source")]
 
 
 class Partition(Section):
@@ -177,4 +190,5 @@ SOURCES: dict[str, type[Images]] = {
     "table": Table,
     "npz": Npz,
     "medmnist": MedMnist,
+    "pbc": Pbc,
 }

@@ -25,6 +25,7 @@ SOURCES = {
     "table": "a CSV of path, label or mask, and if known site, group, split",
     "npz": "arrays in the layout of MedMNIST",
     "medmnist": "a MedMNIST set by name, from data.root or CROSSWARD_DATA",
+    "pbc": "peripheral blood cells (8 classes, 17,092 images), from data.path or CROSSWARD_DATA",
 }
 
 

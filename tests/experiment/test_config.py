@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from crossward.core.training import Training
 from crossward.errors import ConfigError
-from crossward.experiment.config import SOURCES, Config, Folder, MedMnist, Npz, Phantom, Table
+from crossward.experiment.config import SOURCES, Config, Folder, MedMnist, Npz, Pbc, Phantom, Table
 from crossward.experiment.load import checked
 
 EVERY_SOURCE = {
@@ -19,6 +19,7 @@ EVERY_SOURCE = {
     "table": {"source": "table", "path": "t.csv", "classes": ["benign", "malignant"], "root": "scans"},
     "npz": {"source": "npz", "path": "x.npz", "size": 28},
     "medmnist": {"source": "medmnist", "name": "bloodmnist"},
+    "pbc": {"source": "pbc", "size": 64, "split": "none"},
 }
 
 
@@ -33,7 +34,7 @@ def test_an_empty_configuration_is_fedavg_on_the_blood_phantom():
 @pytest.mark.parametrize(("name", "kind"), SOURCES.items())
 def test_source_chooses_its_section(name, kind):
     assert type(checked({"data": EVERY_SOURCE[name]}).data) is kind
-    assert {Phantom, Folder, Table, Npz, MedMnist} == set(SOURCES.values())
+    assert {Phantom, Folder, Table, Npz, MedMnist, Pbc} == set(SOURCES.values())
 
 
 def test_a_data_section_without_source_is_a_phantom():
