@@ -33,3 +33,15 @@ def log_prior(counts: Tensor, *, least: float = 0.0) -> Tensor:
     (NeurIPS 2020). A class counts as having at least `least` samples."""
     held = counts.clamp_min(least)
     return torch.log(held / held.sum().clamp_min(1) + 1e-9)
+
+
+def diversity(made: Tensor, z: Tensor, y: Tensor, classes: int) -> Tensor:
+    """How alike the things are that were made of different z: the mean over pairs of one class of
+    1 / (||x_i - x_j||_1 / ||z_i - z_j||_1 + 1e-5), averaged over all classes; one without a pair counts 0."""
+    same = y[:, None] == y
+    i, j = torch.triu_indices(len(y), len(y), 1, device=y.device)
+    i, j = i[same[i, j]], j[same[i, j]]
+    flat = made.flatten(1)
+    apart = (flat[i] - flat[j]).abs().sum(1) / (z[i] - z[j]).abs().sum(1)  # (pairs,)
+    pairs = torch.bincount(y[i], minlength=classes)
+    return ((1 / (apart + 1e-5)) / pairs[y[i]]).sum() / classes

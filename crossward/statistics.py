@@ -22,3 +22,18 @@ def class_sums(rows: Iterable[tuple[Tensor, Tensor]], classes: int) -> tuple[Ten
 def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     """(K, D) means; zero for a class without samples."""
     return sums / counts.clamp_min(1)[:, None]
+
+
+def confusion(pairs: Iterable[tuple[Tensor, Tensor]], classes: int) -> Tensor:
+    """(K, K) counts of (guess, truth) pieces, rows = truth."""
+    counts = torch.zeros(classes * classes, dtype=torch.int64)
+    for guess, y in pairs:
+        counts += torch.bincount((y * classes + guess).cpu(), minlength=classes * classes)
+    return counts.view(classes, classes)
+
+
+def macro_f1(counts: Tensor) -> float:
+    """The mean over the classes that are present or guessed, of a confusion matrix; 0 of an empty one."""
+    right, either = counts.diagonal(), counts.sum(0) + counts.sum(1)
+    there = either > 0
+    return float((2 * right[there] / either[there]).mean()) if bool(there.any()) else 0.0

@@ -1,7 +1,7 @@
 """Recorder: writes a run into its directory as it goes, so that a kill at any moment loses at most the round that runs.
 
-Order within a round: predictions, metrics and traffic lines, then the checkpoint in one atomic replacement. Whatever
-stands after the last checkpoint is dropped on resuming and computed again, to the same bits.
+Order within a round: predictions, pictures, metrics and traffic lines, then the checkpoint in one atomic replacement.
+Whatever stands after the last checkpoint is dropped on resuming and computed again, to the same bits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class Recorder(Observer):
     def __init__(self, rundir: RunDir, memory: TreeStore, keep_predictions: bool = True) -> None:
         self.rundir, self.memory, self.keep_predictions = rundir, memory, keep_predictions
         self._best_files: set[str] = set()
+        self._classes: tuple[str, ...] = ()
 
     def on_start(self, sites: Judged, plan: Plan, progress: Progress) -> None:
+        self._classes = sites.task.classes
         self.rundir.forget_after(progress.done)
         if progress.done == 0:
             self._keep_targets(sites)
@@ -41,6 +43,8 @@ class Recorder(Observer):
             evaluation = record.evaluation
             if evaluation and self.keep_predictions:
                 self.rundir.keep_predictions(f"round-{record.round:04d}", evaluation.predictions)
+            for name, images in record.pictures.items():
+                self.rundir.keep_picture(f"{name}-round-{record.round:04d}", images, self._classes)
             self.rundir.append("metrics.jsonl", [metrics_line(record)])
             self.rundir.append("traffic.jsonl", [asdict(t) | {"round": t.round + 1} for t in record.traffic])
             self._checkpoint(record)

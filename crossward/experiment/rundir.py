@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 from crossward.core.store import cannot_write, present, read_tree, write_whole
 from crossward.core.tree import Tree, encode
 from crossward.errors import StorageError
+from crossward.experiment import pictures
 
 FORMAT = 1
 
@@ -117,6 +118,9 @@ class RunDir:
         for file in (self.folder / "predictions").glob("round-*.safetensors"):
             if int(file.stem.removeprefix("round-")) > round:
                 file.unlink()
+        for file in (self.folder / "pictures").glob("*-round-*.png"):
+            if int(file.stem.rpartition("-round-")[2]) > round:
+                file.unlink()
 
     # trees -----------------------------------------------------------------------------------------------------------
     def keep(self, name: str, tree: Tree) -> None:
@@ -124,6 +128,10 @@ class RunDir:
 
     def tree(self, name: str) -> Tree:
         return read_tree(self.folder / name)
+
+    def keep_picture(self, name: str, images: Tensor, classes: Sequence[str]) -> None:
+        """(K, n, H, W, C) bytes as a PNG, a row for each class."""
+        pictures.write(self.folder / "pictures" / f"{name}.png", pictures.grid(images, classes))
 
     def keep_predictions(self, name: str, predictions: Mapping[str, Tree]) -> None:
         packed = {site: {part: pack(t) for part, t in parts.items()} for site, parts in predictions.items()}

@@ -7,10 +7,10 @@ worker processes.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, FrozenInstanceError, dataclass, fields, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,11 @@ SIZES = ((6, 2, 0), (9, 2, 0), (4, 2, 0))
 SMALL = ((1, 0, 0), (0, 2, 0), (5, 1, 0))  # one training image, none, and splits that are missing
 SHAPES = ((1, SIDE, SIDE), (SIDE, SIDE, 1))  # of an image, as a network sees it and as the collection holds it
 WORKERS = (1, 2, 3)
+SMALL_OPTIONS: Mapping[str, dict[str, Any]] = {  # of methods whose own would do nothing in two rounds, or take long
+    "fedcb": {"taus": (5.0, 10.0), "warmup": 1},
+    "fedbm": {"taus": (5.0,), "warmup": 1, "synthetic": 3, "cycle": 1, "iterations": 2, "generator_batch": 6,
+              "generator_width": 0.125},
+}  # fmt: skip
 POLICIES: tuple[Literal["average", "local", "server"], ...] = ("average", "local", "server")
 
 
@@ -63,7 +68,7 @@ def cases() -> Iterator[Case]:
     """Every method with every task it serves, plain and with each plugin."""
     plugins = [plugin_class(name)() for name in PLUGINS]
     for name in METHODS:
-        method = method_class(name)()
+        method = method_class(name)(**SMALL_OPTIONS.get(name, {}))
         for task in method.tasks:
             yield Case(method, task)
             yield from (Case(method, task, (plugin,)) for plugin in plugins if task in plugin.tasks)
@@ -138,7 +143,7 @@ def check_resume(case: Case) -> None:
 
 def check_drop_out(case: Case) -> None:
     """A client that does not answer some step of the first round is named, left out, and back in the next round."""
-    for step in case.method.steps:
+    for step in dict.fromkeys(job.step for job, _ in reference(case).replies if job.round == 0):
         hospitals, records = case.hospitals(), Records()
         lost = hospitals.name(0)
         engine = Losing(LocalEngine(hospitals), 0, 0, step)
@@ -168,9 +173,10 @@ def check_replies_are_private(case: Case) -> None:
 
 
 def check_replies_are_disclosed(case: Case) -> None:
-    """What `discloses` names is what is sent."""
-    sent = {name for _, reply in reference(case).replies for name in reply}
-    assert sent == set(case.method.discloses), f"sent: {sorted(sent)}; declared: {sorted(case.method.discloses)}"
+    """What `discloses` names is what is sent, but for what is declared to be sent only sometimes."""
+    sent, declared = {name for _, reply in reference(case).replies for name in reply}, set(case.method.discloses)
+    assert sent <= declared, f"sent: {sorted(sent)}; declared: {sorted(declared)}"
+    assert declared - sent <= case.method.sometimes, f"declared and not sent: {sorted(declared - sent)}"
 
 
 def check_payload_is_left_alone(case: Case) -> None:

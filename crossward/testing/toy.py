@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from crossward.core.concepts import Concepts
 from crossward.core.method import Method
 from crossward.core.plugin import Plugin
 from crossward.core.training import Training
@@ -36,6 +38,12 @@ def segmenter() -> nn.Module:
 def linear() -> nn.Module:
     """Softmax regression: few enough parts to work out by hand, and no BatchNorm."""
     return Net(nn.Flatten(), nn.Linear(SIDE * SIDE, len(CLASSES)), width=SIDE * SIDE)
+
+
+def concepts() -> Concepts:
+    """What a language model that knows nothing would say: six numbers for each of four prompts of a class."""
+    drawn = torch.randn(len(CLASSES), 4, 6, generator=torch.Generator().manual_seed(0))
+    return Concepts.of(F.normalize(drawn, dim=2))
 
 
 @dataclass(frozen=True)
@@ -95,4 +103,5 @@ class Toy:
             training or Training(epochs=2, batch_size=4, lr=0.05),
             plugins,
             seed=self.seed,
+            text=concepts(),
         )

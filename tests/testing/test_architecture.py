@@ -18,7 +18,7 @@ DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp
 MUTATORS = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
 GRADIENTS = (".backward", "autograd.grad")
 PURE = ("core", "errors", "names")
-METHOD = (*PURE, "aggregate", "losses", "statistics", "nets.parts", "text")
+METHOD = (*PURE, "aggregate", "losses", "statistics", "nets.net", "nets.parts", "text")
 ARROWS = {  # what a part may import of the package, besides itself
     "core": ("errors",),
     "methods": METHOD,

@@ -1,0 +1,216 @@
+"""FedCB: Stealing Knowledge from Pre-trained Language Models for Federated Classifier Debiasing.
+Zhu, Yang, Gao, Liu, Yuan, MICCAI 2024, https://github.com/CUHK-AIM-Group/FedCB, Eqs. 1-5: a classifier built from what
+a language model says of the classes, and frozen (LKCC, linguistic-knowledge-based classifier construction).
+
+    paper          here                            lives
+    e_m^(k)        ctx.server.text                 server: unit embeddings of M prompts for each of K classes
+    mu, Sigma      state["text"]                   server; sent to a client once, then in site.memory["text"]
+    F, h_i         site.model.features             client: body, projection, unit length
+    tau            state["tau"]                    server; a multiplier of scores, not a divisor
+    W_fe           state["model"]                  server
+    N_c            reply["n"]                      sent
+
+Departures:
+- Eqs. 4 and 5 print F(h, k) = h.mu_k + tau/2 h^2 Sigma_k inside the softmax, which lacks a factor tau and is no upper
+  bound of Eq. 3. The appendix and the authors' code multiply by tau: s_k = tau h.mu_k + tau^2/2 h^2.Sigma_k. So do we.
+- Sigma is its diagonal, as in FedBM and in the code; classifier = "full" takes FedCB's quadratic form h^T Sigma h.
+- Embeddings have unit length and their mean is left as it is (code; the papers do not say).
+- tau is not in the papers. tau = "auto" tries `taus` for `warmup` rounds each from the initial weights and keeps the
+  one with the best macro F1 on validation: the federation's own set if there is one, else the sites'.
+- Clients are weighted by N_c as in the code; the papers print 1/C (weighting = "uniform").
+- classifier = "average" is the ablation of Eq. 1 with the mean embedding alone, "random" an ordinary head left at its
+  random initial weights with plain cross entropy, "trained" an ordinary head that learns (FedAvg).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt, MinLen
+from torch import Tensor, nn
+
+from crossward.core.brief import Brief
+from crossward.core.method import Clients, Method, Need, RoundContext, View
+from crossward.core.site import Out, Predictor, Site
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights, mean
+from crossward.errors import ConfigError
+from crossward.nets.net import Net
+from crossward.nets.parts.concept_head import ConceptHead
+from crossward.nets.parts.unit import Unit
+from crossward.statistics import confusion, macro_f1
+
+KNOWS: Mapping[str, tuple[str, ...]] = {  # what each classifier is made of
+    "distribution": ("mean", "variance"),
+    "full": ("mean", "factor"),
+    "average": ("mean",),
+    "random": (),
+    "trained": (),
+}
+Positive = Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True)
+class FedCB(Method):
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.SAME_NETS, Need.CLASS_TEXT})
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    steps: ClassVar[tuple[str, ...]] = ("train", "trial", "score")
+    discloses: ClassVar[Mapping[str, str]] = {
+        "model": "weights",
+        "n": "sample count",
+        "confusion": "validation confusion matrix",
+    }
+    sometimes: ClassVar[frozenset[str]] = frozenset({"confusion"})  # tau = "auto", and no validation set at the server
+
+    tau: Positive | Literal["auto"] = "auto"  # multiplies the scores; auto: chosen on validation
+    taus: Annotated[tuple[Positive, ...], MinLen(1)] = (7.5, 12.5, 17.5)  # what auto chooses from
+    warmup: Annotated[int, Ge(1)] = 2  # rounds of each trial of auto
+    classifier: Literal["distribution", "full", "average", "random", "trained"] = "distribution"  # the head
+    weighting: Literal["samples", "uniform"] = "samples"  # of the clients in the mean
+
+    # both halves -----------------------------------------------------------------------------------------------------
+    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
+        assert isinstance(net, Net)
+        if not self.speaks:
+            for parameter in net.head.parameters():
+                parameter.requires_grad_(self.classifier != "random")
+            return net
+        body = nn.Sequential(net.body, nn.Linear(net.width, brief.text), Unit())  # h = F(x) / ||F(x)||
+        return Net(body, ConceptHead(), brief.text)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the classifier comes from language."""
+        return bool(KNOWS[self.classifier])
+
+    def furnish(self, net: nn.Module, down: Tree) -> nn.Module:
+        """The network with the classifier that the server made."""
+        if self.speaks:
+            known = {name: down["text"][name] for name in KNOWS[self.classifier]}
+            net.head.furnish(down["tau"], **known)  # type: ignore[operator, union-attr]
+        return net
+
+    def alignment(self, net: nn.Module, h: Tensor, y: Tensor) -> Tensor:
+        """(B,) 1/2 tau^2 h^2 Sigma_y: what Eq. 4 adds to the cross entropy so that it bounds Eq. 3."""
+        if not self.speaks:
+            return h.new_zeros(())
+        return net.head.spread(h).gather(1, y[:, None])[:, 0]  # type: ignore[operator, union-attr, no-any-return]
+
+    # server half -----------------------------------------------------------------------------------------------------
+    def start(self, ctx: RoundContext) -> Tree:
+        state = super().start(ctx) | {"tau": 0.0 if self.tau == "auto" else float(self.tau), "sent": {}}
+        return state | self.text(ctx)
+
+    def text(self, ctx: RoundContext) -> Tree:
+        """Eq. 2: what the clients must know of mu and Sigma."""
+        if not (names := self.tells):
+            return {}
+        assert ctx.server.text is not None
+        concepts = ctx.server.text
+        every = {"mean": concepts.mean, "variance": concepts.variance, "factor": concepts.factor}
+        return {"text": {name: every[name].clone() for name in names}}
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        return KNOWS[self.classifier]
+
+    def versions(self, state: Tree) -> Mapping[str, int]:
+        """What is sent to a client only when it has another version of it, or none."""
+        return {"text": 1} if "text" in state else {}
+
+    def broadcast(self, state: Tree) -> Tree:
+        return {name: state[name] for name in ("model", "tau", "text") if name in state}
+
+    def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
+        if ctx.round == 0 and self.tau == "auto" and self.speaks:
+            state = state | {"tau": self._chosen(state, clients, ctx)}
+        versions = self.versions(state)
+        replies = clients.ask("train", lambda client: self._parcel(state, versions, client))
+        sent = {str(client): dict(versions) for client in replies}
+        return self.aggregate(state, replies, ctx) | {"sent": state["sent"] | sent}
+
+    def _parcel(self, state: Tree, versions: Mapping[str, int], client: int) -> Tree:
+        had = state["sent"].get(str(client), {})
+        new = {name: state[name] for name, version in versions.items() if had.get(name) != version}
+        return {"model": state["model"], "tau": state["tau"]} | new
+
+    def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
+        if self.weighting == "samples":
+            return super().aggregate(state, replies, ctx)
+        averaged = mean(reply["model"] for reply in replies.values())
+        return state | {"model": Weights({**state["model"], **averaged})}
+
+    def _chosen(self, state: Tree, clients: Clients, ctx: RoundContext) -> float:
+        """The tau whose short trial does best on validation; the first of equals."""
+        scores = {}
+        for tau in self.taus:
+            trial = state | {"tau": tau}
+            for _ in range(self.warmup):
+                trial = self.aggregate(trial, clients.ask("trial", self.broadcast(trial)), ctx)
+            scores[tau] = macro_f1(self._confusion(trial, clients, ctx))
+        return max(scores, key=lambda tau: scores[tau])
+
+    def _confusion(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tensor:
+        down = self.broadcast(state)
+        if ctx.server.val is not None:
+            net = ctx.server.new_net()
+            down["model"].into(net)
+            self.furnish(net, down).eval()
+            with torch.no_grad():
+                pairs = [(net(x).argmax(1), y) for x, y in ctx.server.val.in_order(256)]
+            return confusion(pairs, ctx.num_classes)
+        told = [reply["confusion"] for reply in clients.ask("score", down).values()]
+        counts = torch.stack(told).sum(0)
+        if not counts.sum():
+            raise ConfigError(
+                'method.tau = "auto" is chosen on validation images, and there are none',
+                hint="Set method.tau, for example 12.5, or give partition.split a share for validation.",
+            )
+        return counts
+
+    # client half -----------------------------------------------------------------------------------------------------
+    def train(self, site: Site, down: Tree) -> Tree:
+        down = self._unpacked(site, down)
+        down["model"].into(site.model)
+        self.furnish(site.model, down)
+        self.fit(site, down)
+        return {"model": Weights.of(site.model, self.returns), "n": site.size}
+
+    def fit(self, site: Site, down: Tree) -> None:
+        site.fit(self.loss(site))
+
+    def loss(self, site: Site) -> Callable[[Out], Tensor]:
+        def surrogate(out: Out) -> Tensor:  # Eq. 4, with s_k of Eq. 5 as logits
+            return site.loss(out.logits, out.y) + self.alignment(site.model, out.z, out.y).mean()
+
+        return surrogate
+
+    def _unpacked(self, site: Site, down: Tree) -> Tree:
+        """What was sent now, and what the client has kept of earlier rounds; both are kept."""
+        kept = {name: value for name, value in down.items() if name not in ("model", "tau")}
+        site.memory |= {"server": site.memory.get("server", {}) | kept}
+        return site.memory["server"] | down  # type: ignore[no-any-return]
+
+    def trial(self, site: Site, down: Tree) -> Tree:
+        """As `train`, but nothing of it stays at the site."""
+        memory, stays = dict(site.memory), Weights.of(site.model, ~self.travels)
+        reply = self.train(site, down)
+        site.memory = memory
+        stays.into(site.model)
+        return reply
+
+    def score(self, site: Site, down: Tree) -> Tree:
+        net = self.predictor(site, down)
+        site.model.eval()
+        with torch.no_grad():
+            pairs = [(net(x).argmax(1), y) for x, y in site.val.in_order(256)]
+        return {"confusion": confusion(pairs, site.num_classes)}
+
+    def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
+        """One network for all: scores s_k, of which the largest decides."""
+        if "model" in down:
+            down["model"].into(site.model)
+        return self.furnish(site.model, down)
