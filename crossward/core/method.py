@@ -14,6 +14,7 @@ from crossward.core import select
 from crossward.core.brief import Brief
 from crossward.core.concepts import Concepts
 from crossward.core.loop import Diverged
+from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.samples import Samples
 from crossward.core.seeds import seeded
 from crossward.core.select import Select
@@ -151,6 +152,7 @@ def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> T
         if PERSONAL in site.memory:
             site.memory[PERSONAL].into(site.model)
         if step in EVERY_SITE_CAN:
+            site.memory.pop(OPTIMISER, None)  # a copy that is tuned in order to predict has an optimiser of its own
             return EVERY_SITE_CAN[step](method, site, payload)
         reply: Tree = getattr(method, step)(site, payload)
         personal = Weights.of(site.model, ~method.travels)

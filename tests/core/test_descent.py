@@ -1,0 +1,33 @@
+"""The server's own fits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from crossward.core.descent import descend
+from crossward.errors import RunError
+
+
+def test_adam_by_hand():
+    x = nn.Parameter(torch.tensor([3.0]))
+    mean = descend(lambda: (x**2).sum(), [x], 2, lr=0.1)
+    # Adam's first step is lr * sign(g); its second is as long within 1e-3, the gradient having hardly changed
+    assert x.item() == pytest.approx(2.8, abs=2e-3)
+    assert mean == pytest.approx((9 + 2.9**2) / 2, abs=1e-4)
+    assert x.grad is None
+
+
+def test_only_the_given_parameters_move():
+    x, held = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    descend(lambda: (x * held).sum(), [x], 3, lr=0.1)
+    assert torch.equal(held, torch.ones(2))
+    assert held.grad is None
+    assert (x < 1).all()
+
+
+def test_what_is_not_a_number_is_told():
+    x = nn.Parameter(torch.tensor([1.0]))
+    with pytest.raises(RunError, match="the guess became nan"):
+        descend(lambda: (x * float("nan")).sum(), [x], 1, lr=0.1, what="the guess")

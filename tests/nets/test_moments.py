@@ -1,0 +1,86 @@
+"""What the layers of a network see."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from crossward.nets.net import Net
+from crossward.nets.parts.moments import Moment, of, pooled, running, seen
+
+
+def normed() -> Net:
+    body = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten())
+    return Net(body, nn.Linear(8, 3), 8)
+
+
+def plain() -> Net:
+    return Net(nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8, 4)), nn.Linear(4, 3), 4)
+
+
+def test_moments_by_hand():
+    x = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[2.0, 2.0]]]])  # (2, 2, 1, 2)
+    moment = of(x)
+    assert moment.mean.tolist() == [4.0, 1.0]
+    assert moment.variance.tolist() == [5.0, 1.0]  # ((9 + 1 + 1 + 9) / 4, (1 + 1 + 1 + 1) / 4)
+
+
+def test_gap_by_hand():
+    a, b = Moment(torch.tensor([3.0, 0.0]), torch.ones(2)), Moment(torch.tensor([0.0, 4.0]), torch.tensor([1.0, 3.0]))
+    assert float(a.gap(b)) == pytest.approx(5 + 2)
+    assert float(a.gap(a)) == 0
+
+
+def test_the_gap_is_zero_where_the_statistics_match():
+    net, x = normed(), torch.randn(6, 1, 2, 2)
+    entering = net.body[0](x)
+    net.body[1].running_mean, net.body[1].running_var = of(entering).mean.detach(), of(entering).variance.detach()
+    net.eval()
+    _, moments = seen(net, lambda: net.features(x))
+    assert [float(a.gap(b)) for a, b in zip(moments, running(net), strict=True)] == [pytest.approx(0, abs=1e-6)]
+
+
+def test_gradients_reach_what_was_shown_and_not_the_network():
+    net, x = normed().eval().requires_grad_(False), torch.randn(6, 1, 2, 2, requires_grad=True)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    _, moments = seen(net, lambda: net.features(x))
+    moments[0].gap(running(net)[0]).backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+    assert all(p.grad is None for p in net.parameters())
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+def test_a_net_without_batchnorm_is_watched_behind_its_convolutions():
+    net, x = plain(), torch.randn(4, 1, 2, 2)
+    assert running(net) == []
+    _, moments = seen(net, lambda: net.features(x))
+    wanted = of(net.body[0](x))
+    assert len(moments) == 1
+    assert torch.equal(moments[0].mean, wanted.mean)
+    assert torch.equal(moments[0].variance, wanted.variance)
+
+
+def test_without_convolutions_it_is_watched_behind_its_linear_layers():
+    net, x = Net(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), nn.Linear(3, 2), 3), torch.randn(5, 1, 2, 2)
+    _, moments = seen(net, lambda: net.features(x))
+    assert torch.equal(moments[0].mean, of(net.body(x)).mean)
+
+
+def test_hooks_are_taken_off_even_after_an_error():
+    net = normed()
+
+    def broken() -> torch.Tensor:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        seen(net, broken)
+    assert not net.body[1]._forward_pre_hooks
+
+
+def test_pooled_moments_are_those_of_everything_together():
+    x = torch.randn(10, 3, 2, 2, dtype=torch.float64).float()
+    together = pooled([of(x[:3]), of(x[3:])], [3, 7])
+    assert torch.allclose(together.mean, of(x).mean, atol=1e-6)
+    assert torch.allclose(together.variance, of(x).variance, atol=1e-6)
