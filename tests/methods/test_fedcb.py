@@ -1,0 +1,248 @@
+"""FedCB: the bound it rests on, a round by hand, its reductions, its choice of tau, and what it sends when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossward.core.concepts import Concepts
+from crossward.core.evaluation import at
+from crossward.core.method import Method, RoundContext
+from crossward.core.run import Plan, Progress, run
+from crossward.core.training import Training
+from crossward.core.weights import Weights
+from crossward.engines.local import LocalEngine
+from crossward.errors import ConfigError
+from crossward.experiment.hospitals import Hospitals
+from crossward.experiment.load import checked
+from crossward.methods.fedavg import FedAvg
+from crossward.methods.fedcb import FedCB
+from crossward.methods.random_frozen import RandomFrozen
+from crossward.nets.parts.concept_head import ConceptHead
+from crossward.statistics import confusion, macro_f1
+from crossward.testing.rehearsal import Records, assert_finite, finished
+from crossward.testing.toy import Toy, concepts, linear
+
+FULL_BATCH = Training(epochs=1, batch_size=64, lr=0.1)
+TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
+
+
+def trained(method: Method, toy: Toy = TWO, training: Training = FULL_BATCH, rounds: int = 2) -> Progress:
+    hospitals = toy.hospitals(method, training=training, net=linear)
+    return run(hospitals, LocalEngine(hospitals), Plan(rounds))
+
+
+# the bound ----------------------------------------------------------------------------------------------------------
+def test_the_surrogate_bounds_the_expected_loss():
+    """Eq. 4 is at least Eq. 3, here by 200,000 draws of the true class's embedding and the closed form of the others;
+    and near it, which the printed form of Eq. 4, lacking a tau, is not: it lies below what it should bound."""
+    rng, tau, y = torch.Generator().manual_seed(0), 5.0, 1
+    text = Concepts.of(F.normalize(torch.randn(4, 9, 16, generator=rng), dim=2))
+    h = F.normalize(torch.randn(1, 16, generator=rng), dim=1)
+    head = ConceptHead()
+    head.furnish(tau, text.mean, variance=text.variance)
+    surrogate = float(F.cross_entropy(head(h), torch.tensor([y])) + head.spread(h)[0, y])
+    drawn = text.mean[y] + text.variance[y].sqrt() * torch.randn(200_000, 16, generator=rng)
+    right = (tau * drawn @ h[0]).double()
+    others = torch.cat([head(h)[0, :y], head(h)[0, y + 1 :]]).double().exp().sum()  # E[exp(tau h.e)] of each
+    expected = float((-(right - torch.log(right.exp() + others))).mean())
+    assert expected <= surrogate + 1e-3
+    assert surrogate - expected < 0.6
+    printed = head(h) / tau
+    assert float(F.cross_entropy(printed, torch.tensor([y]))) < expected
+
+
+# by hand ------------------------------------------------------------------------------------------------------------
+def explicit_loss(w: Tensor, b: Tensor, x: Tensor, y: Tensor, tau: float, text: Concepts) -> Tensor:
+    """Eqs. 4 and 5 with sums over classes and dimensions written out."""
+    h = F.normalize(x @ w.T + b, dim=1)
+    mu, v = text.mean.double(), text.variance.double()
+    s = torch.stack([tau * (h * mu[k]).sum(1) + 0.5 * tau**2 * (h**2 * v[k]).sum(1) for k in range(len(mu))], 1)
+    right = s.gather(1, y[:, None])[:, 0]
+    return (torch.logsumexp(s, 1) - right + 0.5 * tau**2 * (h**2 * v[y]).sum(1)).mean()
+
+
+def test_a_round_by_hand():
+    tau, hospitals = 4.0, TWO.hospitals(FedCB(tau=4.0), training=FULL_BATCH, net=linear)
+    start = Weights.of(hospitals.server(0).new_net())
+    models, sizes = [], []
+    for i in hospitals.ids:
+        site = hospitals.open(i, 0, {})
+        x, y = site.train.take(site.train.index)
+        w = start["body.1.weight"].double().clone().requires_grad_()
+        b = start["body.1.bias"].double().clone().requires_grad_()
+        explicit_loss(w, b, x.flatten(1).double(), y, tau, concepts()).backward()
+        models.append((w.detach() - 0.1 * w.grad, b.detach() - 0.1 * b.grad))
+        sizes.append(len(y))
+    state = run(hospitals, LocalEngine(hospitals), Plan(1)).state
+    for k, name in enumerate(["body.1.weight", "body.1.bias"]):
+        wanted = sum(n * m[k] for n, m in zip(sizes, models, strict=True)) / sum(sizes)
+        assert torch.allclose(state["model"][name].double(), wanted, atol=1e-6)
+
+
+def test_uniform_weighting_by_hand():
+    hospitals = TWO.hospitals(FedCB(tau=4.0, weighting="uniform"), training=FULL_BATCH, net=linear)
+    ctx = RoundContext(0, 1, 2, hospitals.task, hospitals.server(0))
+    state = hospitals.method.start(ctx)
+    one, three = state["model"] * 0 + 1.0 * state["model"], 3.0 * state["model"]
+    replies = {0: {"model": one, "n": 1}, 1: {"model": three, "n": 99}}
+    averaged = hospitals.method.aggregate(state, replies, ctx)["model"]
+    assert torch.allclose(averaged["body.1.weight"], 2 * state["model"]["body.1.weight"])
+
+
+# reductions ---------------------------------------------------------------------------------------------------------
+def one_prompt(method: Method) -> Hospitals:
+    hospitals = TWO.hospitals(method, training=FULL_BATCH, net=linear)
+    hospitals.text = Concepts(concepts().mean, concepts().factor[:, :0])
+    return hospitals
+
+
+@pytest.mark.parametrize("classifier", ["distribution", "full"])
+def test_without_spread_it_is_cross_entropy_on_the_means(classifier: str):
+    states = []
+    for chosen in (classifier, "average"):
+        hospitals = one_prompt(FedCB(tau=4.0, classifier=chosen))
+        states.append(run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"])
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_a_trained_head_is_fedavg():
+    a, b = trained(FedCB(classifier="trained")), trained(FedAvg())
+    assert all(torch.equal(a.state["model"][name], b.state["model"][name]) for name in b.state["model"])
+
+
+def test_a_random_head_is_random_frozen():
+    toy = Toy(sizes=((6, 2, 2), (10, 2, 2)))
+    a, b = (toy.hospitals(method, training=FULL_BATCH) for method in (FedCB(classifier="random"), RandomFrozen()))
+    x, y = (run(h, LocalEngine(h), Plan(2)).state["model"] for h in (a, b))
+    assert list(x) == list(y)
+    assert all(torch.equal(x[name], y[name]) for name in y)
+
+
+@pytest.mark.parametrize("classifier", ["distribution", "full", "average"])
+def test_the_classifiers_differ(classifier: str):
+    states = {c: trained(FedCB(tau=4.0, classifier=c)).state["model"] for c in ("distribution", "full", "average")}
+    others = [c for c in states if c != classifier]
+    assert not any(torch.equal(states[classifier]["body.1.weight"], states[c]["body.1.weight"]) for c in others)
+
+
+# tau ----------------------------------------------------------------------------------------------------------------
+def test_auto_with_one_choice_is_that_choice():
+    """A trial leaves nothing behind, neither at the server nor in the clients' memory."""
+    training = Training(epochs=2, batch_size=4, lr=0.1, momentum=0.9, keep_state=True)
+    ends = []
+    for method in (FedCB(tau="auto", taus=(4.0,)), FedCB(tau=4.0)):
+        hospitals = TWO.hospitals(method, training=training)
+        ends.append(finished(hospitals, LocalEngine(hospitals)))
+    a, b = ends
+    assert a["state"]["tau"] == 4.0
+    assert all(torch.equal(a["state"]["model"][name], b["state"]["model"][name]) for name in b["state"]["model"])
+    assert a["memory"].keys() == b["memory"].keys()
+    assert all(a["memory"][site].keys() == b["memory"][site].keys() for site in b["memory"])
+
+
+def test_auto_takes_the_tau_that_does_best_on_validation():
+    hospitals = Toy(sizes=((12, 9, 0), (12, 9, 0))).hospitals(FedCB(taus=(0.01, 8.0), warmup=3), training=FULL_BATCH)
+    scores = {}
+    for tau in (0.01, 8.0):
+        fixed = Toy(sizes=((12, 9, 0), (12, 9, 0))).hospitals(FedCB(tau=tau), training=FULL_BATCH)
+        fixed.seed = hospitals.seed
+        records = Records()
+        run(fixed, LocalEngine(fixed), Plan(3), [records])
+        counts = torch.tensor(records.seen[-1].evaluation.metrics["val"]["global"]["confusion"])
+        scores[tau] = macro_f1(counts)
+    assert scores[0.01] != scores[8.0]
+    chosen = run(hospitals, LocalEngine(hospitals), Plan(1)).state["tau"]
+    assert chosen == max(scores, key=scores.__getitem__)
+
+
+def test_the_federations_own_validation_set_goes_first():
+    """Nobody is asked to score when the server can."""
+    hospitals = TWO.hospitals(FedCB(taus=(2.0, 4.0), warmup=1), training=FULL_BATCH, net=linear)
+    server = hospitals.federation.server
+    hospitals.federation = replace(hospitals.federation, server=replace(server, val=server.test))
+    records = Records()
+    run(hospitals, LocalEngine(hospitals), Plan(1), [records])
+    assert {row.step for row in records.seen[0].traffic} == {"train", "trial"}
+
+
+def test_auto_without_validation_is_refused():
+    hospitals = Toy(sizes=((6, 0, 2), (10, 0, 2))).hospitals(FedCB(), training=FULL_BATCH, net=linear)
+    with pytest.raises(ConfigError, match="there are none") as error:
+        run(hospitals, LocalEngine(hospitals), Plan(1))
+    assert "method.tau" in str(error.value)
+
+
+@pytest.mark.parametrize("tau", [0, -3.0, "often"])
+def test_a_bad_tau_is_refused(tau: float | str):
+    with pytest.raises(ConfigError, match=r"method\.tau"):
+        checked({"method": {"name": "fedcb", "tau": tau}})
+
+
+# what is sent -------------------------------------------------------------------------------------------------------
+def test_the_text_is_sent_once_to_each_client():
+    hospitals = Toy().hospitals(FedCB(tau=4.0), training=FULL_BATCH, net=linear)
+    records = Records()
+    run(hospitals, LocalEngine(hospitals), Plan(5, participation=0.5), [records])
+    each = (3 * 6 + 3 * 6) * 4  # mean and variance, floats
+    met: set[str] = set()
+    for record in records.seen:
+        new = set(record.cohort) - met
+        met |= new
+        sent = [row.bytes for row in record.traffic if (row.direction, row.item) == ("down", "text")]
+        assert sent == ([len(new) * each] if new else [])
+    assert len(met) > 2
+
+
+def test_a_client_that_did_not_answer_gets_the_text_again():
+    method = FedCB(tau=4.0)
+    hospitals = TWO.hospitals(method, net=linear)
+    ctx = RoundContext(0, 1, 2, hospitals.task, hospitals.server(0))
+    state = method.start(ctx)
+
+    class Half:
+        ids = [0, 1]
+
+        def ask(self, step, payload):
+            asked.append({i: set(payload(i)) for i in self.ids})
+            return {1: {"model": state["model"], "n": 1}}
+
+    asked: list[dict[int, set[str]]] = []
+    after = method.round(method.round(state, Half(), ctx), Half(), ctx)
+    assert asked == [
+        {0: {"model", "tau", "text"}, 1: {"model", "tau", "text"}},
+        {0: {"model", "tau", "text"}, 1: {"model", "tau"}},
+    ]
+    assert list(after["sent"]) == ["1"]
+
+
+def test_neither_text_nor_head_comes_back():
+    hospitals = TWO.hospitals(FedCB(tau=4.0), net=linear)
+    site, state = hospitals.open(0, 0, {}), hospitals.method.start(context(hospitals))
+    reply = hospitals.method.train(site, hospitals.method.broadcast(state))
+    assert set(reply) == {"model", "n"}
+    assert list(reply["model"]) == ["body.1.weight", "body.1.bias"]
+
+
+def context(hospitals: Hospitals) -> RoundContext:
+    return RoundContext(0, 1, 2, hospitals.task, hospitals.server(0))
+
+
+# edges --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("toy", [Toy(), Toy(unseen=True), Toy(sizes=((1, 1, 1), (5, 1, 1)))], ids=str)
+def test_absent_unseen_and_single(toy: Toy):
+    hospitals, records = toy.hospitals(FedCB(taus=(2.0, 4.0), warmup=1)), Records()
+    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    assert not any(record.failures for record in records.seen)
+    assert at(records.seen[-1].evaluation.metrics, "test", "global", "accuracy") is not None
+
+
+def test_confusion_and_macro_f1_by_hand():
+    counts = confusion([(torch.tensor([0, 1]), torch.tensor([0, 0])), (torch.tensor([1]), torch.tensor([1]))], 3)
+    assert counts.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    assert macro_f1(counts) == pytest.approx((2 / 3 + 2 / 3) / 2)
+    assert macro_f1(torch.zeros(3, 3, dtype=torch.int64)) == 0
