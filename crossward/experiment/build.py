@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,9 @@ from crossward.experiment.hospitals import Hospitals, NetPlan
 from crossward.experiment.load import method_of, plugins_of
 from crossward.names import nearest
 from crossward.tasks import task as make_task
+
+if TYPE_CHECKING:
+    from crossward.text.distribution import Embedded
 
 NORMALISATIONS = {
     "half": ((0.5,), (0.25,)),
@@ -66,6 +69,7 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
         if task.name not in served:
             raise ConfigError(f"{kind.__name__} does not serve {task.name}", hint=f"It serves {', '.join(served)}.")
     _check_needs(method, federation)
+    described = _described(config, method, task)
     _check_metric(config, task)
     mean, std = _normalisation(config, collection.channels)
     hospitals = Hospitals(
@@ -80,9 +84,10 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
         std,
         augmentation(config.data.augment),
         devices(config.engine.device),
+        described.concepts if described else None,
     )
     _check_net(config, hospitals)
-    notes = [*warnings(federation), *_cautions(config, hospitals)]
+    notes = [*warnings(federation), *_cautions(config, hospitals), *(described.cautions() if described else ())]
     return Experiment(config, hospitals, plan(config), notes, quarantined, federation)
 
 
@@ -189,6 +194,15 @@ def _file_options(data: settings.Decoded) -> dict[str, Any]:
 def _check_needs(method: Method, federation: Federation) -> None:
     if Need.PUBLIC_SET in method.needs and not len(federation.public):
         raise ConfigError(f"{type(method).__name__} needs {Need.PUBLIC_SET.value}")
+
+
+def _described(config: Config, method: Method, task: Task) -> Embedded | None:
+    """What a language model says of the classes, for a method that wants to know."""
+    if Need.CLASS_TEXT not in method.needs:
+        return None
+    from crossward.text.distribution import embedded
+
+    return embedded(task.classes, **config.text.model_dump(), cache=cache_folder())
 
 
 def _check_net(config: Config, hospitals: Hospitals) -> None:

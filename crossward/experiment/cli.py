@@ -90,6 +90,18 @@ def nets(
     list_nets({"size": size, "channels": channels, "classes": classes} if cost else None, as_json)
 
 
+@app.command()
+def concepts(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A known list of classes, or a TOML file.")],
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a language model makes of the classes of a dataset: prompts, similarities, what to look into."""
+    from crossward.experiment.concepts import show
+
+    show(dataset, sets or [], as_json=as_json)
+
+
 @data_app.command("list")
 def data_list(as_json: Json = False) -> None:
     """List the sources of images, and the partitions stored by name."""

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Interval, Len
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from crossward.core.training import Training
+from crossward.text.encoders import settled
 
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Fractions = tuple[Fraction, Fraction, Fraction]
@@ -150,6 +151,18 @@ class Evaluate(Section):
     keep_predictions: bool = True
 
 
+class Text(Section):
+    """What methods that know the classes by their names are told of them."""
+
+    encoder: Annotated[str, AfterValidator(settled)] = "minilm"  # or biomedclip, random, a folder, a name on the hub
+    lexicon: str | None = None  # a built-in list of classes; None: the one that has these classes
+    concepts: dict[str, str] = {}  # class -> words, before the lexicon's
+    nouns: tuple[str, ...] = ()  # what the pictures are called, in place of the lexicon's
+    templates: tuple[str, ...] = ()  # in place of frames x nouns; each holds {} once
+    fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0  # share of the templates, chosen by chance
+    seed: Annotated[int, Interval(ge=0, lt=2**31)] = 0  # of that choice
+
+
 class Config(Section):
     run: Run = Run()
     data: Data = Phantom()
@@ -159,6 +172,7 @@ class Config(Section):
     method: Named = Named(name="fedavg")
     plugin: dict[str, dict[str, Any]] = {}
     train: Annotated[Training, Field(default_factory=Training)]
+    text: Text = Text()
     engine: Engine = Engine()
     evaluate: Evaluate = Evaluate()
 

@@ -84,10 +84,18 @@ def no_pickle(source: Source) -> Iterator[str]:
     if source.path not in ("crossward/engines/pool.py", "crossward/engines/worker.py"):
         modules = ["pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "multiprocessing.reduction"]
         yield from (f"imports {module}" for module in source.imported() if within(module, modules))
-    yield from ("torch.load" for module in (*source.imported(), *source.attributes()) if module == "torch.load")
+    yield from ("torch.load" for module in source.imported() if module == "torch.load")
+    safe = sum(isinstance(n, ast.Call) and loads_weights_only(n) for n in source.nodes)
+    yield from ["torch.load"] * (list(source.attributes()).count("torch.load") - safe)
     for node in source.nodes:
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
             yield "allow_pickle"
+
+
+def loads_weights_only(call: ast.Call) -> bool:
+    """torch.load(..., weights_only=True), which executes nothing of what it reads."""
+    words = {k.arg: ast.unparse(k.value) for k in call.keywords}
+    return ast.unparse(call.func) == "torch.load" and words.get("weights_only") == "True"
 
 
 def no_hidden_state(source: Source) -> Iterator[str]:
@@ -200,6 +208,8 @@ def test_the_source_is_found():
         (no_pickle, "crossward/core/tree.py", "from pickle import loads"),
         (no_pickle, "crossward/core/tree.py", "import torch\nx = torch.load('a')"),
         (no_pickle, "crossward/core/tree.py", "from torch import load"),
+        (no_pickle, "crossward/text/x.py", "import torch\nx = torch.load('a', weights_only=False)"),
+        (no_pickle, "crossward/text/x.py", "import torch\nx = torch.load\ny = x('a', weights_only=True)"),
         (no_pickle, "crossward/data/npz.py", "import numpy as np\nx = np.load('a', allow_pickle=True)"),
         (no_hidden_state, "crossward/report/page.py", "def f():\n    global x\n    x = 1"),
         (no_hidden_state, "crossward/methods/fedx.py", "board = {1: 2}"),
@@ -239,6 +249,7 @@ def test_the_rule_catches(rule: Rule, path: str, text: str):
         (no_pickle, "crossward/engines/pool.py", "import pickle"),
         (no_pickle, "benchmarks/overhead.py", "import torch\nx = torch.load('a')"),
         (no_pickle, "crossward/core/tree.py", "from safetensors.torch import load"),
+        (no_pickle, "crossward/text/x.py", "import torch\nx = torch.load('a', weights_only=True)"),
         (no_pickle, "crossward/data/npz.py", "x = np.load('a', allow_pickle=False)"),
         (
             no_hidden_state,

@@ -1,0 +1,172 @@
+"""FedETF: rounds by hand, what travels, its reduction to plain cross entropy, and its edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossward.core.engine import Cohort
+from crossward.core.method import Method, RoundContext, deployable, restored
+from crossward.core.plugin import Plugin
+from crossward.core.run import Plan, run
+from crossward.core.site import Site
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+from crossward.engines.local import LocalEngine
+from crossward.experiment.hospitals import Hospitals
+from crossward.losses import log_prior
+from crossward.methods.fedetf import FedETF
+from crossward.testing.by_hand import Regression, regressions
+from crossward.testing.rehearsal import Records, assert_finite, finished
+from crossward.testing.taps import Watching
+from crossward.testing.toy import CLASSES, Toy, linear
+
+torch.set_num_threads(1)
+TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))  # the first site lacks the last class
+
+
+@dataclass(frozen=True)
+class Projection:
+    """toy.linear as FedETF builds it, as matrices: u = x p^T, v = u / |u|, logits s v m."""
+
+    p: Tensor  # (K, D + 1), the bias in its last column
+    s: Tensor
+    m: Tensor  # (K, K)
+
+    @classmethod
+    def of(cls, weights: Weights) -> Projection:
+        p = torch.cat([weights["body.1.weight"], weights["body.1.bias"][:, None]], 1)
+        return cls(p.double(), weights["head.scale"].double(), weights["head.frame"].double())
+
+    def stepped(self, site: Regression, lr: float) -> Projection:
+        """One step on the balanced softmax over all data, its gradient worked out by hand."""
+        counts = torch.bincount(site.y, minlength=len(CLASSES)).clamp_min(1).double()
+        u = site.x @ self.p.T
+        size = u.norm(dim=1, keepdim=True)
+        v = u / size
+        error = (self.s * v @ self.m + counts.log()).softmax(1) - F.one_hot(site.y, len(CLASSES))
+        ds = (error * (v @ self.m)).sum() / site.n
+        dv = self.s * error @ self.m.T / site.n
+        du = (dv - v * (v * dv).sum(1, keepdim=True)) / size  # only what is across v turns it
+        return Projection(self.p - lr * du.T @ site.x, self.s - lr * ds, self.m)
+
+
+def test_two_rounds_by_hand():
+    hospitals = TWO.hospitals(FedETF(), training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
+    sites, server = regressions(hospitals), Projection.of(Weights.of(hospitals.server(0).new_net()))
+    first = server
+    assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
+    for _ in range(2):
+        ends = [server.stepped(site, 0.1).stepped(site, 0.1) for site in sites]
+        one, other = ends
+        server = Projection(6 / 16 * one.p + 10 / 16 * other.p, 6 / 16 * one.s + 10 / 16 * other.s, server.m)
+    found = Projection.of(run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"])
+    torch.testing.assert_close(found.p, server.p, atol=2e-6, rtol=0)
+    torch.testing.assert_close(found.s, server.s, atol=2e-6, rtol=0)
+    assert (found.p - first.p).norm() > 0.01
+    assert (found.s - first.s).abs() > 1e-3
+
+
+def test_the_frame_is_sent_and_never_returned_or_changed():
+    hospitals = TWO.hospitals(FedETF())
+    engine = Watching(LocalEngine(hospitals))
+    net = hospitals.server(0).new_net()
+    state = run(hospitals, engine, Plan(2)).state
+    frame = Weights.of(net)["head.frame"]
+    assert torch.equal(state["model"]["head.frame"], frame)
+    for _, reply in [r for r in engine.replies if r[0].step == "train"]:
+        assert set(reply) == {"model", "n"}
+        assert set(reply["model"]) == set(Weights.of(net)) - {"head.frame"}
+    torch.testing.assert_close(frame.T @ frame, 1.5 * (torch.eye(3) - 1 / 3), atol=1e-5, rtol=0)
+
+
+def test_a_site_trains_and_predicts_with_the_servers_frame():
+    hospitals = TWO.hospitals(FedETF())
+    site = hospitals.open(0, 0, {}, fresh=True)
+    server = FedETF().start(context(hospitals))
+    assert not torch.allclose(site.model.head.frame, server["model"]["head.frame"], atol=0.01)
+    FedETF().train(site, server)
+    assert torch.equal(site.model.head.frame, server["model"]["head.frame"])
+
+
+def context(hospitals: Hospitals) -> RoundContext:
+    return RoundContext(0, 1, len(hospitals.ids), hospitals.task, hospitals.server(0))
+
+
+# reductions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plain(FedETF):
+    """The same network with the task's own loss."""
+
+    def train(self, site: Site, down: Tree) -> Tree:
+        return Method.train(self, site, down)
+
+
+@dataclass(frozen=True)
+class Unbalancing(Plugin):
+    """Takes the prior away again."""
+
+    def shift(self, site: Site, logits: Tensor) -> Tensor:
+        return logits - log_prior(site.counts, least=1)
+
+
+def ended(method: Method, toy: Toy, plugins: tuple[Plugin, ...] = ()) -> Weights:
+    hospitals = toy.hospitals(method, plugins)
+    return run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
+
+
+def test_with_equal_counts_it_is_plain_cross_entropy():
+    even, uneven = Toy(sizes=((6, 2, 1), (9, 3, 3)), absent=False), Toy(sizes=((6, 2, 2), (10, 2, 2)))
+    assert (ended(FedETF(), even) - ended(Plain(), even)).norm() < 1e-5
+    assert (ended(FedETF(), uneven) - ended(Plain(), uneven)).norm() > 1e-3
+
+
+def test_plugins_shift_the_logits_of_its_loss():
+    assert (ended(FedETF(), TWO, (Unbalancing(),)) - ended(Plain(), TWO)).norm() < 1e-5
+
+
+# prediction ----------------------------------------------------------------------------------------------------------
+
+
+def test_inference_takes_the_class_whose_vector_is_nearest_and_knows_no_prior():
+    hospitals, records = TWO.hospitals(FedETF()), Records()
+    state = run(hospitals, LocalEngine(hospitals), Plan(2), [records]).state
+    site = hospitals.open(0, 0, {}, fresh=True)
+    kept = records.seen[-1].evaluation.predictions["site-0"]["test"]
+    x, _ = site.test.take(site.test.index)
+    for view in ("local", "global"):
+        assert torch.equal(site.predict(FedETF().predictor(site, state, view), site.test), kept)
+    with torch.no_grad():
+        v, m = site.model.features(x), state["model"]["head.frame"]
+        torch.testing.assert_close(v.norm(dim=1), torch.ones(len(v)))
+        torch.testing.assert_close((state["model"]["head.scale"] * v @ m).softmax(1), kept)
+        assert torch.equal((v @ m).argmax(1), kept.argmax(1))
+    assert not hospitals.personal
+
+
+def test_what_is_deployed_is_what_predicted():
+    hospitals = TWO.hospitals(FedETF())
+    engine = LocalEngine(hospitals)
+    state = run(hospitals, engine, Plan(1)).state
+    predicted = Cohort(hospitals, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
+    kept = deployable(FedETF(), hospitals.open(1, 0, {}), state)
+    elsewhere = hospitals.open(1, 0, {}, fresh=True)
+    assert torch.equal(elsewhere.predict(restored(FedETF(), elsewhere, kept), elsewhere.test), predicted)
+
+
+# edges ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "toy", [Toy(sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1))), Toy(sizes=((4, 1, 1),) * 2, unseen=True)]
+)
+def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
+    hospitals = toy.hospitals(FedETF())
+    assert_finite(finished(hospitals, LocalEngine(hospitals)))
