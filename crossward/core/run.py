@@ -24,8 +24,14 @@ class Plan:
     participation: float = 1.0  # share of the clients asked in a round
     min_clients: int = 1  # fewer left in a round end the run
     evaluate_every: int = 1  # rounds; the last is always evaluated; 0: never
+    evaluate_first: int = 1  # the round before which nothing is evaluated
     select: str | None = None  # the metric that chooses the best round on validation; None: the task's own
     view: Literal["local", "global"] = "local"  # on the mean of the sites' validation sets, or on the federation's
+
+    def evaluates(self, round: int) -> bool:
+        """Whether this round, from 1, is evaluated."""
+        due = round >= self.evaluate_first and self.evaluate_every and round % self.evaluate_every == 0
+        return bool(due or (self.evaluate_every and round == self.rounds))
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ def run(
         cohort.close()
         at_hand = replace(at_hand, state=state, done=round + 1)
         evaluation = None
-        if plan.evaluate_every and ((round + 1) % plan.evaluate_every == 0 or round + 1 == plan.rounds):
+        if plan.evaluates(round + 1):
             evaluation = evaluate(sites, engine, method.broadcast(state), round)
             at_hand = _selected(at_hand, plan, sites, evaluation)
             thorough = at_hand.best_round == round + 1 or round + 1 == plan.rounds

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossward import __version__
 from crossward.core.run import Observer
@@ -28,6 +28,9 @@ from crossward.experiment.load import checked, differences, overridden, read
 from crossward.experiment.recorder import Recorder, checkpoint, deploy
 from crossward.experiment.result import Result, load, summarised
 from crossward.experiment.rundir import FORMAT, RunDir
+
+if TYPE_CHECKING:
+    from crossward.text.distribution import Embedded
 
 __all__ = ["Result", "load", "resume", "run"]
 
@@ -139,7 +142,7 @@ def _describe(rundir: RunDir, experiment: Experiment) -> None:
             "net": asdict(hospitals.net) if isinstance(hospitals.net, NetPlan) else {},
             "task": {"name": hospitals.task.name, "classes": list(hospitals.task.classes), "main": hospitals.task.main},
             "images": {"size": list(collection.size), "mean": list(hospitals.mean), "std": list(hospitals.std)},
-            "text": hospitals.text.dim if hospitals.text else 0,
+            "text": _told(experiment.text) if experiment.text else {},
             "sites": [site.name for site in experiment.federation.sites],
             "personal": hospitals.personal,
             "pooled": hospitals.method.pooled,
@@ -147,6 +150,18 @@ def _describe(rundir: RunDir, experiment: Experiment) -> None:
             "warnings": experiment.warnings,
         },
     )
+
+
+def _told(text: Embedded) -> dict[str, Any]:
+    """What the classes were called, by whom they were read, and into how many numbers."""
+    words = dict(zip(text.classes, text.texts, strict=True))
+    return {
+        "encoder": text.encoder,
+        "numbers": text.concepts.dim,
+        "words": words,
+        "prompts": list(text.templates),
+        "lexicon": text.lexicon,
+    }
 
 
 def environment(config: Config) -> dict[str, Any]:

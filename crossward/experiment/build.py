@@ -46,6 +46,7 @@ class Experiment:
     warnings: list[str]
     quarantined: list[str]  # files left out because they could not be read
     federation: Federation  # as partitioned, whatever the method makes of it
+    text: Embedded | None = None  # the classes in words, for a method that wants them
 
 
 def cache_folder() -> Path:
@@ -88,7 +89,7 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
     )
     _check_net(config, hospitals)
     notes = [*warnings(federation), *_cautions(config, hospitals), *(described.cautions() if described else ())]
-    return Experiment(config, hospitals, plan(config), notes, quarantined, federation)
+    return Experiment(config, hospitals, plan(config), notes, quarantined, federation, described)
 
 
 def collect(config: Config) -> tuple[Collection, list[str]]:
@@ -158,6 +159,7 @@ def plan(config: Config) -> Plan:
         config.run.participation,
         config.run.min_clients,
         config.evaluate.every,
+        config.evaluate.first,
         config.evaluate.select,
         config.evaluate.view,
     )

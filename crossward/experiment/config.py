@@ -146,6 +146,7 @@ class Engine(Section):
 
 class Evaluate(Section):
     every: Annotated[int, Ge(0)] = 1  # rounds; the last is always evaluated; 0: never
+    first: Count = 1  # the round before which nothing is evaluated
     select: str | None = None  # the metric that chooses the best round; None: macro F1 or Dice
     view: Literal["local", "global"] = "local"  # of validation
     keep_predictions: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,23 @@ class Comparison:
     methods: tuple[str, ...]
     rounds: int
     config: dict[str, Any]  # the same for every method
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single methods
 
 
 COMPARISONS = (
     Comparison(
         "blood",
         "Blood cells of eight classes, at six hospitals that differ in stain, camera and patients",
-        ("local", "fedavg", "fedprox", "scaffold", "fedavg+ft", "central"),
+        ("local", "fedavg", "fedprox", "scaffold", "fedavg+ft", "fedcb", "fedbm", "central"),
         15,
         {
             "data": {"kind": "blood", "augment": ["hflip", "vflip"]},
             "net": {"name": "cnn"},
             "train": {"lr": 0.05, "momentum": 0.9, "clip": 1.0, "epochs": 2, "batch_size": 32},
+        },
+        {
+            "fedcb": {"tau": 12.5},
+            "fedbm": {"tau": 12.5, "synthetic": 32, "cycle": 3, "iterations": 60, "generator_width": 0.25},
         },
     ),
     Comparison(
@@ -90,7 +95,7 @@ def _run(
     as_json: bool,
 ) -> Result:
     config = comparison.config | {
-        "method": {"name": method},
+        "method": {"name": method} | comparison.options.get(method, {}),
         "engine": {"name": "pool", "workers": len(crew.workers)},
         "run": {"rounds": rounds or comparison.rounds, "out": str(folder / comparison.name), "name": method},
     }

@@ -38,7 +38,9 @@ class Deployed:
         method = method_of(config)
         task = make_task(about["task"]["name"], self.classes, **config.task)
         none = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
-        brief = Brief(self.channels, self.size, len(self.classes), about.get("text", 0), self.mean, self.std)
+        brief = Brief(
+            self.channels, self.size, len(self.classes), about.get("text", {}).get("numbers", 0), self.mean, self.std
+        )
         net = method.build(NetPlan(**about["net"])(), brief)
         self._site = Site(0, "deployed", net, task, none, none, none, Training())
         self._predictor = restored(method, self._site, kept)

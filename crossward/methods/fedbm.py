@@ -28,7 +28,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -42,7 +42,7 @@ from crossward.core.descent import descend
 from crossward.core.method import Clients, RoundContext
 from crossward.core.samples import Batch
 from crossward.core.seeds import seeded
-from crossward.core.site import Site
+from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.losses import diversity
@@ -50,7 +50,7 @@ from crossward.methods.fedcb import KNOWS, FedCB
 from crossward.nets.net import Net
 from crossward.nets.parts.cut import Cut, Joined, cut
 from crossward.nets.parts.generator import Generator, shaken, shown
-from crossward.nets.parts.moments import Moment, pooled, running, seen
+from crossward.nets.parts.moments import Moment, pooled, running, seen, unmarked
 
 JITTER = 1e-4  # added to the covariance, which has rank M - 1 at most
 CHUNK = 256  # images that a client has made at a time; each is used once
@@ -80,6 +80,7 @@ class FedBM(FedCB):
     lambda_dis: NonNegative = 0.1  # weight of the statistics' distance, Eq. 8
     semantic: Literal["surrogate", "ce"] = "surrogate"  # L_sem with or without the covariance term
     conditions: Literal["concept", "label"] = "concept"  # what tells the generator the class
+    passes: Literal["one", "two"] = "one"  # two: BatchNorm sees real and generated images apart, and keeps the real
     generate: Literal["images", "features"] = "images"
     cut: Annotated[int, Ge(0)] = 0  # features: behind how many modules of the body; 0: as deep as maps have 8 pixels
 
@@ -170,8 +171,25 @@ class FedBM(FedCB):
 
     # client half -----------------------------------------------------------------------------------------------------
     def fit(self, site: Site, down: Tree) -> None:
-        batches = self.batches(site, down) if "generator" in down and self.synthetic else None
-        site.fit(self.loss(site), batches=batches)  # Eq. 11
+        if "generator" not in down or not self.synthetic:
+            super().fit(site, down)
+        elif self.passes == "one":
+            site.fit(self.loss(site), batches=self.batches(site, down))  # Eq. 11
+        else:
+            site.fit(self.apart(site, down))
+
+    def apart(self, site: Site, down: Tree) -> Callable[[Out], Tensor]:
+        """Eq. 11 in two passes, of which the real images' alone leaves its mark on the running statistics."""
+        made, loss = self.made(site, down), self.loss(site)
+
+        def both(out: Out) -> Tensor:
+            x, y = next(made)
+            entered = Joined(None, x) if self.generate == "features" else x
+            with unmarked(site.model):
+                synthetic = loss(site.forward(entered, y))  # type: ignore[arg-type]
+            return (len(out.y) * loss(out) + len(y) * synthetic) / (len(out.y) + len(y))
+
+        return both
 
     def batches(self, site: Site, down: Tree) -> Iterator[Batch]:
         """Real images with generated ones behind them, in one batch."""

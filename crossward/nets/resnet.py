@@ -22,7 +22,7 @@ def resnet18(
     require_least("resnet18", "width", width, 0.01)
     if stem == "auto":
         stem = "small" if size < 64 else "imagenet"
-    require_size("resnet18", size, 16 if stem == "small" else 32)
+    require_size("resnet18", size, 16)
     widths = [max(STEP, STEP * round(c * width / STEP)) for c in STAGES]
     layers = [_stem(channels, widths[0], stem, norm), _stage(widths[0], widths[0], 1, norm)]
     layers += [_stage(a, b, 2, norm) for a, b in pairwise(widths)]

@@ -68,7 +68,7 @@ def test_group_norm_has_no_buffers_and_trains_on_one_image():
     ("size", "options", "says"),
     [
         (15, {}, "at least 16 x 16"),
-        (31, {"stem": "imagenet"}, "at least 32 x 32"),
+        (15, {"stem": "imagenet"}, "at least 16 x 16"),
         (28, {"stem": "tiny"}, "auto, imagenet, small"),
         (28, {"norm": "layer"}, "batch, group"),
         (28, {"width": 0.0}, "width of at least"),

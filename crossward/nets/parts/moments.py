@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +62,19 @@ def seen(net: nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, list[Mo
         for handle in handles:
             handle.remove()
     return given, moments
+
+
+@contextmanager
+def unmarked(net: nn.Module) -> Iterator[None]:
+    """BatchNorm normalises by the batch inside, and keeps nothing of it."""
+    held = [(layer, layer.momentum) for layer in norms(net)]
+    for layer, _ in held:
+        layer.momentum = 0.0  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for layer, momentum in held:
+            layer.momentum = momentum
 
 
 def of(x: Tensor) -> Moment:

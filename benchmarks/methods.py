@@ -1,0 +1,134 @@
+"""Methods: what a round of one method costs next to a round of a simpler one, on the same net, data and steps.
+
+    python benchmarks/methods.py [--repeats 5] [--json FILE]
+
+A lap is a whole cycle of rounds, so that what a method does only now and then is counted with the rest. The methods
+take turns within a run and only their ratios count: a busy machine slows all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from crossward.core.concepts import Concepts
+from crossward.core.method import Method
+from crossward.core.run import Plan, Progress, run
+from crossward.core.training import Training
+from crossward.data.collection import Collection
+from crossward.data.federation import Federation, Split
+from crossward.engines.local import LocalEngine
+from crossward.experiment.hospitals import Hospitals, NetPlan
+from crossward.methods.fedbm import FedBM
+from crossward.methods.fedcb import FedCB
+from crossward.tasks import task
+
+CLIENTS, IMAGES, SIZE, CLASSES, PROMPTS, DIM = 6, 500, 28, 8, 24, 384
+NAMES = tuple(f"class {k}" for k in range(CLASSES))
+
+
+@dataclass(frozen=True)
+class Pair:
+    what: str
+    method: Method
+    reference: Method
+    bar: float
+    batch_size: int
+    rounds: int  # of a lap: a whole cycle
+
+
+# FedBM costs its share of images more, and 15 % of that for making them and for the generator's training.
+PAIRS = tuple(
+    Pair(
+        f"FedBM / FedCB, {real} real + {made} generated images a step",
+        FedBM(tau=12.5, synthetic=made, generator_width=0.25),
+        FedCB(tau=12.5),
+        1 + 1.15 * made / real,
+        real,
+        5,
+    )
+    for real, made in ((8, 16), (16, 16), (32, 32))
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    ratio: float
+    least: float
+    most: float
+    bar: float
+    seconds: tuple[float, float]  # per round, medians, of the method and of the reference
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--repeats", type=int, default=5)
+    asked.add_argument("--json", type=Path)
+    options = asked.parse_args()
+    rows = [measured(pair, options.repeats) for pair in PAIRS]
+    for row in rows:
+        verdict = "met" if row.ratio <= row.bar else "NOT MET"
+        times = " and ".join(f"{s:.2f} s" for s in row.seconds)
+        print(f"{row.what}: {row.ratio:.2f} ({row.least:.2f} to {row.most:.2f}), bar {row.bar:.2f}, {verdict}; {times}")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def measured(pair: Pair, repeats: int) -> Row:
+    laps = [lap(pair, method) for method in (pair.method, pair.reference)]
+    for one in laps:
+        one()  # the first cycle has no generator yet, imports, and fills caches
+    times = [[one() for one in (laps if k % 2 else laps[::-1])][:: 1 if k % 2 else -1] for k in range(repeats)]
+    ratios = [mine / other for mine, other in times]
+    return Row(
+        pair.what,
+        median(ratios),
+        min(ratios),
+        max(ratios),
+        pair.bar,
+        (median(mine for mine, _ in times), median(other for _, other in times)),
+    )
+
+
+def lap(pair: Pair, method: Method) -> Callable[[], float]:
+    """Goes on with one run by a cycle at each call; tells the seconds of a round."""
+    hospitals = made(method, Training(epochs=2, batch_size=pair.batch_size, momentum=0.9))
+    engine = LocalEngine(hospitals)
+    progress: list[Progress | None] = [None]
+
+    def go_on() -> float:
+        done = progress[0].done if progress[0] else 0
+        began = time.perf_counter()
+        progress[0] = run(hospitals, engine, Plan(done + pair.rounds, evaluate_every=0), progress=progress[0])
+        return (time.perf_counter() - began) / pair.rounds
+
+    return go_on
+
+
+def made(method: Method, training: Training) -> Hospitals:
+    rng = torch.Generator().manual_seed(0)
+    n = CLIENTS * IMAGES
+    images = torch.randint(256, (n, SIZE, SIZE, 3), generator=rng).to(torch.uint8)
+    ids = tuple(map(str, range(n)))
+    collection = Collection("random", "classification", NAMES, images, torch.arange(n) % CLASSES, ids, ids)
+    none = torch.zeros(0, dtype=torch.int64)
+    sites = [Split(f"site-{k}", torch.arange(k * IMAGES, (k + 1) * IMAGES), none, none) for k in range(CLIENTS)]
+    federation = Federation(collection, tuple(sites), Split("server", none, none, none), none, {})
+    embeddings = torch.nn.functional.normalize(torch.randn(CLASSES, PROMPTS, DIM, generator=rng), dim=2)
+    net = NetPlan("resnet18", 3, CLASSES, SIZE, {"width": 0.25})
+    return Hospitals(
+        federation, method, task("classification", NAMES), net, training,
+        mean=(0.5,) * 3, std=(0.25,) * 3, text=Concepts.of(embeddings),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
