@@ -15,8 +15,8 @@ test: lint
 	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(READY)
-	$(BIN)/ruff check crossward tests benchmarks
-	$(BIN)/ruff format --check crossward tests benchmarks
+	$(BIN)/ruff check crossward tests benchmarks studies
+	$(BIN)/ruff format --check crossward tests benchmarks studies
 	$(BIN)/mypy
 
 bench: $(READY) $(PEERS)
