@@ -115,6 +115,15 @@ def test_evaluate_every(clinic, script, every, expected):
     assert progress == Progress({"rounds": 4}, 4, 4 if expected else 0, 1.0 if expected else None)
 
 
+@pytest.mark.parametrize(
+    ("first", "every", "expected"), [(1, 1, [1, 2, 3, 4]), (3, 1, [3, 4]), (3, 2, [4]), (9, 1, [4]), (2, 0, [])]
+)
+def test_evaluate_from_a_later_round(clinic, script, first, every, expected):
+    plan = Plan(4, evaluate_every=every, evaluate_first=first)
+    _, diary = scripted(clinic, script, scores([1, 2, 3, 4]), plan)
+    assert [record.round for record in diary.records if record.evaluation] == expected
+
+
 def test_best_is_chosen_on_validation_only(clinic, script):
     reply = scores(val=[1, 3, 3, 2], test=[4, 0, 1, 4])
     progress, diary = scripted(clinic, script, reply, Plan(4))

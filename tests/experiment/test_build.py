@@ -23,7 +23,7 @@ REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[3] / "shared
 
 def test_everything_before_round_1(config):
     made = prepare(checked(config(run={"rounds": 4, "seed": 5, "participation": 0.5, "min_clients": 2})))
-    assert made.plan == Plan(4, 5, 0.5, 2, 1, None, "local")
+    assert made.plan == Plan(4, 5, 0.5, 2, 1, 1, None, "local")
     assert (made.warnings, made.quarantined) == ([], [])
     assert made.hospitals.seed == 5
     assert made.hospitals.net.name == "cnn"

@@ -124,6 +124,21 @@ def test_predictions_need_not_be_kept(finished):
         result.predictions(1)
 
 
+def test_what_the_method_shows_is_kept_for_people(finished):
+    from PIL import Image
+
+    options = {"tau": 4.0, "cycle": 2, "iterations": 1, "generator_width": 0.125, "synthetic": 2}
+    result = finished("fedbm", method=options, run={"rounds": 4})
+    files = sorted((result.folder / "pictures").iterdir())
+    assert [file.name for file in files] == ["generated-round-0002.png", "generated-round-0004.png"]
+    for file in files:
+        with Image.open(file) as picture:
+            assert picture.format == "PNG"
+            assert picture.height > 8 * 56  # a row for each of the eight classes
+    assert set(result.about["text"]["words"]) == set(result.about["task"]["classes"])
+    assert not (finished().folder / "pictures").exists()
+
+
 def test_the_checkpoint_names_the_memory_that_is_there(finished):
     folder = finished("scaffold").folder
     named = {name for file in (CHECKPOINT, BEST) for name in RunDir(folder).tree(file)["memory"].values()}

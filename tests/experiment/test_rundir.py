@@ -145,6 +145,15 @@ def test_forgetting_drops_later_predictions_and_keeps_the_targets(tmp_path):
     assert sorted(f.stem for f in (tmp_path / "run" / "predictions").iterdir()) == ["round-0001", "targets"]
 
 
+def test_forgetting_drops_later_pictures(tmp_path):
+    rundir = RunDir.create(tmp_path / "run")
+    for round in (1, 2, 10):
+        rundir.keep_picture(f"generated-round-{round:04d}", torch.zeros(2, 3, 8, 8, 1, dtype=torch.uint8), ["a", "b"])
+    rundir.forget_after(2)
+    kept = sorted(f.stem for f in (tmp_path / "run" / "pictures").iterdir())
+    assert kept == ["generated-round-0001", "generated-round-0002"]
+
+
 def test_a_folder_that_holds_a_run_is_refused(finished):
     folder = finished().folder
     with pytest.raises(StorageError, match="already holds a run") as error:

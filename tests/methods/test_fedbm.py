@@ -199,6 +199,24 @@ def test_features_join_behind_the_images():
     assert site.model.features(x).shape == (len(y), 6)
 
 
+def test_in_two_passes_the_running_statistics_are_those_of_real_images():
+    """One step from the same weights: the statistics are those of FedCB, the weights are not."""
+    method = replace(SMALL, passes="two")
+    training = Training(epochs=1, batch_size=64, lr=0.05)
+    hospitals = Toy().hospitals(method, training=training)
+    state = method.start(context(hospitals))
+    kept = {}
+    for generator in (True, False):
+        site = hospitals.open(1, 0, {})
+        site.rng.manual_seed(3)
+        parts = ("model", "tau", "text", "generator") if generator else ("model", "tau", "text")
+        kept[generator] = method.train(site, {name: state[name] for name in parts})["model"]
+    running = [name for name in kept[True] if "running" in name]
+    assert running
+    assert all(torch.equal(kept[True][name], kept[False][name]) for name in running)
+    assert not equal(kept[True], kept[False])
+
+
 # nets without BatchNorm ---------------------------------------------------------------------------------------------
 def test_measured_statistics_are_those_of_all_training_images():
     hospitals = Toy().hospitals(EACH_ROUND, training=TRAINING, net=unnormed)
@@ -235,6 +253,8 @@ VARIANTS = {
     "no diversity": {"lambda_div": 0.0},
     "no statistics": {"lambda_dis": 0.0},
     "features": {"generate": "features"},
+    "two passes": {"passes": "two"},
+    "two passes, features": {"passes": "two", "generate": "features"},
     "average": {"classifier": "average"},
     "full": {"classifier": "full"},
     "random head": {"classifier": "random"},

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from crossward.nets.net import Net
-from crossward.nets.parts.moments import Moment, of, pooled, running, seen
+from crossward.nets.parts.moments import Moment, of, pooled, running, seen, unmarked
 
 
 def normed() -> Net:
@@ -84,3 +84,21 @@ def test_pooled_moments_are_those_of_everything_together():
     together = pooled([of(x[:3]), of(x[3:])], [3, 7])
     assert torch.allclose(together.mean, of(x).mean, atol=1e-6)
     assert torch.allclose(together.variance, of(x).variance, atol=1e-6)
+
+
+def test_unmarked_normalises_by_the_batch_and_keeps_nothing():
+    net, x = normed().train(), torch.randn(6, 1, 2, 2)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with unmarked(net):
+        out = net.features(x)
+    assert torch.equal(out, net.features(x))
+    assert not torch.equal(before["body.1.running_mean"], net.state_dict()["body.1.running_mean"])  # the second time
+    assert net.body[1].momentum == 0.1
+
+
+def test_unmarked_leaves_the_statistics():
+    net = normed().train()
+    before = {name: value.clone() for name, value in net.state_dict().items() if "running" in name}
+    with unmarked(net):
+        net.features(torch.randn(6, 1, 2, 2))
+    assert all(torch.equal(before[name], net.state_dict()[name]) for name in before)
