@@ -85,7 +85,7 @@ class Method:
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     steps: ClassVar[tuple[str, ...]] = ("train",)  # what a client may be asked to do
     discloses: ClassVar[Mapping[str, str]] = {"model": "weights", "n": "sample count"}  # each item of a reply
-    sometimes: ClassVar[frozenset[str]] = frozenset()  # items of `discloses` that only some options or nets send
+    sometimes: ClassVar[tuple[str, ...]] = ()  # items of `discloses` that only some options or nets send
     personalises: ClassVar[bool] = False  # sites predict differently although all weights travel
     pooled: ClassVar[bool] = False  # trains on all data in one place
     two_views: ClassVar[bool] = False  # predicts the federation's own test set otherwise than a site's own

@@ -11,7 +11,7 @@ import torch
 
 from crossward import nets
 from crossward.core.engine import Engine
-from crossward.core.method import Method, Need
+from crossward.core.method import Method, Need, RoundContext
 from crossward.core.run import Plan
 from crossward.core.store import TreeStore
 from crossward.core.task import Task
@@ -208,7 +208,9 @@ def _described(config: Config, method: Method, task: Task) -> Embedded | None:
 
 
 def _check_net(config: Config, hospitals: Hospitals) -> None:
-    """A net that cannot be built for these images says so now; BatchNorm cannot learn from one image at a time."""
+    """Nets that cannot be built for these images say so now, the method's own too; BatchNorm cannot learn from one
+    image at a time."""
+    hospitals.method.start(RoundContext(0, config.run.rounds, len(hospitals.ids), hospitals.task, hospitals.server(0)))
     norms = [m for m in hospitals.server(0).new_net().modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     if norms and config.train.batch_size == 1:
         raise ConfigError(

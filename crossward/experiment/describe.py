@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,7 +53,9 @@ def _gather(module: str, attribute: str, into: Description) -> None:
                 into.facts[line.target.id] = _fact(line.value)
             else:
                 comment = COMMENT.search(source[(line.end_lineno or line.lineno) - 1])
-                option = Option(line.target.id, _plain(kind), value, comment[1] if comment else "")
+                option = Option(
+                    line.target.id, _plain(line.annotation, _named(tree)), value, comment[1] if comment else ""
+                )
                 into.options = [o for o in into.options if o.name != option.name] + [option]
 
 
@@ -63,15 +66,39 @@ def _fact(value: ast.expr) -> Any:
         return [n.attr for n in ast.walk(value) if isinstance(n, ast.Attribute)]
 
 
-def _plain(kind: str) -> str:
-    """Annotated[float, Ge(0)] -> float, at least 0"""
-    if not (found := re.fullmatch(r"Annotated\[(.+?), (.+)\](.*)", kind)):
-        return kind
-    words = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below"}
-    bound = found[2]
-    for mark, word in words.items():
-        bound = re.sub(rf"{mark}\(([^)]*)\)", rf"{word} \1", bound)
-    return f"{found[1]}{found[3]}, {bound}"
+def _plain(kind: ast.expr, names: Mapping[str, ast.expr]) -> str:
+    """Annotated[float, Ge(0)] -> float, at least 0; Literal['a', 'b'] -> 'a' | 'b'; `names` are the module's own."""
+    if isinstance(kind, ast.Name) and kind.id in names:
+        return _plain(names[kind.id], names)
+    if isinstance(kind, ast.BinOp):
+        return f"{_plain(kind.left, names)} | {_plain(kind.right, names)}"
+    if isinstance(kind, ast.Subscript):
+        inside = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
+        match ast.unparse(kind.value):
+            case "Annotated":
+                return ", ".join([_plain(inside[0], names), *map(_bound, inside[1:])])
+            case "Literal":
+                return " | ".join(map(ast.unparse, inside))
+            case "tuple":
+                return f"several of: {_plain(inside[0], names)}"
+    return ast.unparse(kind)
+
+
+def _bound(mark: ast.expr) -> str:
+    words = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below", "MinLen": "of length at least"}
+    text = ast.unparse(mark)
+    for name, word in words.items():
+        text = re.sub(rf"\b{name}\(([^)]*)\)", rf"{word} \1", text)
+    return text
+
+
+def _named(tree: ast.Module) -> dict[str, ast.expr]:
+    """Kinds that the module has a name of its own for, such as Count = Annotated[int, Ge(1)]."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node.value
+    return found
 
 
 def _home(tree: ast.Module, name: str) -> str | None:

@@ -120,8 +120,9 @@ def list_data(as_json: bool) -> None:
 
 
 def _sends(about: Description) -> str:
-    items = about.facts.get("discloses", {})
-    return "; ".join(f"{item} ({what})" for item, what in items.items()) or "nothing"
+    items, rare = about.facts.get("discloses", {}), about.facts.get("sometimes", ())
+    told = [f"{'sometimes ' if item in rare else ''}{item} ({what})" for item, what in items.items()]
+    return "; ".join(told) or "nothing"
 
 
 def _out(document: Any) -> None:

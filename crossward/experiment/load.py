@@ -99,10 +99,20 @@ def _wrong(
     try:
         _made(find(name), {key: value for key, value in options.items() if key in known})
     except ValidationError as error:
-        for e in error.errors():
-            key = (*at, *map(str, e["loc"]))
-            told.append(f"{'.'.join(key)}: {_message(e)}{_place(key, where)}")
+        told += _told_together(at, error.errors(), where)
     return told
+
+
+def _told_together(at: Key, errors: Iterable[ErrorDetails], where: Where) -> list[str]:
+    """A line for each value; one that may be of several kinds, none of which it is, has a reason for each."""
+    reasons: dict[Key, list[ErrorDetails]] = {}
+    for e in errors:
+        field, *rest = e["loc"]
+        reasons.setdefault((*at, str(field), *(str(part) for part in rest if isinstance(part, int))), []).append(e)
+    return [
+        f"{'.'.join(key)}: {' or '.join([*(_reason(e) for e in wrong[:-1]), _message(wrong[-1])])}{_place(key, where)}"
+        for key, wrong in reasons.items()
+    ]
 
 
 def _alien(at: Key, options: Iterable[str], known: Iterable[str], where: Where) -> list[str]:
@@ -185,8 +195,12 @@ def _place(key: Key, where: Where) -> str:
     return f" ({places[0]})" if places else ""
 
 
+def _reason(error: ErrorDetails) -> str:
+    return error["msg"][0].lower() + error["msg"][1:]
+
+
 def _message(error: ErrorDetails) -> str:
-    text = error["msg"][0].lower() + error["msg"][1:]
+    text = _reason(error)
     return text if error["type"] == "missing" else f"{text}, not {error['input']!r}"
 
 

@@ -68,20 +68,20 @@ class FedBM(FedCB):
         "confusion": "validation confusion matrix",
         "moments": "feature statistics",
     }
-    sometimes: ClassVar[frozenset[str]] = frozenset({"confusion", "moments"})  # moments: nets without BatchNorm
+    sometimes: ClassVar[tuple[str, ...]] = ("confusion", "moments")  # moments: nets without BatchNorm
 
     synthetic: Annotated[int, Ge(0)] = 16  # generated images in each batch
     cycle: Count = 5  # rounds between two trainings of the generator
     iterations: Count = 100  # steps of a training
-    generator_batch: Annotated[int, Ge(2)] = 64
-    generator_lr: Annotated[float, Gt(0)] = 3e-4
+    generator_batch: Annotated[int, Ge(2)] = 64  # images in each of them
+    generator_lr: Annotated[float, Gt(0)] = 3e-4  # of Adam
     generator_width: Annotated[float, Gt(0)] = 1.0  # of its layers; 1 is the paper's
     lambda_div: NonNegative = 1.0  # weight of diversity, Eq. 7
     lambda_dis: NonNegative = 0.1  # weight of the statistics' distance, Eq. 8
     semantic: Literal["surrogate", "ce"] = "surrogate"  # L_sem with or without the covariance term
     conditions: Literal["concept", "label"] = "concept"  # what tells the generator the class
     passes: Literal["one", "two"] = "one"  # two: BatchNorm sees real and generated images apart, and keeps the real
-    generate: Literal["images", "features"] = "images"
+    generate: Literal["images", "features"] = "images"  # what the generator makes
     cut: Annotated[int, Ge(0)] = 0  # features: behind how many modules of the body; 0: as deep as maps have 8 pixels
 
     # both halves -----------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class FedBM(FedCB):
     def drawn(self, text: Tree, y: Tensor, rng: torch.Generator) -> Tensor:
         """Eq. 9: z ~ N(mu_y, Sigma_y + 1e-4 I) with the full covariance; without concepts N(0, I)."""
         if self.conditions == "concept":
-            return Concepts(text["mean"], text["factor"]).sample(y, JITTER, rng)
+            return Concepts(text["mean"].to(y.device), text["factor"].to(y.device)).sample(y, JITTER, rng)
         return torch.randn(len(y), text["mean"].shape[1], generator=rng).to(y.device)
 
     @property
@@ -133,7 +133,7 @@ class FedBM(FedCB):
         state["model"].into(teacher)
         self.furnish(teacher, state).eval().requires_grad_(False)
         generator = self.generator(teacher, brief, state["generator"]).to(device).train()
-        wanted = running(teacher) or self._observed(state, clients)
+        wanted = (running(teacher) or self._observed(state, clients, device)) if self.lambda_dis else []
 
         def loss() -> Tensor:  # Eq. 10
             y = torch.randint(brief.classes, (self.generator_batch,), generator=rng).to(device)
@@ -144,7 +144,7 @@ class FedBM(FedCB):
             sem = ctx.task.loss(teacher.head(h), y)  # type: ignore[operator]  # Eq. 6
             if self.semantic == "surrogate":
                 sem = sem + self.alignment(teacher, h, y).mean()
-            gaps = [a.gap(b) for a, b in zip(moments, wanted, strict=True) if a is not None]
+            gaps = [a.gap(b) for a, b in zip(moments, wanted) if a is not None]  # none where lambda_dis is 0
             dis = torch.stack(gaps).sum() if gaps else sem.new_zeros(())  # Eq. 8
             return sem + self.lambda_div * diversity(made, z, y, brief.classes) + self.lambda_dis * dis
 
@@ -152,11 +152,14 @@ class FedBM(FedCB):
         descend(loss, generator.parameters(), self.iterations, lr=self.generator_lr, betas=(0.5, 0.999), what=what)
         return Weights.of(generator)
 
-    def _observed(self, state: Tree, clients: Clients) -> list[Moment]:
+    def _observed(self, state: Tree, clients: Clients, device: torch.device) -> list[Moment]:
         """What the new global model's layers see of the clients' images, for a net without BatchNorm."""
         replies = list(clients.ask("observe", self.broadcast(state)).values())
         sizes = [float(reply["n"]) for reply in replies]
-        told = [[Moment(m["mean"], m["variance"]) for m in reply["moments"].values()] for reply in replies]
+        told = [
+            [Moment(m["mean"].to(device), m["variance"].to(device)) for m in reply["moments"].values()]
+            for reply in replies
+        ]
         return [pooled(layer, sizes) for layer in zip(*told, strict=True)]
 
     def pictures(self, state: Tree, ctx: RoundContext) -> Mapping[str, Tensor]:

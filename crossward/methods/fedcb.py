@@ -63,12 +63,12 @@ class FedCB(Method):
         "n": "sample count",
         "confusion": "validation confusion matrix",
     }
-    sometimes: ClassVar[frozenset[str]] = frozenset({"confusion"})  # tau = "auto", and no validation set at the server
+    sometimes: ClassVar[tuple[str, ...]] = ("confusion",)  # tau = "auto", and no validation set at the server
 
     tau: Positive | Literal["auto"] = "auto"  # multiplies the scores; auto: chosen on validation
     taus: Annotated[tuple[Positive, ...], MinLen(1)] = (7.5, 12.5, 17.5)  # what auto chooses from
     warmup: Annotated[int, Ge(1)] = 2  # rounds of each trial of auto
-    classifier: Literal["distribution", "full", "average", "random", "trained"] = "distribution"  # the head
+    classifier: Literal["distribution", "full", "average", "random", "trained"] = "distribution"  # what it is
     weighting: Literal["samples", "uniform"] = "samples"  # of the clients in the mean
 
     # both halves -----------------------------------------------------------------------------------------------------
@@ -89,7 +89,8 @@ class FedCB(Method):
     def furnish(self, net: nn.Module, down: Tree) -> nn.Module:
         """The network with the classifier that the server made."""
         if self.speaks:
-            known = {name: down["text"][name] for name in KNOWS[self.classifier]}
+            device = next(net.parameters()).device
+            known = {name: down["text"][name].to(device) for name in KNOWS[self.classifier]}
             net.head.furnish(down["tau"], **known)  # type: ignore[operator, union-attr]
         return net
 
@@ -145,6 +146,7 @@ class FedCB(Method):
 
     def _chosen(self, state: Tree, clients: Clients, ctx: RoundContext) -> float:
         """The tau whose short trial does best on validation; the first of equals."""
+        self._require_validation(state, clients, ctx)
         scores = {}
         for tau in self.taus:
             trial = state | {"tau": tau}
@@ -162,14 +164,15 @@ class FedCB(Method):
             with torch.no_grad():
                 pairs = [(net(x).argmax(1), y) for x, y in ctx.server.val.in_order(256)]
             return confusion(pairs, ctx.num_classes)
-        told = [reply["confusion"] for reply in clients.ask("score", down).values()]
-        counts = torch.stack(told).sum(0)
-        if not counts.sum():
+        return torch.stack([reply["confusion"] for reply in clients.ask("score", down).values()]).sum(0)
+
+    def _require_validation(self, state: Tree, clients: Clients, ctx: RoundContext) -> None:
+        """Before anything is trained for nothing."""
+        if not self._confusion(state | {"tau": self.taus[0]}, clients, ctx).sum():
             raise ConfigError(
-                'method.tau = "auto" is chosen on validation images, and there are none',
+                'method.tau = "auto" is chosen on validation images, and the sites of the first round have none',
                 hint="Set method.tau, for example 12.5, or give partition.split a share for validation.",
             )
-        return counts
 
     # client half -----------------------------------------------------------------------------------------------------
     def train(self, site: Site, down: Tree) -> Tree:

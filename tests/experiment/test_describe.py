@@ -49,5 +49,12 @@ def test_bounds_are_in_words():
     options = {option.name: option for option in describe("fedprox", *METHODS["fedprox"]).options}
     assert options["mu"].kind == "float, at least 0"
     assert options["mu"].meaning == "weight of the proximal term"
-    assert options["buffers"].kind == "Literal['average', 'local', 'server']"
+    assert options["buffers"].kind == "'average' | 'local' | 'server'"
     assert {o.name: o.kind for o in describe("scaffold", *METHODS["scaffold"]).options}["server_lr"] == "float, above 0"
+
+
+def test_names_that_a_module_has_for_kinds_are_spelt_out():
+    options = {o.name: o.kind for o in describe("fedbm", *METHODS["fedbm"]).options}
+    assert options["cycle"] == "int, at least 1"
+    assert options["tau"] == "float, above 0 | 'auto'"
+    assert options["taus"] == "several of: float, above 0, of length at least 1"

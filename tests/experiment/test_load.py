@@ -171,3 +171,11 @@ def test_differences():
     assert differences(old, old) == []
     assert differences(old, new) == ["train.lr: 0.1 in the run, 0.2 now", "engine.workers: 2 in the run, 7 now"]
     assert differences({"a": {"b": 1}}, {}) == ["a: {'b': 1} in the run, None now"]
+
+
+def test_a_value_that_may_be_of_two_kinds_has_one_line_with_both_reasons():
+    with pytest.raises(ConfigError) as error:
+        checked({"method": {"name": "fedcb", "tau": -1, "taus": [3.0, -2.0]}})
+    lines = str(error.value).splitlines()
+    assert "  method.tau: input should be greater than 0 or input should be 'auto', not -1" in lines
+    assert "  method.taus.1: input should be greater than 0, not -2.0" in lines

@@ -228,7 +228,7 @@ def test_measured_statistics_are_those_of_all_training_images():
             assert step == "observe"
             return {i: EACH_ROUND.observe(hospitals.open(i, 0, {}), payload) for i in hospitals.ids}
 
-    found = EACH_ROUND._observed(state, Everyone())  # type: ignore[arg-type]
+    found = EACH_ROUND._observed(state, Everyone(), torch.device("cpu"))  # type: ignore[arg-type]
     net = ctx.server.new_net()
     images = [hospitals.open(i, 0, {}).train for i in hospitals.ids]
     x = torch.cat([samples.take(samples.index)[0] for samples in images])

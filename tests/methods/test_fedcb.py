@@ -172,7 +172,7 @@ def test_the_federations_own_validation_set_goes_first():
 
 def test_auto_without_validation_is_refused():
     hospitals = Toy(sizes=((6, 0, 2), (10, 0, 2))).hospitals(FedCB(), training=FULL_BATCH, net=linear)
-    with pytest.raises(ConfigError, match="there are none") as error:
+    with pytest.raises(ConfigError, match="the first round have none") as error:
         run(hospitals, LocalEngine(hospitals), Plan(1))
     assert "method.tau" in str(error.value)
 
