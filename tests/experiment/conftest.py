@@ -70,11 +70,12 @@ def finished(tmp_path_factory) -> Callable[..., api.Result]:
     """A finished run of a method that tests only look at: each is run once a session."""
     out, done = tmp_path_factory.mktemp("finished"), {}
 
-    def run(method: str = "fedavg", **sections: Mapping[str, Any]) -> api.Result:
-        key = json.dumps([method, sections], sort_keys=True)
+    def run(
+        name: str = "fedavg", options: Mapping[str, Any] | None = None, **sections: Mapping[str, Any]
+    ) -> api.Result:
+        key = json.dumps([name, options, sections], sort_keys=True)
         if key not in done:
-            chosen = {"name": method} | dict(sections.get("method", {}))
-            done[key] = api.run(tiny(out, **sections | {"method": chosen}))
+            done[key] = api.run(tiny(out, **sections | {"method": {"name": name} | dict(options or {})}))
         return done[key]
 
     return run

@@ -128,7 +128,7 @@ def test_what_the_method_shows_is_kept_for_people(finished):
     from PIL import Image
 
     options = {"tau": 4.0, "cycle": 2, "iterations": 1, "generator_width": 0.125, "synthetic": 2}
-    result = finished("fedbm", method=options, run={"rounds": 4})
+    result = finished("fedbm", options, run={"rounds": 4})
     files = sorted((result.folder / "pictures").iterdir())
     assert [file.name for file in files] == ["generated-round-0002.png", "generated-round-0004.png"]
     for file in files:

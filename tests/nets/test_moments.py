@@ -38,7 +38,7 @@ def test_the_gap_is_zero_where_the_statistics_match():
     net.body[1].running_mean, net.body[1].running_var = of(entering).mean.detach(), of(entering).variance.detach()
     net.eval()
     _, moments = seen(net, lambda: net.features(x))
-    assert [float(a.gap(b)) for a, b in zip(moments, running(net), strict=True)] == [pytest.approx(0, abs=1e-6)]
+    assert [a.gap(b).item() for a, b in zip(moments, running(net), strict=True)] == [pytest.approx(0, abs=1e-6)]
 
 
 def test_gradients_reach_what_was_shown_and_not_the_network():

@@ -158,7 +158,7 @@ class SendsStatistics(Method):
         (Leaks(what="memory"), "replies_are_private", "n/_personal is named as client memory"),
         (Leaks(what="head"), "replies_are_private", r"model tells \['head.bias', 'head.weight'\]"),
         (Leaks(what="age"), "replies_are_disclosed", "sent: .'age', 'model', 'n'"),
-        (Leaks(what="no n"), "replies_are_disclosed", r"sent: .'model'\]"),
+        (Leaks(what="no n"), "replies_are_disclosed", r"declared and not sent: .'n'\]"),
         (EditsPayload(), "payload_is_left_alone", "site=0, step='train', round=0"),
         (Explodes(), "ends_finite", "not finite: .*head.weight"),
         (DividesByCounts(), "class_nobody_has", "not finite: .*rarity"),
