@@ -23,12 +23,14 @@ Departures:
 - generate = "features" is the remedy for privacy that the authors propose: G makes the maps behind the first `cut`
   modules of the body, which never were images; real images join them there. L_dis then has the layers above the cut.
 - classifier = "trained" is the ablation without LKCC: an ordinary head, trained; concepts still guide G.
+- statistics = "real" lets a client's BatchNorm statistics be those of its real images, measured once more after the
+  fit: generated images have others, which the code mixes in, and which the generator is then taught to match.
 - Crop, flips and normalisation of x^ are one decision a batch (code); the crop moves by size/32, 4 pixels at 128.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -42,7 +44,7 @@ from crossward.core.descent import descend
 from crossward.core.method import Clients, RoundContext
 from crossward.core.samples import Batch
 from crossward.core.seeds import seeded
-from crossward.core.site import Out, Site
+from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.losses import diversity
@@ -50,7 +52,7 @@ from crossward.methods.fedcb import KNOWS, FedCB
 from crossward.nets.net import Net
 from crossward.nets.parts.cut import Cut, Joined, cut
 from crossward.nets.parts.generator import Generator, shaken, shown
-from crossward.nets.parts.moments import Moment, pooled, running, seen, unmarked
+from crossward.nets.parts.moments import Moment, pooled, remeasured, running, seen
 
 JITTER = 1e-4  # added to the covariance, which has rank M - 1 at most
 CHUNK = 256  # images that a client has made at a time; each is used once
@@ -80,7 +82,7 @@ class FedBM(FedCB):
     lambda_dis: NonNegative = 0.1  # weight of the statistics' distance, Eq. 8
     semantic: Literal["surrogate", "ce"] = "surrogate"  # L_sem with or without the covariance term
     conditions: Literal["concept", "label"] = "concept"  # what tells the generator the class
-    passes: Literal["one", "two"] = "one"  # two: BatchNorm sees real and generated images apart, and keeps the real
+    statistics: Literal["mixed", "real"] = "mixed"  # that BatchNorm keeps: of all images in a fit, or of the real ones
     generate: Literal["images", "features"] = "images"  # what the generator makes
     cut: Annotated[int, Ge(0)] = 0  # features: behind how many modules of the body; 0: as deep as maps have 8 pixels
 
@@ -176,23 +178,11 @@ class FedBM(FedCB):
     def fit(self, site: Site, down: Tree) -> None:
         if "generator" not in down or not self.synthetic:
             super().fit(site, down)
-        elif self.passes == "one":
-            site.fit(self.loss(site), batches=self.batches(site, down))  # Eq. 11
-        else:
-            site.fit(self.apart(site, down))
-
-    def apart(self, site: Site, down: Tree) -> Callable[[Out], Tensor]:
-        """Eq. 11 in two passes, of which the real images' alone leaves its mark on the running statistics."""
-        made, loss = self.made(site, down), self.loss(site)
-
-        def both(out: Out) -> Tensor:
-            x, y = next(made)
-            entered = Joined(None, x) if self.generate == "features" else x
-            with unmarked(site.model):
-                synthetic = loss(site.forward(entered, y))  # type: ignore[arg-type]
-            return (len(out.y) * loss(out) + len(y) * synthetic) / (len(out.y) + len(y))
-
-        return both
+            return
+        share = self.synthetic / (self.synthetic + site.training.batch_size)
+        site.fit(self.loss(site, share), batches=self.batches(site, down))  # Eq. 11
+        if self.statistics == "real":
+            remeasured(site.model, (x for x, _ in site.train.in_order(CHUNK)))
 
     def batches(self, site: Site, down: Tree) -> Iterator[Batch]:
         """Real images with generated ones behind them, in one batch."""

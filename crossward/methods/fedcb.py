@@ -18,6 +18,8 @@ Departures:
 - tau is not in the papers. tau = "auto" tries `taus` for `warmup` rounds each from the initial weights and keeps the
   one with the best macro F1 on validation: the federation's own set if there is one, else the sites'.
 - Clients are weighted by N_c as in the code; the papers print 1/C (weighting = "uniform").
+- balanced = True adds the logarithm of how often a site sees each class to the scores in training (Ren et al., NeurIPS
+  2020), as FedETF does: without it a site of few classes pushes all others away.
 - classifier = "average" is the ablation of Eq. 1 with the mean embedding alone, "random" an ordinary head left at its
   random initial weights with plain cross entropy, "trained" an ordinary head that learns (FedAvg).
 """
@@ -70,6 +72,7 @@ class FedCB(Method):
     warmup: Annotated[int, Ge(1)] = 2  # rounds of each trial of auto
     classifier: Literal["distribution", "full", "average", "random", "trained"] = "distribution"  # what it is
     weighting: Literal["samples", "uniform"] = "samples"  # of the clients in the mean
+    balanced: bool = False  # whether local training allows for how often a site sees each class (balanced softmax)
 
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: nn.Module, brief: Brief) -> nn.Module:
@@ -185,11 +188,20 @@ class FedCB(Method):
     def fit(self, site: Site, down: Tree) -> None:
         site.fit(self.loss(site))
 
-    def loss(self, site: Site) -> Callable[[Out], Tensor]:
+    def loss(self, site: Site, synthetic: float = 0.0) -> Callable[[Out], Tensor]:
+        """`synthetic` is the share of generated images in a batch, of all classes alike."""
+        prior = self._prior(site, synthetic) if self.balanced else None
+
         def surrogate(out: Out) -> Tensor:  # Eq. 4, with s_k of Eq. 5 as logits
-            return site.loss(out.logits, out.y) + self.alignment(site.model, out.z, out.y).mean()
+            logits = out.logits if prior is None else out.logits + prior
+            return site.loss(logits, out.y) + self.alignment(site.model, out.z, out.y).mean()
 
         return surrogate
+
+    def _prior(self, site: Site, synthetic: float) -> Tensor:
+        """(K,) the logarithm of how often a batch holds each class; one that it never holds counts as a sample."""
+        held = site.counts.clamp_min(1).float()
+        return torch.log((1 - synthetic) * held / held.sum() + synthetic / len(held))
 
     def _unpacked(self, site: Site, down: Tree) -> Tree:
         """What was sent now, and what the client has kept of earlier rounds; both are kept."""

@@ -199,22 +199,26 @@ def test_features_join_behind_the_images():
     assert site.model.features(x).shape == (len(y), 6)
 
 
-def test_in_two_passes_the_running_statistics_are_those_of_real_images():
-    """One step from the same weights: the statistics are those of FedCB, the weights are not."""
-    method = replace(SMALL, passes="two")
-    training = Training(epochs=1, batch_size=64, lr=0.05)
-    hospitals = Toy().hospitals(method, training=training)
-    state = method.start(context(hospitals))
-    kept = {}
-    for generator in (True, False):
-        site = hospitals.open(1, 0, {})
-        site.rng.manual_seed(3)
-        parts = ("model", "tau", "text", "generator") if generator else ("model", "tau", "text")
-        kept[generator] = method.train(site, {name: state[name] for name in parts})["model"]
-    running = [name for name in kept[True] if "running" in name]
-    assert running
-    assert all(torch.equal(kept[True][name], kept[False][name]) for name in running)
-    assert not equal(kept[True], kept[False])
+def test_statistics_of_real_images_alone():
+    method = replace(SMALL, statistics="real")
+    hospitals = Toy().hospitals(method, training=TRAINING)
+    state, site = method.start(context(hospitals)), hospitals.open(1, 0, {})
+    site.rng.manual_seed(3)
+    reply = method.train(site, {name: state[name] for name in ("model", "tau", "text", "generator")})
+    x, _ = site.train.take(site.train.index)
+    wanted = of(site.model.body[0][0](x))
+    names = sorted(name for name in reply["model"] if "running" in name)
+    assert torch.allclose(reply["model"][names[0]], wanted.mean, atol=1e-5)
+    assert torch.allclose(reply["model"][names[1]], wanted.variance, atol=1e-5)
+
+
+def test_the_prior_of_a_batch_by_hand():
+    """A site of 4, 4 and no samples, which counts as one; a third of the batch is generated, of three classes alike."""
+    site, _ = client(SMALL)
+    site.task = replace(site.task)
+    site.train = site.train.only(torch.tensor([i for c in (0, 1) for i in (site.train.labels == c).nonzero()[:4, 0]]))
+    wanted = [2 / 3 * 4 / 9 + 1 / 9, 2 / 3 * 4 / 9 + 1 / 9, 2 / 3 * 1 / 9 + 1 / 9]
+    assert SMALL._prior(site, 1 / 3).exp().tolist() == pytest.approx(wanted, rel=1e-5)
 
 
 # nets without BatchNorm ---------------------------------------------------------------------------------------------
@@ -253,8 +257,8 @@ VARIANTS = {
     "no diversity": {"lambda_div": 0.0},
     "no statistics": {"lambda_dis": 0.0},
     "features": {"generate": "features"},
-    "two passes": {"passes": "two"},
-    "two passes, features": {"passes": "two", "generate": "features"},
+    "real statistics": {"statistics": "real"},
+    "balanced": {"balanced": True},
     "average": {"classifier": "average"},
     "full": {"classifier": "full"},
     "random head": {"classifier": "random"},

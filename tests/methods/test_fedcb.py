@@ -123,6 +123,14 @@ def test_a_random_head_is_random_frozen():
     assert all(torch.equal(x[name], y[name]) for name in y)
 
 
+def test_balanced_with_equal_counts_is_the_plain_loss():
+    toy = Toy(sizes=((6, 2, 2), (9, 2, 2)), absent=False)  # two, and three, of each class
+    a, b = trained(FedCB(tau=4.0, balanced=True), toy).state, trained(FedCB(tau=4.0), toy).state
+    assert torch.allclose(a["model"]["body.1.weight"], b["model"]["body.1.weight"], atol=1e-6)
+    skewed = [trained(FedCB(tau=4.0, balanced=flag)).state["model"]["body.1.weight"] for flag in (True, False)]
+    assert not torch.allclose(*skewed, atol=1e-4)
+
+
 @pytest.mark.parametrize("classifier", ["distribution", "full", "average"])
 def test_the_classifiers_differ(classifier: str):
     states = {c: trained(FedCB(tau=4.0, classifier=c)).state["model"] for c in ("distribution", "full", "average")}

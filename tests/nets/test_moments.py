@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from crossward.nets.net import Net
-from crossward.nets.parts.moments import Moment, of, pooled, running, seen, unmarked
+from crossward.nets.parts.moments import Moment, of, pooled, remeasured, running, seen
 
 
 def normed() -> Net:
@@ -86,19 +86,18 @@ def test_pooled_moments_are_those_of_everything_together():
     assert torch.allclose(together.variance, of(x).variance, atol=1e-6)
 
 
-def test_unmarked_normalises_by_the_batch_and_keeps_nothing():
-    net, x = normed().train(), torch.randn(6, 1, 2, 2)
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    with unmarked(net):
-        out = net.features(x)
-    assert torch.equal(out, net.features(x))
-    assert not torch.equal(before["body.1.running_mean"], net.state_dict()["body.1.running_mean"])  # the second time
-    assert net.body[1].momentum == 0.1
+def test_remeasured_statistics_are_those_of_the_images_alone():
+    net, x = normed(), torch.randn(7, 1, 2, 2)
+    before = {name: p.clone() for name, p in net.named_parameters()}
+    remeasured(net, [x[:4], x[4:6], x[6:]])  # the last is a single image
+    wanted = of(net.body[0](x[:6]))
+    assert torch.allclose(net.body[1].running_mean, wanted.mean, atol=1e-6)
+    assert torch.allclose(net.body[1].running_var, wanted.variance, atol=1e-6)
+    assert all(torch.equal(before[name], p) for name, p in net.named_parameters())
 
 
-def test_unmarked_leaves_the_statistics():
-    net = normed().train()
-    before = {name: value.clone() for name, value in net.state_dict().items() if "running" in name}
-    with unmarked(net):
-        net.features(torch.randn(6, 1, 2, 2))
-    assert all(torch.equal(before[name], net.state_dict()[name]) for name in before)
+def test_a_single_image_leaves_the_statistics():
+    net = normed()
+    mean = net.body[1].running_mean.clone()
+    remeasured(net, [torch.randn(1, 1, 2, 2)])
+    assert torch.equal(net.body[1].running_mean, mean)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,17 +63,22 @@ def seen(net: nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, list[Mo
     return given, moments
 
 
-@contextmanager
-def unmarked(net: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises by the batch inside, and keeps nothing of it."""
-    held = [(layer, layer.momentum) for layer in norms(net)]
-    for layer, _ in held:
-        layer.momentum = 0.0  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for layer, momentum in held:
-            layer.momentum = momentum
+def remeasured(net: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Let BatchNorm's running statistics be those of these batches, each counting by its size; a single image, of which
+    a batch has no statistics, is passed over."""
+    told: list[list[Moment]] = []
+    sizes: list[float] = []
+    net.train()
+    for x in batches:
+        if len(x) > 1:
+            with torch.no_grad():
+                _, moments = seen(net, lambda x=x: net.features(x))  # type: ignore[misc, operator]
+            told.append([m for m in moments if m is not None])
+            sizes.append(float(len(x)))
+    for layer, parts in zip(norms(net), zip(*told, strict=True)):
+        moment = pooled(parts, sizes)
+        layer.running_mean.copy_(moment.mean)  # type: ignore[operator]
+        layer.running_var.copy_(moment.variance)  # type: ignore[operator]
 
 
 def of(x: Tensor) -> Moment:
