@@ -42,7 +42,7 @@ COMPARISONS = (
         },
         {
             "fedcb": {"tau": 12.5},
-            "fedbm": {"tau": 12.5, "synthetic": 32, "cycle": 3, "iterations": 60, "generator_width": 0.25},
+            "fedbm": {"tau": 12.5, "synthetic": 16, "cycle": 3, "iterations": 50, "generator_width": 0.25},
         },
     ),
     Comparison(

@@ -25,7 +25,8 @@ Departures:
 - classifier = "trained" is the ablation without LKCC: an ordinary head, trained; concepts still guide G.
 - statistics = "real" lets a client's BatchNorm statistics be those of its real images, measured once more after the
   fit: generated images have others, which the code mixes in, and which the generator is then taught to match.
-- Crop, flips and normalisation of x^ are one decision a batch (code); the crop moves by size/32, 4 pixels at 128.
+- Crop, flips and normalisation of x^ are one decision a batch (code); the crop moves by size/32, 4 pixels at 128, and
+  repeats edges where the code leaves black.
 """
 
 from __future__ import annotations

@@ -77,12 +77,13 @@ def _block(before: int, after: int) -> nn.Sequential:
 
 def shaken(images: Tensor, brief: Brief, rng: torch.Generator) -> Tensor:
     """Moved, mirrored and normalised as the network wants them; one decision for the whole batch, as in the paper's
-    code. The move is up to 1/32 of a side, 4 pixels at 128, and leaves black behind."""
+    code. The move is up to 1/32 of a side, 4 pixels at 128, and repeats the edge: black, as in the code, would tell
+    generated images from real ones."""
     pad = max(1, round(brief.size / 32))
     down, right = torch.randint(2 * pad + 1, (2,), generator=rng).tolist()
     across, over = (torch.rand(2, generator=rng) < 0.5).tolist()
     side = images.shape[-1]
-    moved = F.pad(images, (pad,) * 4)[..., down : down + side, right : right + side]
+    moved = F.pad(images, (pad,) * 4, mode="replicate")[..., down : down + side, right : right + side]
     flips = [axis for axis, flip in ((-1, across), (-2, over)) if flip]
     moved = moved.flip(flips) if flips else moved
     mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (brief.mean, brief.std))
