@@ -36,7 +36,7 @@ def test_every_run_of_every_study_is_a_valid_configuration(study, file: Path, tm
 
 def test_runs_differ_in_method_value_and_seed_alone(study, tmp_path: Path):
     cells = list(study.cells(ROOT / "studies" / "pbc_small.toml", tmp_path))
-    assert len(cells) == 7 * 2 * 3
+    assert len(cells) == 8 * 2 * 3
     same = {json.dumps({k: v for k, v in c.config.items() if k in ("data", "net", "train", "evaluate")}) for c in cells}
     assert len(same) == 1
     assert {c.config["partition"]["beta"] for c in cells} == {0.05, 0.1}
