@@ -17,7 +17,6 @@ from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
 from crossward.experiment.hospitals import Hospitals
 from crossward.experiment.load import checked
-from crossward.losses import diversity
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedbm import FedBM
 from crossward.methods.fedcb import FedCB
@@ -51,29 +50,6 @@ def context(hospitals: Hospitals, round: int = 0) -> RoundContext:
 
 def equal(a: Weights, b: Weights) -> bool:
     return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
-
-
-# losses -------------------------------------------------------------------------------------------------------------
-def test_diversity_by_hand():
-    made = torch.tensor([[[0.0, 0.0]], [[1.0, 1.0]], [[0.0, 4.0]], [[9.0, 9.0]]])
-    z = torch.tensor([[0.0], [1.0], [2.0], [5.0]])
-    y = torch.tensor([0, 0, 0, 1])
-    # pairs of class 0: |x| 2, 4, 4 over |z| 1, 2, 1, so ratios 2, 2, 4; class 1 has no pair; the mean is over 2 classes
-    wanted = (1 / 2.00001 + 1 / 2.00001 + 1 / 4.00001) / 3 / 2
-    assert float(diversity(made, z, y, 2)) == pytest.approx(wanted, rel=1e-6)
-    assert float(diversity(made, z, torch.arange(4), 4)) == 0
-
-
-def test_diversity_falls_when_images_differ_more():
-    z, y = torch.randn(6, 3), torch.zeros(6, dtype=torch.int64)
-    made = torch.rand(6, 1, 4, 4)
-    assert diversity(2 * made, z, y, 1) < diversity(made, z, y, 1)
-
-
-def test_what_was_made_alike_gives_a_finite_gradient():
-    made = torch.ones(4, 1, 2, 2, requires_grad=True)
-    diversity(made, torch.randn(4, 3), torch.zeros(4, dtype=torch.int64), 1).backward()
-    assert torch.isfinite(made.grad).all()
 
 
 # reductions ---------------------------------------------------------------------------------------------------------
