@@ -28,11 +28,12 @@ def proximal_gradient(net: nn.Module, anchor: Weights, weight: float) -> Weights
     return weight * (w - anchor)
 
 
-def log_prior(counts: Tensor, *, least: float = 0.0) -> Tensor:
+def log_prior(counts: Tensor, *, least: float = 0.0, even: float = 0.0) -> Tensor:
     """(K,) log(share of each class + 1e-9): added to logits it makes softmax the balanced softmax of Ren et al.
-    (NeurIPS 2020). A class counts as having at least `least` samples."""
+    (NeurIPS 2020). A class counts as having at least `least` samples; a part `even` of what is seen has all classes
+    alike."""
     held = counts.clamp_min(least)
-    return torch.log(held / held.sum().clamp_min(1) + 1e-9)
+    return torch.log((1 - even) * held / held.sum().clamp_min(1) + even / len(held) + 1e-9)
 
 
 def diversity(made: Tensor, z: Tensor, y: Tensor, classes: int) -> Tensor:

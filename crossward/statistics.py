@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -24,11 +24,12 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     return sums / counts.clamp_min(1)[:, None]
 
 
-def confusion(pairs: Iterable[tuple[Tensor, Tensor]], classes: int) -> Tensor:
-    """(K, K) counts of (guess, truth) pieces, rows = truth."""
+def confusion(predictor: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]], classes: int) -> Tensor:
+    """(K, K) counts of what a predictor takes images (x, y) for, rows = truth."""
     counts = torch.zeros(classes * classes, dtype=torch.int64)
-    for guess, y in pairs:
-        counts += torch.bincount((y * classes + guess).cpu(), minlength=classes * classes)
+    with torch.no_grad():
+        for x, y in batches:
+            counts += torch.bincount((y * classes + predictor(x).argmax(1)).cpu(), minlength=classes * classes)
     return counts.view(classes, classes)
 
 

@@ -23,15 +23,16 @@ def descend(
     """Adam on `parameters` alone, `loss` being drawn anew at every step; gives the mean loss."""
     chosen = list(parameters)
     optimiser = torch.optim.Adam(chosen, lr=lr, betas=betas, fused=True)
-    total = 0.0
+    summed = torch.zeros((), device=chosen[0].device)  # on the device: reading it each step would stall
     for _ in range(steps):
         value = loss()
         for parameter, gradient in zip(chosen, torch.autograd.grad(value, chosen), strict=True):
             parameter.grad = gradient
         optimiser.step()
-        total += float(value.detach())
+        summed += value.detach()
     for parameter in chosen:
         parameter.grad = None
+    total = float(summed)
     if not math.isfinite(total):
         raise RunError(f"{what} became {total}", hint="A lower rate for it often helps.")
     return total / max(1, steps)

@@ -25,6 +25,8 @@ Departures:
 - classifier = "trained" is the ablation without LKCC: an ordinary head, trained; concepts still guide G.
 - statistics = "real" lets a client's BatchNorm statistics be those of its real images, measured once more after the
   fit: generated images have others, which the code mixes in, and which the generator is then taught to match.
+- G is the paper's at 128 pixels; at other sizes it starts from another map and doubles more or less often, and feature
+  maps end in a softplus where images have a sigmoid. generator_width makes it narrower for small networks.
 - Crop, flips and normalisation of x^ are one decision a batch (code); the crop moves by size/32, 4 pixels at 128, and
   repeats edges where the code leaves black.
 """
@@ -32,6 +34,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -53,7 +56,7 @@ from crossward.methods.fedcb import KNOWS, FedCB
 from crossward.nets.net import Net
 from crossward.nets.parts.cut import Cut, Joined, cut
 from crossward.nets.parts.generator import Generator, shaken, shown
-from crossward.nets.parts.moments import Moment, pooled, remeasured, running, seen
+from crossward.nets.parts.moments import Moment, measured, pooled, remeasured, running, seen
 
 JITTER = 1e-4  # added to the covariance, which has rank M - 1 at most
 CHUNK = 256  # images that a client has made at a time; each is used once
@@ -99,9 +102,10 @@ class FedBM(FedCB):
         if self.generate == "features":
             channels, size, _ = next(m for m in net.modules() if isinstance(m, Cut)).shape
         labels = brief.classes if self.conditions == "label" else 0
-        made = Generator(brief.text, channels, size, width=self.generator_width, kind=self.generate, labels=labels)
+        with nullcontext() if weights is None else torch.device("meta"):  # no random weights that nobody will use
+            made = Generator(brief.text, channels, size, width=self.generator_width, kind=self.generate, labels=labels)
         if weights is not None:
-            weights.into(made)
+            weights.into(made.to_empty(device="cpu"))
         return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def drawn(self, text: Tree, y: Tensor, rng: torch.Generator) -> Tensor:
@@ -210,13 +214,6 @@ class FedBM(FedCB):
     def observe(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         self.furnish(site.model, down).eval()
-        told: list[list[Moment]] = []
-        sizes: list[float] = []
-        with torch.no_grad():
-            for x, y in site.train.in_order(CHUNK):
-                _, moments = seen(site.model, lambda x=x: site.model.features(x))  # type: ignore[misc, operator]
-                told.append([m for m in moments if m is not None])
-                sizes.append(float(len(y)))
-        layers = [pooled(layer, sizes) for layer in zip(*told, strict=True)]
+        layers = measured(site.model, (x for x, _ in site.train.in_order(CHUNK)))
         kept = {str(k): {"mean": m.mean, "variance": m.variance} for k, m in enumerate(layers)}
         return {"moments": kept, "n": site.size}

@@ -4,7 +4,7 @@ a language model says of the classes, and frozen (LKCC, linguistic-knowledge-bas
 
     paper          here                            lives
     e_m^(k)        ctx.server.text                 server: unit embeddings of M prompts for each of K classes
-    mu, Sigma      state["text"]                   server; sent to a client once, then in site.memory["text"]
+    mu, Sigma      state["text"]                   server; sent once, then in site.memory["server"]["text"]
     F, h_i         site.model.features             client: body, projection, unit length
     tau            state["tau"]                    server; a multiplier of scores, not a divisor
     W_fe           state["model"]                  server
@@ -19,7 +19,7 @@ Departures:
   one with the best macro F1 on validation: the federation's own set if there is one, else the sites'.
 - Clients are weighted by N_c as in the code; the papers print 1/C (weighting = "uniform").
 - balanced = True adds the logarithm of how often a site sees each class to the scores in training (Ren et al., NeurIPS
-  2020), as FedETF does: without it a site of few classes pushes all others away.
+  2020), as FedETF does: without it a site of few classes pushes all others away. A class it lacks counts as a sample.
 - classifier = "average" is the ablation of Eq. 1 with the mean embedding alone, "random" an ordinary head left at its
   random initial weights with plain cross entropy, "trained" an ordinary head that learns (FedAvg).
 """
@@ -40,6 +40,7 @@ from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
+from crossward.losses import log_prior
 from crossward.nets.net import Net
 from crossward.nets.parts.concept_head import ConceptHead
 from crossward.nets.parts.unit import Unit
@@ -163,10 +164,7 @@ class FedCB(Method):
         if ctx.server.val is not None:
             net = ctx.server.new_net()
             down["model"].into(net)
-            self.furnish(net, down).eval()
-            with torch.no_grad():
-                pairs = [(net(x).argmax(1), y) for x, y in ctx.server.val.in_order(256)]
-            return confusion(pairs, ctx.num_classes)
+            return confusion(self.furnish(net, down).eval(), ctx.server.val.in_order(256), ctx.num_classes)
         return torch.stack([reply["confusion"] for reply in clients.ask("score", down).values()]).sum(0)
 
     def _require_validation(self, state: Tree, clients: Clients, ctx: RoundContext) -> None:
@@ -190,18 +188,13 @@ class FedCB(Method):
 
     def loss(self, site: Site, synthetic: float = 0.0) -> Callable[[Out], Tensor]:
         """`synthetic` is the share of generated images in a batch, of all classes alike."""
-        prior = self._prior(site, synthetic) if self.balanced else None
+        prior = log_prior(site.counts, least=1, even=synthetic) if self.balanced else None  # (K,)
 
         def surrogate(out: Out) -> Tensor:  # Eq. 4, with s_k of Eq. 5 as logits
             logits = out.logits if prior is None else out.logits + prior
             return site.loss(logits, out.y) + self.alignment(site.model, out.z, out.y).mean()
 
         return surrogate
-
-    def _prior(self, site: Site, synthetic: float) -> Tensor:
-        """(K,) the logarithm of how often a batch holds each class; one that it never holds counts as a sample."""
-        held = site.counts.clamp_min(1).float()
-        return torch.log((1 - synthetic) * held / held.sum() + synthetic / len(held))
 
     def _unpacked(self, site: Site, down: Tree) -> Tree:
         """What was sent now, and what the client has kept of earlier rounds; both are kept."""
@@ -218,11 +211,9 @@ class FedCB(Method):
         return reply
 
     def score(self, site: Site, down: Tree) -> Tree:
-        net = self.predictor(site, down)
+        predictor = self.predictor(site, down)
         site.model.eval()
-        with torch.no_grad():
-            pairs = [(net(x).argmax(1), y) for x, y in site.val.in_order(256)]
-        return {"confusion": confusion(pairs, site.num_classes)}
+        return {"confusion": confusion(predictor, site.val.in_order(256), site.num_classes)}
 
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
         """One network for all: scores s_k, of which the largest decides."""

@@ -17,6 +17,7 @@ from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
 from crossward.experiment.hospitals import Hospitals
 from crossward.experiment.load import checked
+from crossward.losses import log_prior
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedbm import FedBM
 from crossward.methods.fedcb import FedCB
@@ -194,7 +195,7 @@ def test_the_prior_of_a_batch_by_hand():
     site.task = replace(site.task)
     site.train = site.train.only(torch.tensor([i for c in (0, 1) for i in (site.train.labels == c).nonzero()[:4, 0]]))
     wanted = [2 / 3 * 4 / 9 + 1 / 9, 2 / 3 * 4 / 9 + 1 / 9, 2 / 3 * 1 / 9 + 1 / 9]
-    assert SMALL._prior(site, 1 / 3).exp().tolist() == pytest.approx(wanted, rel=1e-5)
+    assert log_prior(site.counts, least=1, even=1 / 3).exp().tolist() == pytest.approx(wanted, rel=1e-5)
 
 
 # nets without BatchNorm ---------------------------------------------------------------------------------------------

@@ -250,7 +250,8 @@ def test_absent_unseen_and_single(toy: Toy):
 
 
 def test_confusion_and_macro_f1_by_hand():
-    counts = confusion([(torch.tensor([0, 1]), torch.tensor([0, 0])), (torch.tensor([1]), torch.tensor([1]))], 3)
+    guesses = [(torch.eye(3)[[0, 1]], torch.tensor([0, 0])), (torch.eye(3)[[1]], torch.tensor([1]))]
+    counts = confusion(lambda logits: logits, guesses, 3)
     assert counts.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
     assert macro_f1(counts) == pytest.approx((2 / 3 + 2 / 3) / 2)
     assert macro_f1(torch.zeros(3, 3, dtype=torch.int64)) == 0

@@ -63,20 +63,24 @@ def seen(net: nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, list[Mo
     return given, moments
 
 
+def measured(net: nn.Module, batches: Iterable[Tensor]) -> list[Moment]:
+    """The moments of all batches together, layer by layer as in `seen`."""
+    told: list[list[Moment]] = []
+    sizes: list[float] = []
+    with torch.no_grad():
+        for x in batches:
+            _, moments = seen(net, lambda x=x: net.features(x))  # type: ignore[misc, operator]
+            told.append([m for m in moments if m is not None])
+            sizes.append(float(len(x)))
+    return [pooled(layer, sizes) for layer in zip(*told, strict=True)]
+
+
 def remeasured(net: nn.Module, batches: Iterable[Tensor]) -> None:
     """Let BatchNorm's running statistics be those of these batches, each counting by its size; a single image, of which
     a batch has no statistics, is passed over."""
-    told: list[list[Moment]] = []
-    sizes: list[float] = []
     net.train()
-    for x in batches:
-        if len(x) > 1:
-            with torch.no_grad():
-                _, moments = seen(net, lambda x=x: net.features(x))  # type: ignore[misc, operator]
-            told.append([m for m in moments if m is not None])
-            sizes.append(float(len(x)))
-    for layer, parts in zip(norms(net), zip(*told, strict=True)):
-        moment = pooled(parts, sizes)
+    moments = measured(net, (x for x in batches if len(x) > 1))
+    for layer, moment in zip(norms(net), moments):  # none at all where there was a single image
         layer.running_mean.copy_(moment.mean)  # type: ignore[operator]
         layer.running_var.copy_(moment.variance)  # type: ignore[operator]
 
