@@ -36,6 +36,11 @@ def log_prior(counts: Tensor, *, least: float = 0.0, even: float = 0.0) -> Tenso
     return torch.log((1 - even) * held / held.sum().clamp_min(1) + even / len(held) + 1e-9)
 
 
+def along(values: Tensor, logits: Tensor) -> Tensor:
+    """(K,) values shaped so that they meet the classes of the logits."""
+    return values.to(logits.device).view(-1, *(1,) * (logits.ndim - 2))
+
+
 def diversity(made: Tensor, z: Tensor, y: Tensor, classes: int) -> Tensor:
     """How alike the things are that were made of different z: the mean over pairs of one class of
     1 / (||x_i - x_j||_1 / ||z_i - z_j||_1 + 1e-5), averaged over all classes; one without a pair counts 0."""

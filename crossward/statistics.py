@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -38,3 +39,14 @@ def macro_f1(counts: Tensor) -> float:
     right, either = counts.diagonal(), counts.sum(0) + counts.sum(1)
     there = either > 0
     return float((2 * right[there] / either[there]).mean()) if bool(there.any()) else 0.0
+
+
+def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
+    """(N, K) how much of each row goes to each column, for log-affinities (N, K): rows sum to 1, and columns come to
+    N / K each as the iterations go on (Cuturi, NeurIPS 2013). In the log domain, where nothing underflows."""
+    n, k = scores.shape
+    log_q = scores
+    for _ in range(iterations):
+        log_q = log_q - log_q.logsumexp(0, keepdim=True) - math.log(k)
+        log_q = log_q - log_q.logsumexp(1, keepdim=True) - math.log(n)
+    return (log_q + math.log(n)).exp()

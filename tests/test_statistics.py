@@ -1,11 +1,11 @@
-"""Sums and means of features by class."""
+"""Sums and means of features by class, and Sinkhorn's even shares."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from crossward.statistics import class_means, class_sums
+from crossward.statistics import class_means, class_sums, sinkhorn
 
 Z = torch.tensor([[1.0, 2], [3, 4], [5, 6], [7, 8]])
 Y = torch.tensor([2, 0, 2, 2])
@@ -48,3 +48,27 @@ def test_renaming_classes_reorders_the_rows():
     (sums, counts), (others, other) = class_sums([(Z, Y)], 3), class_sums([(Z, renamed[Y])], 3)
     assert torch.equal(others[renamed], sums)
     assert torch.equal(other[renamed], counts)
+
+
+def test_sinkhorn_shares_columns_evenly():
+    rng = torch.Generator().manual_seed(0)
+    scores = torch.randn(200, 4, generator=rng) / 0.25
+    q = sinkhorn(scores, 50)
+    torch.testing.assert_close(q.sum(1), torch.ones(200))
+    torch.testing.assert_close(q.sum(0), torch.full((4,), 50.0), atol=1e-3, rtol=0)
+
+
+def test_sinkhorn_by_hand():
+    """Affinities 1 and 3 against 1 and 1: a step of columns, then of rows."""
+    q = sinkhorn(torch.tensor([[1.0, 1.0], [3.0, 1.0]]).log(), 1)
+    torch.testing.assert_close(q, torch.tensor([[1 / 3, 2 / 3], [0.6, 0.4]]))
+
+
+def test_sinkhorn_does_not_underflow():
+    q = sinkhorn(torch.tensor([[1.0, -1.0], [0.9, -1.0], [-1.0, 1.0]]) / 1e-4, 50)
+    assert q.isfinite().all()
+    torch.testing.assert_close(q.sum(1), torch.ones(3))
+
+
+def test_one_column_takes_all():
+    assert sinkhorn(torch.randn(5, 1), 3).tolist() == [[1.0]] * 5

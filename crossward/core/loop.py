@@ -126,3 +126,16 @@ def training_only(net: nn.Module, params: Select) -> Iterator[dict[str, nn.Param
     finally:
         for name, parameter in net.named_parameters():
             parameter.requires_grad_(before[name])
+
+
+@contextmanager
+def measuring(net: nn.Module) -> Iterator[None]:
+    """In eval mode and without gradients for a while; then every module is in the mode it was in."""
+    before = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in before:
+            module.training = training

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from crossward.core.brief import Brief
 from crossward.core.concepts import Concepts
 from crossward.core.loop import Diverged
 from crossward.core.optimiser_memory import OPTIMISER
+from crossward.core.plugin import Plugin
 from crossward.core.samples import Samples
 from crossward.core.seeds import seeded
 from crossward.core.select import Select
@@ -89,8 +90,19 @@ class Method:
     personalises: ClassVar[bool] = False  # sites predict differently although all weights travel
     pooled: ClassVar[bool] = False  # trains on all data in one place
     two_views: ClassVar[bool] = False  # predicts the federation's own test set otherwise than a site's own
+    recipe: ClassVar[Mapping[str, Any]] = {}  # how its paper trains, for [train] recipe = "paper"
 
     buffers: Literal["average", "local", "server"] = "average"  # who keeps BatchNorm statistics: all, each site, server
+
+    @property
+    def carried(self) -> tuple[Plugin, ...]:
+        """Plugins that are a part of this method."""
+        return ()
+
+    @property
+    def allows_for_prior(self) -> bool:
+        """Whether its loss already allows for how often a site sees each class, as the plugin bsm would."""
+        return False
 
     @property
     def travels(self) -> Select:

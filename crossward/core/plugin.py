@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,6 +19,11 @@ class Plugin:
 
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     personalises: ClassVar[bool] = False  # whether sites predict with networks of their own because of it
+    allows_for_prior: ClassVar[bool] = False  # whether it allows for how often a site sees each class
+
+    def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """What a person should know before a run, given site -> class -> training samples (or pixels)."""
+        return []
 
     def before_fit(self, site: Site) -> None:
         """Once before the batches of a fit."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossward.core.loop import Diverged, Edit, Loop, training_only
+from crossward.core.loop import Diverged, Edit, Loop, measuring, training_only
 from crossward.core.plugin import Plugin, overrides
 from crossward.core.samples import Batch, Samples
 from crossward.core.select import Select, everything
@@ -80,8 +80,7 @@ class Site:
 
     def vectors(self, samples: Samples) -> Iterator[Batch]:
         """The features of every sample as the task's rows with their labels, some at a time, in eval mode."""
-        self.model.eval()
-        with torch.no_grad():
+        with measuring(self.model):
             for x, y in samples.in_order(PREDICT_BATCH):
                 yield self.task.vectors(self.model.features(x), y)  # type: ignore[operator]
 

@@ -102,9 +102,14 @@ class Hospitals:
         return len(split.train)
 
     @cached_property
+    def carried(self) -> tuple[Plugin, ...]:
+        """The method's own plugins, and those it was given."""
+        return (*self.method.carried, *self.plugins)
+
+    @cached_property
     def personal(self) -> bool:
         """Whether sites predict with networks of their own: some weights stay, or a method or plugin says so."""
-        return bool(self._staying) or self.method.personalises or any(p.personalises for p in self.plugins)
+        return bool(self._staying) or self.method.personalises or any(p.personalises for p in self.carried)
 
     def targets(self, site: int, split: str) -> Tensor:
         rows: Tensor = getattr(self._split(site), split)
@@ -128,7 +133,7 @@ class Hospitals:
             training=self.training,
             round=round,
             memory=memory,
-            plugins=self.plugins,
+            plugins=self.carried,
             public=self._public(),
             common=common if site != SERVER and self.personal else {},
             device=self.device,

@@ -22,6 +22,8 @@ METHODS = {
     "fedrod": ("crossward.methods.fedrod", "FedRoD"),
     "fedcb": ("crossward.methods.fedcb", "FedCB"),
     "fedbm": ("crossward.methods.fedbm", "FedBM"),
+    "fednpr": ("crossward.methods.fednpr", "FedNPR"),
+    "fednpr-per": ("crossward.methods.fednpr_per", "FedNPRPer"),
     "local": ("crossward.methods.local", "Local"),
     "central": ("crossward.methods.central", "Central"),
 }

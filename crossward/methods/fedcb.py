@@ -75,6 +75,10 @@ class FedCB(Method):
     weighting: Literal["samples", "uniform"] = "samples"  # of the clients in the mean
     balanced: bool = False  # whether local training allows for how often a site sees each class (balanced softmax)
 
+    @property
+    def allows_for_prior(self) -> bool:
+        return self.balanced
+
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: nn.Module, brief: Brief) -> nn.Module:
         assert isinstance(net, Net)
@@ -191,8 +195,8 @@ class FedCB(Method):
         prior = log_prior(site.counts, least=1, even=synthetic) if self.balanced else None  # (K,)
 
         def surrogate(out: Out) -> Tensor:  # Eq. 4, with s_k of Eq. 5 as logits
-            logits = out.logits if prior is None else out.logits + prior
-            return site.loss(logits, out.y) + self.alignment(site.model, out.z, out.y).mean()
+            supervised = site.loss(out.logits, out.y) if prior is None else site.task.loss(out.logits + prior, out.y)
+            return supervised + self.alignment(site.model, out.z, out.y).mean()
 
         return surrogate
 

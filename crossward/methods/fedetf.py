@@ -15,7 +15,7 @@ Departures:
 - The prior is the share n_{k,c} / n_k, where the code takes counts: softmax cannot tell. As in the code a class that
   the client lacks counts as one sample, so that its logit is not pushed down without end.
 - V_ETF travels with the weights every round (K x K numbers), so that a client that joins late needs nothing else.
-- BatchNorm statistics follow `buffers`.
+- BatchNorm statistics follow `buffers`. Plugins that shift logits change nothing: the loss has its own shift.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class FedETF(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
 
     @property
+    def allows_for_prior(self) -> bool:
+        return True
+
+    @property
     def returns(self) -> Select:
         return super().returns & ~select.under("head.frame")
 
@@ -54,5 +58,5 @@ class FedETF(Method):
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         prior = log_prior(site.counts, least=1)  # (K,)
-        site.fit(lambda out: site.loss(out.logits + prior, out.y))  # the balanced feature loss
+        site.fit(lambda out: site.task.loss(out.logits + prior, out.y))  # the balanced feature loss
         return {"model": Weights.of(site.model, self.returns), "n": site.size}

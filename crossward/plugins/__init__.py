@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 PLUGINS = {
     "prox": ("crossward.plugins.prox", "Prox"),
+    "bsm": ("crossward.plugins.bsm", "Bsm"),
+    "npr": ("crossward.plugins.npr", "Npr"),
     "ft": ("crossward.plugins.finetune", "Finetune"),
 }
 

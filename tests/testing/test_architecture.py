@@ -21,7 +21,7 @@ PURE = ("core", "errors", "names")
 METHOD = (*PURE, "aggregate", "losses", "statistics", "nets.net", "nets.parts", "text")
 ARROWS = {  # what a part may import of the package, besides itself
     "core": ("errors",),
-    "methods": METHOD,
+    "methods": (*METHOD, "plugins"),
     "plugins": METHOD,
     "engines": ("core", "errors"),
     "aggregate": PURE,

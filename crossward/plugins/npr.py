@@ -1,0 +1,147 @@
+"""Non-parametric regularisation on any method: features are drawn to the nearest of several prototypes of their class.
+
+FedNPR, Eqs. 1-3 and 5 (`crossward methods fednpr`): per class and site, features are clustered by optimal transport
+with clusters of equal size, and the cross entropy of the nearest prototypes is added to the method's loss.
+
+    paper     here                          lives
+    z         unit rows of out.z            client
+    P_i^c     site.memory["npr"]            client, between rounds; never sent
+    Q^c       sinkhorn(...)                 client, before a fit
+    K, eps    k, epsilon                    lambda: weight
+
+Departures:
+- Eq. 1 prints diag(alpha) Z P / eps diag(beta): exp is missing, and the number of iterations. Ours: exp(Z P / eps), 3
+  Sinkhorn iterations, then each sample goes whole to the cluster it mostly belongs to. The code runs another solver
+  with the sign of the cost turned round, and draws the assignment by chance.
+- Eq. 2 prints Z^T Q^T, for Z^T Q; prototypes are the clusters' mean directions, without momentum. A cluster that gets
+  no sample keeps its last prototype. The first prototypes are random directions (in the code, random and shorter).
+- Prototypes are made once in a client step, from the downloaded network in eval mode and images as they are; the code
+  augments them, and trains BatchNorm on them in round 1.
+- The code normalises the scores of Eq. 3 over the classes (LayerNorm without parameters), which works as a
+  temperature: layernorm = true, our default, too; false is as printed.
+- The code adds lambda where Eq. 5 multiplies by it; we multiply. The loss shares the forward pass of the method's.
+- A class of which the site has one sample or none keeps its random prototypes, rivals of the other classes', as in the
+  code (missing = "keep"); missing = "mask" leaves it out of Eq. 3. A class of fewer than k samples gets one for each.
+- k = "auto" is ours: (n / 2)^(1/3) clusters for n samples, at most 8: 2 for 16 samples, 4 for 128, 8 from 1,024.
+- In segmentation rows are pixels, of each class at most `pixels` in a batch, and as many in all for the prototypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossward.core.plugin import Plugin
+from crossward.core.samples import Batch
+from crossward.core.site import Out, Site
+from crossward.statistics import sinkhorn
+
+MOST = 8  # clusters of a class with k = "auto"
+
+
+@dataclass(frozen=True)
+class Npr(Plugin):
+    k: Annotated[int, Ge(1)] | Literal["auto"] = 4  # sub-clusters of a class; auto: more where it has more samples
+    weight: Annotated[float, Ge(0)] = 0.1  # lambda
+    epsilon: Annotated[float, Ge(1e-4)] = 0.05  # entropy of the assignment; below 1e-4 single precision cannot tell
+    iterations: Annotated[int, Ge(1)] = 3  # of Sinkhorn
+    layernorm: bool = True  # whether the scores of the classes are normalised before the cross entropy
+    missing: Literal["keep", "mask"] = "keep"  # what becomes of a class without samples in the loss
+    pixels: Annotated[int, Ge(2)] = 256  # segmentation: of each class, in a batch and for the prototypes
+
+    @property
+    def room(self) -> int:
+        """Prototypes that a class may have."""
+        return MOST if self.k == "auto" else self.k
+
+    def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+        if self.k == "auto" or not self.weight:
+            return []
+        few = [f"{site} {name} ({n})" for site, row in counts.items() for name, n in row.items() if 0 < n < self.k]
+        told = f"{', '.join(few[:5])}{' ...' if len(few) > 5 else ''}"
+        return [f"npr.k = {self.k} is more than a class has samples, in {len(few)} case(s): {told}"] if few else []
+
+    def before_fit(self, site: Site) -> None:
+        if self.weight and site.size and "npr" not in site.scratch:  # later fits of a step start from other weights
+            site.scratch["npr"] = self.clustered(site)
+
+    def loss(self, site: Site, out: Out) -> Tensor | None:
+        if "npr" not in site.scratch:
+            return None
+        prototypes, alive = site.scratch["npr"]  # (C, K, D), (C, K)
+        z, y = self._some([site.task.vectors(out.z, out.y)], site) if out.z.ndim > 2 else (out.z, out.y)
+        scores = F.normalize(z.float(), dim=1) @ prototypes.flatten(0, 1).T  # (N, C * K)
+        best = scores.view(-1, *alive.shape).masked_fill(~alive, -torch.inf).amax(2)  # (N, C): max_k <z, p_c,k>
+        if self.missing == "mask":
+            best, y = _present(best, y, alive.any(1))
+        if not len(y):
+            return None
+        if self.layernorm:
+            best = F.layer_norm(best, best.shape[1:])
+        return self.weight * F.cross_entropy(best, y)  # Eqs. 3 and 5
+
+    def clustered(self, site: Site) -> tuple[Tensor, Tensor]:
+        """Every class's prototypes (C, K, D), and which of them are in use (C, K)."""
+        rows = site.vectors(site.train)
+        z, y = self._some(rows, site) if site.task.name == "segmentation" else _joined(rows)
+        z = F.normalize(z.float(), dim=1)
+        prototypes = self._remembered(site, z.shape[1])
+        counts = torch.bincount(y, minlength=site.num_classes).tolist()
+        alive = torch.zeros(prototypes.shape[:2], dtype=torch.bool, device=z.device)
+        for c, n in enumerate(counts):
+            if n > 1:
+                k = self.clusters(n)
+                prototypes[c, :k] = self.updated(z[y == c], prototypes[c, :k])
+                alive[c, :k] = True
+            elif self.missing == "keep":
+                alive[c] = True
+        site.memory["npr"] = prototypes
+        return prototypes, alive
+
+    def clusters(self, n: int) -> int:
+        """Sub-clusters of a class of n samples."""
+        wanted = min(MOST, max(1, round((n / 2) ** (1 / 3)))) if self.k == "auto" else self.k
+        return min(wanted, n)
+
+    def updated(self, z: Tensor, prototypes: Tensor) -> Tensor:
+        """(K, D) the mean directions of the clusters of z (N, D); the old prototype where a cluster is empty."""
+        q = sinkhorn(z @ prototypes.T / self.epsilon, self.iterations)  # Eq. 1
+        member = F.one_hot(q.argmax(1), len(prototypes)).to(z)  # (N, K)
+        means = F.normalize(member.T @ z, dim=1)  # Eq. 2: dividing by N_k first would change nothing
+        return torch.where(member.any(0)[:, None], means, prototypes)
+
+    def _remembered(self, site: Site, width: int) -> Tensor:
+        known: Tensor | None = site.memory.get("npr")
+        if known is not None:
+            return known.clone()
+        shape = (site.num_classes, self.room, width)
+        return F.normalize(torch.randn(shape, generator=site.rng), dim=2).to(site.device)
+
+    def _some(self, rows: Iterable[Batch], site: Site) -> Batch:
+        """At most `pixels` rows of each class, by chance."""
+        return _chosen(*_joined(_chosen(z, y, self.pixels, site) for z, y in rows), self.pixels, site)
+
+
+def _joined(rows: Iterable[Batch]) -> Batch:
+    zs, ys = zip(*rows, strict=True)
+    return torch.cat(zs), torch.cat(ys)
+
+
+def _chosen(z: Tensor, y: Tensor, most: int, site: Site) -> Batch:
+    order = torch.randperm(len(y), generator=site.rng).to(y.device)
+    ranked = y[order]
+    kept = torch.cat([order[ranked == c][:most] for c in range(site.num_classes)])
+    return z[kept], y[kept]
+
+
+def _present(scores: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores of the classes that are present, of the rows whose class is, with classes counted anew."""
+    rows = present[y]
+    number = present.cumsum(0) - 1  # (C,) each class's place among those present
+    return scores[rows][:, present], number[y[rows]]
