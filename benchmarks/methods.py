@@ -1,6 +1,6 @@
 """Methods: what a round of one method costs next to a round of a simpler one, on the same net, data and steps.
 
-    python benchmarks/methods.py [--repeats 5] [--json FILE]
+    python benchmarks/methods.py [--repeats 3] [--only fednpr] [--json FILE]
 
 A lap is a whole cycle of rounds, so that what a method does only now and then is counted with the rest. The methods
 take turns within a run and only their ratios count: a busy machine slows all of them.
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -28,10 +29,12 @@ from crossward.engines.local import LocalEngine
 from crossward.experiment.hospitals import Hospitals, NetPlan
 from crossward.methods.fedbm import FedBM
 from crossward.methods.fedcb import FedCB
+from crossward.methods.fednpr import FedNPR
 from crossward.tasks import task
 
-CLIENTS, IMAGES, SIZE, CLASSES, PROMPTS, DIM = 6, 333, 28, 8, 24, 384  # as in studies/pbc_small.toml
+CLASSES, PROMPTS, DIM = 8, 24, 384
 NAMES = tuple(f"class {k}" for k in range(CLASSES))
+NARROW: tuple[str, dict[str, Any]] = ("resnet18", {"width": 0.25, "stem": "imagenet"})
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,16 @@ class Pair:
     method: Method
     reference: Method
     bar: float
-    batch_size: int
-    rounds: int  # of a lap: a whole cycle
+    batch_size: int = 32
+    rounds: int = 2  # of a lap: a whole cycle
+    net: tuple[str, dict[str, Any]] = NARROW
+    clients: int = 6
+    images: int = 333  # of a client, as in studies/pbc_small.toml
+    size: int = 28  # pixels
 
 
 # FedBM costs its share of images more, and 15 % of that for making them and for the generator's training.
-PAIRS = tuple(
+FEDBM = tuple(
     Pair(
         f"FedBM / FedCB, {real} real + {made} generated images a step",
         FedBM(tau=12.5, synthetic=made, generator_width=0.25),
@@ -56,6 +63,16 @@ PAIRS = tuple(
     )
     for real, made in ((16, 16), (8, 16))
 )
+# FedNPR without its regulariser is FedAvg with the balanced softmax.
+FEDNPR = (
+    Pair("npr on cnn", FedNPR(), FedNPR(weight=0.0), 1.25, net=("cnn", {})),
+    Pair("npr on a narrow resnet18", FedNPR(), FedNPR(weight=0.0), 1.25),
+    Pair(
+        "npr on efficientnet-b0 at 64 pixels", FedNPR(), FedNPR(weight=0.0), 1.15,
+        batch_size=64, rounds=1, net=("efficientnet-b0", {}), clients=1, images=256, size=64,
+    ),
+)  # fmt: skip
+GROUPS = {"fedbm": FEDBM, "fednpr": FEDNPR}
 
 
 @dataclass(frozen=True)
@@ -72,12 +89,15 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--repeats", type=int, default=3)
     asked.add_argument("--json", type=Path)
+    asked.add_argument("--only", choices=GROUPS)
     options = asked.parse_args()
-    rows = [measured(pair, options.repeats) for pair in PAIRS]
-    for row in rows:
+    rows = []
+    for pair in GROUPS[options.only] if options.only else sum(GROUPS.values(), ()):
+        rows.append(row := measured(pair, options.repeats))
         verdict = "met" if row.ratio <= row.bar else "NOT MET"
         times = " and ".join(f"{s:.2f} s" for s in row.seconds)
-        print(f"{row.what}: {row.ratio:.2f} ({row.least:.2f} to {row.most:.2f}), bar {row.bar:.2f}, {verdict}; {times}")
+        told = f"{row.ratio:.2f} ({row.least:.2f} to {row.most:.2f}), bar {row.bar:.2f}, {verdict}; {times}"
+        print(f"{row.what}: {told}", flush=True)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
@@ -100,7 +120,7 @@ def measured(pair: Pair, repeats: int) -> Row:
 
 def lap(pair: Pair, method: Method) -> Callable[[], float]:
     """Goes on with one run by a cycle at each call; tells the seconds of a round."""
-    hospitals = made(method, Training(epochs=1, batch_size=pair.batch_size, momentum=0.9))
+    hospitals = made(pair, method)
     engine = LocalEngine(hospitals)
     progress: list[Progress | None] = [None]
 
@@ -113,19 +133,20 @@ def lap(pair: Pair, method: Method) -> Callable[[], float]:
     return go_on
 
 
-def made(method: Method, training: Training) -> Hospitals:
+def made(pair: Pair, method: Method) -> Hospitals:
     rng = torch.Generator().manual_seed(0)
-    n = CLIENTS * IMAGES
-    images = torch.randint(256, (n, SIZE, SIZE, 3), generator=rng).to(torch.uint8)
+    n, mine = pair.clients * pair.images, pair.images
+    images = torch.randint(256, (n, pair.size, pair.size, 3), generator=rng).to(torch.uint8)
     ids = tuple(map(str, range(n)))
     collection = Collection("random", "classification", NAMES, images, torch.arange(n) % CLASSES, ids, ids)
     none = torch.zeros(0, dtype=torch.int64)
-    sites = [Split(f"site-{k}", torch.arange(k * IMAGES, (k + 1) * IMAGES), none, none) for k in range(CLIENTS)]
+    sites = [Split(f"site-{k}", torch.arange(k * mine, (k + 1) * mine), none, none) for k in range(pair.clients)]
     federation = Federation(collection, tuple(sites), Split("server", none, none, none), none, {})
     embeddings = torch.nn.functional.normalize(torch.randn(CLASSES, PROMPTS, DIM, generator=rng), dim=2)
-    net = NetPlan("resnet18", 3, CLASSES, SIZE, {"width": 0.25, "stem": "imagenet"})
+    name, options = pair.net
     return Hospitals(
-        federation, method, task("classification", NAMES), net, training,
+        federation, method, task("classification", NAMES), NetPlan(name, 3, CLASSES, pair.size, options),
+        Training(epochs=1, batch_size=pair.batch_size, momentum=0.9),
         mean=(0.5,) * 3, std=(0.25,) * 3, text=Concepts.of(embeddings),
     )  # fmt: skip
 

@@ -1,11 +1,14 @@
-"""A study: methods side by side over settings and seeds, from one TOML file to one table.
+"""A study: methods side by side over settings and seeds, from one TOML file to its tables.
 
     python studies/study.py run studies/pbc_small.toml [--out runs/studies] [--workers 2]
     python studies/study.py table studies/pbc_small.toml [--out runs/studies]
 
-The file holds the configuration that all runs share, and under [study] what differs: `seeds`, `vary` (a key and its
-values) and a [[study.method]] table for each method with its options. Runs that have finished are not repeated, those
-that were cut off go on, so a study may be stopped at any time. Nothing here looks at a test set to choose anything.
+The file holds the configuration that all runs share, and under [study] what differs: `seeds`, a [[study.method]] table
+for each method with its options (`label`, if it has a name of its own; `plugin`, the options of its plugins), and if
+wanted `vary`, a key and its values. `columns` are what is told of each: "last.global.f1" is the mean over the last
+`last` rounds, "best.…" the round that validation chose; "mean" and "worst" are over the sites' own test sets. `pairs`
+are labels whose difference is told, seed by seed. Runs that have finished are not repeated, those that were cut off go
+on, so a study may be stopped at any time. Nothing here looks at a test set to choose anything.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-LAST = 10  # rounds
+NAMES = {"f1": "F1", "balanced_accuracy": "bACC", "auc": "bAUC", "dice": "Dice", "accuracy": "accuracy"}
+WHERE = {"global": "", "mean": " of a site", "worst": " of the worst site"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Cell:
     """One run of a study."""
 
     method: str
-    value: float
+    value: float | str
     seed: int
     folder: Path
     config: dict[str, Any]
@@ -39,21 +44,72 @@ class Cell:
         return (self.folder / "summary.json").exists()
 
 
-def cells(file: Path, out: Path) -> Iterator[Cell]:
-    """Every run, the dearest methods last so that a study that is cut off still compares."""
-    shared = tomllib.loads(file.read_text())
-    study = shared.pop("study")
-    key, values = study["vary"]["key"], study["vary"]["values"]
-    for seed in study["seeds"]:
-        for value in values:
-            for method in study["method"]:
-                name = f"{method.get('label', method['name'])}-{key.split('.')[-1]}{value}-s{seed}"
-                config = json.loads(json.dumps(shared))
-                section, leaf = key.split(".")
-                config.setdefault(section, {})[leaf] = value
-                config["method"] = {k: v for k, v in method.items() if k != "label"}
-                config["run"] = config["run"] | {"seed": seed, "name": name, "out": str(out / file.stem)}
-                yield Cell(method.get("label", method["name"]), value, seed, out / file.stem / name, config)
+@dataclass(frozen=True)
+class Study:
+    file: Path
+    out: Path
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        study: dict[str, Any] = tomllib.loads(self.file.read_text())["study"]
+        return {"vary": {"key": "", "values": [""]}, "last": 10, "pairs": []} | study
+
+    def cells(self) -> Iterator[Cell]:
+        """Every run, seed by seed, so that a study that is cut off still compares."""
+        shared = tomllib.loads(self.file.read_text())
+        key, values = self.asked["vary"]["key"], self.asked["vary"]["values"]
+        for seed in self.asked["seeds"]:
+            for value in values:
+                for method in self.asked["method"]:
+                    label = method.get("label", method["name"])
+                    name = "-".join([label, *([f"{key.split('.')[-1]}{value}"] if key else []), f"s{seed}"])
+                    config = {k: v for k, v in json.loads(json.dumps(shared)).items() if k != "study"}
+                    if key:
+                        section, leaf = key.split(".")
+                        config.setdefault(section, {})[leaf] = value
+                    config["method"] = {k: v for k, v in method.items() if k not in ("label", "plugin")}
+                    config["plugin"] = method.get("plugin", {})
+                    config["run"] = config["run"] | {"seed": seed, "name": name, "out": str(self.out / self.file.stem)}
+                    yield Cell(label, value, seed, self.out / self.file.stem / name, config)
+
+    def figures(self) -> list[dict[str, Any]]:
+        """What is known of every finished run."""
+        every = [cell for cell in self.cells() if cell.finished]
+        columns, last = self.asked["columns"], self.asked["last"]
+        return [{"method": c.method, "value": c.value, "seed": c.seed} | judged(c.folder, columns, last) for c in every]
+
+    def table(self, figures: list[dict[str, Any]]) -> str:
+        values, columns = list(dict.fromkeys(f["value"] for f in figures)), self.asked["columns"]
+        heads = [f"{v}: {_title(c)}" if v else _title(c) for v in values for c in columns]
+        rows = []
+        for method in dict.fromkeys(f["method"] for f in figures):
+            mine = [f for f in figures if f["method"] == method]
+            told = [spread([f[c] for f in mine if f["value"] == v]) for v in values for c in columns]
+            rows.append([method, *told, f"{mean(f['minutes'] for f in mine):.1f}"])
+        return _drawn(["method", *heads, "minutes"], rows)
+
+    def differences(self, figures: list[dict[str, Any]]) -> str:
+        """What each pair's first gains over its second, run by run of the same seed and value."""
+        columns, rows = self.asked["columns"], []
+        for one, other in self.asked["pairs"]:
+            at = [{(f["value"], f["seed"]): f for f in figures if f["method"] == name} for name in (one, other)]
+            both = [(at[0][key], at[1][key]) for key in at[0] if key in at[1]]
+            gains = [[mine[c] - theirs[c] for mine, theirs in both] for c in columns]
+            rows.append([f"{one} − {other}", *(f"{spread(g, '+')} ({sum(x > 0 for x in g)}/{len(g)})" for g in gains)])
+        return _drawn(["difference (better in)", *map(_title, columns)], rows)
+
+
+def judged(folder: Path, columns: list[str], last: int) -> dict[str, float]:
+    """The columns of one run, in percent, and its minutes."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["metrics"]]
+    best = [line for line in told if line["best"]][-1:]
+    found = {"minutes": sum(line["seconds"] for line in lines) / 60}
+    for column in columns:
+        when, where, metric = column.split(".")
+        chosen = [line["metrics"]["test"] for line in (best if when == "best" else told[-last:])]
+        found[column] = 100 * mean((t["global"] if where == "global" else t["local"][where])[metric] for t in chosen)
+    return found
 
 
 def perform(cell: Cell) -> str:
@@ -69,43 +125,27 @@ def perform(cell: Cell) -> str:
     return cell.folder.name
 
 
-def run_all(file: Path, out: Path, workers: int) -> None:
-    todo = [cell for cell in cells(file, out) if not cell.finished]
+def run_all(study: Study, workers: int) -> None:
+    todo = [cell for cell in study.cells() if not cell.finished]
     print(f"{len(todo)} runs to do", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(perform, cell) for cell in todo]):
             print(done.result(), flush=True)
 
 
-def judged(cell: Cell) -> dict[str, float]:
-    """Test macro F1 at the round that validation chose, and its mean over the last rounds; the run's minutes."""
-    lines = [json.loads(line) for line in (cell.folder / "metrics.jsonl").read_text().splitlines()]
-    told = [line for line in lines if line["metrics"]]
-    best = max(line["round"] for line in told if line["best"])
-    score = {line["round"]: 100 * line["metrics"]["test"]["global"]["f1"] for line in told}
-    last = [score[line["round"]] for line in told[-LAST:]]
-    return {"best": score[best], "last": mean(last), "minutes": sum(line["seconds"] for line in lines) / 60}
-
-
-def table(file: Path, out: Path) -> str:
-    every = [cell for cell in cells(file, out) if cell.finished]
-    figures = [{"method": c.method, "value": c.value, "seed": c.seed} | judged(c) for c in every]
-    (file.parent / "results").mkdir(exist_ok=True)
-    (file.parent / "results" / f"{file.stem}.json").write_text(json.dumps(figures, indent=1) + "\n")
-    values = sorted({f["value"] for f in figures})
-    heads = [f"{value}: {what}" for value in values for what in ("last ten", "best on val")]
-    rows = ["| method | " + " | ".join(heads) + " | minutes |", "|---" * (len(heads) + 2) + "|"]
-    for method in dict.fromkeys(f["method"] for f in figures):
-        mine = [f for f in figures if f["method"] == method]
-        told = [spread([f[what] for f in mine if f["value"] == value]) for value in values for what in ("last", "best")]
-        rows.append(f"| {method} | " + " | ".join(told) + f" | {mean(f['minutes'] for f in mine):.1f} |")
-    return "\n".join(rows)
-
-
-def spread(numbers: list[float]) -> str:
+def spread(numbers: list[float], sign: str = "") -> str:
     if not numbers:
         return "–"
-    return f"{mean(numbers):.1f} ± {stdev(numbers) if len(numbers) > 1 else 0:.1f}"
+    return f"{mean(numbers):{sign}.1f} ± {stdev(numbers) if len(numbers) > 1 else 0:.1f}"
+
+
+def _title(column: str) -> str:
+    when, where, metric = column.split(".")
+    return f"{NAMES.get(metric, metric)}{WHERE[where]}, {'best on val' if when == 'best' else 'last rounds'}"
+
+
+def _drawn(heads: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
 
 
 def main() -> None:
@@ -115,9 +155,16 @@ def main() -> None:
     asked.add_argument("--out", type=Path, default=Path("runs/studies"))
     asked.add_argument("--workers", type=int, default=2)
     options = asked.parse_args()
+    study = Study(options.file, options.out)
     if options.do == "run":
-        run_all(options.file, options.out, options.workers)
-    print(table(options.file, options.out))
+        run_all(study, options.workers)
+    figures = study.figures()
+    results = options.file.parent / "results"
+    results.mkdir(exist_ok=True)
+    (results / f"{options.file.stem}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(study.table(figures))
+    if study.asked["pairs"]:
+        print(f"\n{study.differences(figures)}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,10 +20,10 @@ from crossward.data.federation import Federation, federate, from_manifest, load,
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import Crew, PoolEngine
 from crossward.errors import ConfigError
-from crossward.experiment import config as settings
 from crossward.experiment.config import Config
 from crossward.experiment.hospitals import Hospitals, NetPlan
 from crossward.experiment.load import method_of, plugins_of
+from crossward.experiment.sources import cache_folder, collect
 from crossward.names import nearest
 from crossward.tasks import task as make_task
 
@@ -49,15 +48,6 @@ class Experiment:
     text: Embedded | None = None  # the classes in words, for a method that wants them
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("CROSSWARD_CACHE", "~/.cache/crossward")).expanduser()
-
-
-def data_root() -> Path | None:
-    found = os.environ.get("CROSSWARD_DATA")
-    return Path(found) if found else None
-
-
 def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experiment:
     """Everything before round 1; `manifest` is the partition of a run that is resumed."""
     if config.engine.strict and config.engine.name == "pool":
@@ -66,6 +56,8 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
     collection, quarantined = collect(config)
     federation = from_manifest(collection, manifest) if manifest else partitioned(config, collection)
     task = make_task(federation.task, federation.classes, **config.task)
+    if twice := [type(p).__name__.lower() for p in plugins if type(p) in map(type, method.carried)]:
+        raise ConfigError(f"{config.method.name!r}: {config.method_name} carries {', '.join(twice)} by itself")
     for kind, served in [(type(method), method.tasks), *((type(p), p.tasks) for p in plugins)]:
         if task.name not in served:
             raise ConfigError(f"{kind.__name__} does not serve {task.name}", hint=f"It serves {', '.join(served)}.")
@@ -90,47 +82,6 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
     _check_net(config, hospitals)
     notes = [*warnings(federation), *_cautions(config, hospitals), *(described.cautions() if described else ())]
     return Experiment(config, hospitals, plan(config), notes, quarantined, federation, described)
-
-
-def collect(config: Config) -> tuple[Collection, list[str]]:
-    """The configured images, and what was left out of them."""
-    match config.data:
-        case settings.Phantom() as data:
-            from crossward.data import phantom
-
-            shared = {
-                k: getattr(data, k) for k in ("sites", "train", "val", "test", "global_test", "seed", "difficulty")
-            }
-            if data.kind == "polyp":
-                return phantom.polyp(size=data.size or 64, **shared), []
-            return phantom.blood(size=data.size or 28, skew=data.skew, **shared), []
-        case settings.Folder() as data:
-            from crossward.data import folder
-
-            made, bad = folder.read(data.path, **_file_options(data), group=data.group)
-        case settings.Table() as data:
-            from crossward.data import table
-
-            made, bad = table.read(data.path, **_file_options(data), root=data.root, classes=data.classes)
-        case settings.Npz() as data:
-            from crossward.data import npz
-
-            return npz.read(data.path, size=data.size, channels=data.channels, classes=data.classes), []
-        case settings.MedMnist() as data:
-            from crossward.data import npz
-
-            root = data.root or data_root()
-            if root is None:
-                raise ConfigError(
-                    "data.root is not set", hint="Set it, or CROSSWARD_DATA, to the folder of the .npz files."
-                )
-            return npz.medmnist(data.name, root=root, size=data.size), []
-        case settings.Pbc() as data:
-            from crossward.data import pbc
-
-            place = data.path or pbc.located(data_root())
-            made, bad = pbc.read(place, **_file_options(data), split=data.split, split_seed=data.split_seed)
-    return made, [str(b) for b in bad]
 
 
 def partitioned(config: Config, collection: Collection) -> Federation:
@@ -188,11 +139,6 @@ def engine_for(experiment: Experiment, memory: TreeStore | None = None, crew: Cr
     return PoolEngine(hospitals, workers=asked.workers, threads=asked.threads, memory=memory, crew=crew)
 
 
-def _file_options(data: settings.Decoded) -> dict[str, Any]:
-    shared = {k: getattr(data, k) for k in ("size", "channels", "fit", "bad_files")}
-    return shared | {"cache": cache_folder() / "images"}
-
-
 def _check_needs(method: Method, federation: Federation) -> None:
     if Need.PUBLIC_SET in method.needs and not len(federation.public):
         raise ConfigError(f"{type(method).__name__} needs {Need.PUBLIC_SET.value}")
@@ -242,6 +188,14 @@ def _cautions(config: Config, hospitals: Hospitals) -> list[str]:
     found = []
     if config.engine.name == "pool" and config.engine.workers * config.engine.threads > (os.cpu_count() or 1):
         found.append(f"{config.engine.workers} workers of {config.engine.threads} threads on {os.cpu_count()} cores")
+    counts = hospitals.federation.counts().tolist()
+    classes, sites = hospitals.task.classes, hospitals.federation.sites
+    table = {site.name: dict(zip(classes, row, strict=True)) for site, row in zip(sites, counts, strict=True)}
+    for plugin in hospitals.carried:
+        found += plugin.cautions(table)
+        if plugin.allows_for_prior and hospitals.method.allows_for_prior:
+            name = type(plugin).__name__.lower()
+            found.append(f"{config.method_name} allows for how often a site sees each class: {name} changes nothing")
     if not any(len(s.val) for s in (*hospitals.federation.sites, hospitals.federation.server)):
         found.append("there is no validation set: the last round counts as the best")
     return found

@@ -23,10 +23,11 @@ from crossward.data.decode import is_image
 from crossward.data.federation import Federation, save
 from crossward.errors import ConfigError, DataError, Interrupted
 from crossward.experiment import api, progress
-from crossward.experiment.build import collect, partitioned, prepare
+from crossward.experiment.build import partitioned, prepare
 from crossward.experiment.compare import compared, table
 from crossward.experiment.deployed import Deployed
 from crossward.experiment.load import read
+from crossward.experiment.sources import collect
 
 PARTS = ("train", "val", "test")
 INTERRUPTED = 130  # as shells say it

@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from crossward.errors import ConfigError
-from crossward.experiment.build import cache_folder, collect
 from crossward.experiment.config import Config
 from crossward.experiment.load import checked, overridden, read
+from crossward.experiment.sources import cache_folder, collect
 from crossward.names import nearest
 from crossward.text.distribution import ALIKE, Embedded, embedded
 from crossward.text.lexicon import LEXICONS, plain

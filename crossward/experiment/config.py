@@ -14,6 +14,7 @@ from crossward.text.encoders import settled
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Fractions = tuple[Fraction, Fraction, Fraction]
 Count = Annotated[int, Ge(1)]
+Positive = Annotated[float, Gt(0)]
 Colour = Annotated[tuple[float, ...], Len(1, 3)]
 
 
@@ -53,14 +54,15 @@ class Phantom(Images):
     test: Annotated[int, Ge(0)] = 60
     global_test: Annotated[int, Ge(0)] = 400
     size: Count | None = None  # pixels; None: 28 for blood, 64 for polyp
-    skew: Annotated[float, Gt(0)] = 0.5  # Dirichlet parameter of the sites' class mix (blood)
-    difficulty: Annotated[float, Gt(0)] = 1.0
+    skew: Positive = 0.5  # Dirichlet parameter of the sites' class mix (blood)
+    difficulty: Positive = 1.0
     seed: Annotated[int, Ge(0)] = 0
 
 
 class Decoded(Images):
     """What sources of image files have in common."""
 
+    prepare: tuple[str, ...] = ()  # "shades-of-grey", "brightness", "window:40:80": once, before anything else
     size: Count = 64
     channels: Literal[1, 3] = 3
     fit: Literal["stretch", "crop"] = "stretch"
@@ -85,6 +87,7 @@ class Table(Files):
 class Npz(Images):
     source: Literal["npz"]
     path: Place
+    prepare: tuple[str, ...] = ()
     size: Count | None = None
     channels: Literal[1, 3] | None = None
     classes: tuple[str, ...] | None = None
@@ -105,15 +108,30 @@ class Pbc(Decoded):
     split_seed: Annotated[int, Interval(ge=0, lt=2**31)] = 0
 
 
-Data = Annotated[Phantom | Folder | Table | Npz | MedMnist | Pbc, Field(discriminator="source")]
+class Ham10000(Decoded):
+    source: Literal["ham10000"]
+    path: Place | None = None  # None: HAM10000.zip, or that folder, in CROSSWARD_DATA
+
+
+class FedIsic(Decoded):
+    source: Literal["fed-isic2019"]
+    path: Place | None = None  # of the images; None: ISIC_2019_Training_Input, or else HAM10000, in CROSSWARD_DATA
+    listing: Place | None = None  # of images, centres and folds; None: fed_isic2019_train_test_split.csv there
+
+
+Data = Annotated[Phantom | Folder | Table | Npz | MedMnist | Pbc | Ham10000 | FedIsic, Field(discriminator="source")]
 
 
 class Partition(Section):
     name: str | None = None  # store it under this name and use it again
     file: Place | None = None  # or take it from this manifest
-    kind: Literal["auto", "iid", "dirichlet", "dirichlet-balanced", "site", "group"] = "auto"
+    kind: Literal["auto", "iid", "dirichlet", "dirichlet-balanced", "per-class", "counts", "site", "group"] = "auto"
     sites: Count | None = None
-    beta: Annotated[float, Gt(0)] = 0.5
+    beta: Positive = 0.5
+    alphas: Positive | tuple[Positive, ...] | None = None  # per-class: one for all, or one for each class
+    removal: Annotated[float, Interval(ge=0, lt=1)] = 0.0  # per-class: chance that a site lacks a class
+    counts: str | tuple[tuple[Annotated[int, Ge(0)], ...], ...] | None = None  # counts: "ich", or a row for each site
+    imbalance: Annotated[float, Ge(1)] = 1.0  # the largest class over the smallest, of a long tail
     min_size: Count | None = None
     split: Fractions = (0.7, 0.1, 0.2)
     local_split: Fractions | None = None
@@ -206,4 +224,6 @@ SOURCES: dict[str, type[Images]] = {
     "npz": Npz,
     "medmnist": MedMnist,
     "pbc": Pbc,
+    "ham10000": Ham10000,
+    "fed-isic2019": FedIsic,
 }

@@ -26,6 +26,8 @@ SOURCES = {
     "npz": "arrays in the layout of MedMNIST",
     "medmnist": "a MedMNIST set by name, from data.root or CROSSWARD_DATA",
     "pbc": "peripheral blood cells (8 classes, 17,092 images), from data.path or CROSSWARD_DATA",
+    "ham10000": "HAM10000 skin lesions (7 classes, 4 hospitals, lesions as groups), from data.path or CROSSWARD_DATA",
+    "fed-isic2019": "the public Fed-ISIC2019 list (8 classes, 6 centres), over images in data.path or CROSSWARD_DATA",
 }
 
 

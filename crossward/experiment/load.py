@@ -47,6 +47,7 @@ def read(file: Path, overrides: Sequence[str] = ()) -> Config:
 def checked(data: Mapping[str, Any], where: Where | None = None) -> Config:
     """A configuration from a mapping; all mistakes are told at once."""
     places = where or {}
+    data = _as_published(data, places)
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
@@ -55,6 +56,21 @@ def checked(data: Mapping[str, Any], where: Where | None = None) -> Config:
     if wrong := _wrong_names(config, places):
         raise ConfigError(NOT_VALID, details=wrong)
     return config
+
+
+def _as_published(data: Mapping[str, Any], where: Where) -> Mapping[str, Any]:
+    """[train] recipe = "paper" stands for the settings of the method's paper; keys written beside it go before them."""
+    train = data.get("train")
+    if not isinstance(train, Mapping) or "recipe" not in train:
+        return data
+    name = str((data.get("method") or {}).get("name", "fedavg")).split("+")[0]
+    written = {key: value for key, value in train.items() if key != "recipe"}
+    known = method_class(name).recipe if name in METHODS else {}  # a wrong name is told with the other mistakes
+    if train["recipe"] != "paper" or (name in METHODS and not known):
+        having = ", ".join(n for n in METHODS if method_class(n).recipe)
+        told = f"train.recipe: {train['recipe']!r} is not known of {name}{_place(('train', 'recipe'), where)}."
+        raise ConfigError(NOT_VALID, details=[f'{told} There is "paper", for {having}.'])
+    return {**data, "train": {**known, **written}}
 
 
 def method_of(config: Config) -> Method:

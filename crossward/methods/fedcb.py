@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt, MinLen
@@ -67,6 +67,11 @@ class FedCB(Method):
         "confusion": "validation confusion matrix",
     }
     sometimes: ClassVar[tuple[str, ...]] = ("confusion",)  # tau = "auto", and no validation set at the server
+
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "optimizer": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 8, "epochs": 2,
+        "schedule": "round", "gamma": 0.99, "keep_state": True,
+    }  # fmt: skip
 
     tau: Positive | Literal["auto"] = "auto"  # multiplies the scores; auto: chosen on validation
     taus: Annotated[tuple[Positive, ...], MinLen(1)] = (7.5, 12.5, 17.5)  # what auto chooses from

@@ -46,6 +46,18 @@ MOST = 8  # clusters of a class with k = "auto"
 
 
 @dataclass(frozen=True)
+class Clusters:
+    prototypes: Tensor  # (C, K, D) of unit length
+    alive: Tensor  # (C, K) those in use
+    whole: bool  # whether all are
+
+    def nearest(self, z: Tensor) -> Tensor:
+        """(N, C) max_k <z, p_c,k> for unit rows z (N, D)."""
+        scores = (z @ self.prototypes.flatten(0, 1).T).view(-1, *self.alive.shape)
+        return (scores if self.whole else scores.masked_fill(~self.alive, -torch.inf)).amax(2)
+
+
+@dataclass(frozen=True)
 class Npr(Plugin):
     k: Annotated[int, Ge(1)] | Literal["auto"] = 4  # sub-clusters of a class; auto: more where it has more samples
     weight: Annotated[float, Ge(0)] = 0.1  # lambda
@@ -74,20 +86,18 @@ class Npr(Plugin):
     def loss(self, site: Site, out: Out) -> Tensor | None:
         if "npr" not in site.scratch:
             return None
-        prototypes, alive = site.scratch["npr"]  # (C, K, D), (C, K)
+        found: Clusters = site.scratch["npr"]
         z, y = self._some([site.task.vectors(out.z, out.y)], site) if out.z.ndim > 2 else (out.z, out.y)
-        scores = F.normalize(z.float(), dim=1) @ prototypes.flatten(0, 1).T  # (N, C * K)
-        best = scores.view(-1, *alive.shape).masked_fill(~alive, -torch.inf).amax(2)  # (N, C): max_k <z, p_c,k>
+        best = found.nearest(F.normalize(z.float(), dim=1))
         if self.missing == "mask":
-            best, y = _present(best, y, alive.any(1))
+            best, y = _present(best, y, found.alive.any(1))
         if not len(y):
             return None
         if self.layernorm:
             best = F.layer_norm(best, best.shape[1:])
         return self.weight * F.cross_entropy(best, y)  # Eqs. 3 and 5
 
-    def clustered(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Every class's prototypes (C, K, D), and which of them are in use (C, K)."""
+    def clustered(self, site: Site) -> Clusters:
         rows = site.vectors(site.train)
         z, y = self._some(rows, site) if site.task.name == "segmentation" else _joined(rows)
         z = F.normalize(z.float(), dim=1)
@@ -102,7 +112,7 @@ class Npr(Plugin):
             elif self.missing == "keep":
                 alive[c] = True
         site.memory["npr"] = prototypes
-        return prototypes, alive
+        return Clusters(prototypes, alive, bool(alive.all()))
 
     def clusters(self, n: int) -> int:
         """Sub-clusters of a class of n samples."""

@@ -15,8 +15,9 @@ from crossward.core.run import Plan
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError, DataError
 from crossward.experiment import api
-from crossward.experiment.build import cache_folder, collect, data_root, devices, engine_for, prepare
+from crossward.experiment.build import devices, engine_for, prepare
 from crossward.experiment.load import checked
+from crossward.experiment.sources import cache_folder, collect, data_root
 
 REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -178,3 +179,16 @@ def test_real_blood_cells(config, tmp_path):
     held = [len(site[part]) for site in manifest["sites"].values() for part in ("train", "val", "test")]
     assert sum(held) == 300
     assert result.summary["last"]["metrics"]["test"]["global"]["n"] == sum(held[2::3])
+
+
+def test_what_a_plugin_has_to_say_is_said_before_round_1(config):
+    made = prepare(checked(config(method={"name": "fedavg+npr"}, plugin={"npr": {"k": 8}})))
+    (told,) = (note for note in made.warnings if "npr.k" in note)
+    assert told.startswith("npr.k = 8 is more than a class has samples, in ")
+
+
+def test_a_prior_is_not_counted_twice(config):
+    with pytest.raises(ConfigError, match=r"'fednpr\+bsm': fednpr carries bsm by itself"):
+        prepare(checked(config(method={"name": "fednpr+bsm"})))
+    made = prepare(checked(config(method={"name": "fedetf+bsm"})))
+    assert "fedetf allows for how often a site sees each class: bsm changes nothing" in made.warnings

@@ -9,7 +9,8 @@ from PIL import Image
 
 from crossward.core.tree import encode
 from crossward.errors import ConfigError, DataError, StorageError
-from crossward.experiment.build import collect, prepare
+from crossward.experiment.build import prepare
+from crossward.experiment.sources import collect
 from crossward.experiment.load import checked
 from crossward.experiment.rundir import RunDir
 

@@ -179,3 +179,39 @@ def test_a_value_that_may_be_of_two_kinds_has_one_line_with_both_reasons():
     lines = str(error.value).splitlines()
     assert "  method.tau: input should be greater than 0 or input should be 'auto', not -1" in lines
     assert "  method.taus.1: input should be greater than 0, not -2.0" in lines
+
+
+def test_a_papers_recipe_is_its_training_and_what_is_written_goes_before_it(written):
+    config = read(written('[method]\nname = "fednpr+ft"\n[train]\nrecipe = "paper"\nbatch_size = 8\n'))
+    assert (config.train.optimizer, config.train.lr, config.train.milestones) == ("adam", 1e-3, (60, 70))
+    assert (config.train.keep_state, config.train.batch_size) == (True, 8)
+    assert "recipe" not in config.canonical()["train"]  # what is kept is what it stood for
+
+
+def test_a_recipe_that_is_not_there_names_those_that_are(written):
+    error = refused(read, written('[method]\nname = "fedavg"\n[train]\nrecipe = "paper"\n'))
+    assert error.details[0].startswith("train.recipe: 'paper' is not known of fedavg (")
+    assert "line 4" in error.details[0]
+    assert "fednpr" in error.details[0]
+    assert "'mine'" in refused(checked, {"method": {"name": "fednpr"}, "train": {"recipe": "mine"}}).details[0]
+    wrong = refused(checked, {"method": {"name": "fednrp"}, "train": {"recipe": "paper"}}).details
+    assert wrong == ["method: there is no method 'fednrp'. Did you mean fednpr?"] or "fednpr" in wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"weight": -0.1}, "weight"),
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": 1e-30}, "epsilon"),  # exp(1 / epsilon) is beyond single precision
+        ({"k": 0}, "k"),
+        ({"k": "many"}, "k"),
+    ],
+)
+def test_wrong_options_of_npr_are_refused(options, key):
+    for config in (
+        {"method": {"name": "fedavg+npr"}, "plugin": {"npr": options}},
+        {"method": {"name": "fednpr"} | options},
+    ):
+        (line,) = refused(checked, config).details
+        assert f".{key}: " in line

@@ -17,7 +17,7 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedrep import FedRep
 from crossward.methods.scaffold import Scaffold
-from crossward.plugins.npr import Npr
+from crossward.plugins.npr import Clusters, Npr
 from crossward.statistics import class_means, class_sums
 from crossward.testing.rehearsal import assert_same, finished
 from crossward.testing.toy import Toy
@@ -49,11 +49,11 @@ def test_without_weight_it_is_nothing(method: FedAvg | Scaffold | FedRep, task: 
 
 def test_one_cluster_is_the_normalised_class_mean():
     site = opened(Npr(k=1))
-    prototypes, alive = Npr(k=1).clustered(site)
+    found = Npr(k=1).clustered(site)
     rows = [(F.normalize(z, dim=1), y) for z, y in site.vectors(site.train)]
     means = F.normalize(class_means(*class_sums(rows, 3)), dim=1)
-    torch.testing.assert_close(prototypes[:, 0], means)
-    assert alive.all()
+    torch.testing.assert_close(found.prototypes[:, 0], means)
+    assert found.whole
 
 
 def test_clusters_by_hand():
@@ -83,7 +83,7 @@ def test_the_loss_by_hand(layernorm: bool):
     npr = Npr(k=2, weight=0.3, layernorm=layernorm)
     site = opened(npr)
     npr.before_fit(site)
-    prototypes, out = site.scratch["npr"][0], passed(site)
+    prototypes, out = site.scratch["npr"].prototypes, passed(site)
     rows = []
     for z in F.normalize(out.z.detach(), dim=1):
         scores = torch.stack([max(z @ p for p in per_class) for per_class in prototypes])
@@ -96,7 +96,7 @@ def test_the_loss_by_hand(layernorm: bool):
 
 def test_one_orthogonal_prototype_a_class_is_cross_entropy_of_cosines():
     npr, site = Npr(k=1, weight=1.0, layernorm=False), opened(Npr(k=1))
-    site.scratch["npr"] = (torch.eye(16)[:3, None], torch.ones(3, 1, dtype=torch.bool))
+    site.scratch["npr"] = Clusters(torch.eye(16)[:3, None], torch.ones(3, 1, dtype=torch.bool), True)
     out = passed(site)
     cosines = F.normalize(out.z, dim=1)[:, :3]
     torch.testing.assert_close(npr.loss(site, out), F.cross_entropy(cosines, out.y))
@@ -109,7 +109,7 @@ def test_gradients_reach_the_features_and_nothing_else():
     gradients = torch.autograd.grad(npr.loss(site, out), [*site.model.parameters()], allow_unused=True)
     reached = {n for (n, _), g in zip(site.model.named_parameters(), gradients, strict=True) if g is not None}
     assert reached == {n for n, _ in site.model.named_parameters() if n.startswith("body")}
-    assert not site.scratch["npr"][0].requires_grad
+    assert not site.scratch["npr"].prototypes.requires_grad
 
 
 def test_measuring_leaves_modes_and_statistics_alone():
@@ -133,27 +133,26 @@ def test_prototypes_are_of_the_downloaded_model_once_in_a_step():
     again = hospitals.open(1, 0, {})
     again.rng.manual_seed(3)
     down["model"].into(again.model)
-    torch.testing.assert_close(site.memory["npr"], npr.clustered(again)[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(site.memory["npr"], npr.clustered(again).prototypes, atol=1e-5, rtol=0)
 
 
 def test_the_next_round_starts_from_the_last_prototypes():
     site = opened(Npr(k=2))
-    first, _ = Npr(k=2).clustered(site)
-    second, _ = Npr(k=2).clustered(site)
+    first, second = (Npr(k=2).clustered(site).prototypes for _ in range(2))
     assert site.memory["npr"] is second
-    means = [F.normalize(z, dim=1)[y == 0] for z, y in site.vectors(site.train)][0]
-    torch.testing.assert_close(second[0], Npr(k=2).updated(means, first[0]))
+    [(z, y)] = site.vectors(site.train)
+    torch.testing.assert_close(second[0], Npr(k=2).updated(F.normalize(z, dim=1)[y == 0], first[0]))
 
 
 def test_a_missing_class_is_a_rival_or_left_out():
     site = opened(Npr(), site=0)
-    prototypes, alive = Npr().clustered(site)
-    assert alive.tolist() == [[True] * 4] * 3  # 8 and 4 samples, and random rivals for the class that is missing
-    torch.testing.assert_close(prototypes.norm(dim=2), torch.ones(3, 4))
+    found = Npr().clustered(site)
+    assert found.alive.tolist() == [[True] * 4] * 3  # 8 and 4 samples, and random rivals for the class that is missing
+    torch.testing.assert_close(found.prototypes.norm(dim=2), torch.ones(3, 4))
     masked = Npr(missing="mask", weight=1.0, layernorm=False)
     site.scratch["npr"] = masked.clustered(site)
     out = passed(site)
-    known = site.scratch["npr"][0][:2]
+    known = site.scratch["npr"].prototypes[:2]
     scores = torch.einsum("nd,ckd->nck", F.normalize(out.z, dim=1), known).amax(2)
     torch.testing.assert_close(masked.loss(site, out), F.cross_entropy(scores, out.y))
 
@@ -176,19 +175,18 @@ def test_a_class_of_one_sample_keeps_random_prototypes():
     few = torch.cat([torch.nonzero(labels == 0)[:1], torch.nonzero(labels == 1)[:5]]).flatten()
     site.train = site.train.only(few)
     drawn = F.normalize(torch.randn(3, 2, 16, generator=torch.Generator().manual_seed(0)), dim=2)
-    prototypes, alive = Npr(k=2).clustered(site)
-    torch.testing.assert_close(prototypes[[0, 2]], drawn[[0, 2]])
-    assert not torch.allclose(prototypes[1], drawn[1])
-    assert alive.all()
-    assert Npr(k=2, missing="mask").clustered(site)[1].tolist() == [[False] * 2, [True] * 2, [False] * 2]
+    found = Npr(k=2).clustered(site)
+    torch.testing.assert_close(found.prototypes[[0, 2]], drawn[[0, 2]])
+    assert not torch.allclose(found.prototypes[1], drawn[1])
+    assert found.whole
+    assert Npr(k=2, missing="mask").clustered(site).alive.tolist() == [[False] * 2, [True] * 2, [False] * 2]
 
 
 def test_more_clusters_than_samples_become_one_for_each():
     site = opened(Npr(k=8))
     site.train = site.train.only(torch.nonzero(site.train.labels < 2).flatten()[:6])
     counts = site.counts.tolist()
-    _, alive = Npr(k=8).clustered(site)
-    assert alive.sum(1).tolist() == [counts[0], counts[1], 8]
+    assert Npr(k=8).clustered(site).alive.sum(1).tolist() == [counts[0], counts[1], 8]
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (6, 1), (7, 2), (16, 2), (128, 4), (1024, 8), (100_000, 8)])
@@ -203,7 +201,7 @@ def test_pixels_of_each_class_are_limited():
     assert torch.bincount(y).tolist() == [10, 10, 10]
     assert z.shape == (30, 5)
     npr.before_fit(site)
-    assert site.scratch["npr"][0].shape == (3, 2, 5)
+    assert site.scratch["npr"].prototypes.shape == (3, 2, 5)
     assert npr.loss(site, passed(site)).isfinite()
 
 

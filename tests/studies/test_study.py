@@ -26,7 +26,7 @@ def study():
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_run_of_every_study_is_a_valid_configuration(study, file: Path, tmp_path: Path):
-    cells = list(study.cells(file, tmp_path))
+    cells = list(study.Study(file, tmp_path).cells())
     assert len({cell.folder for cell in cells}) == len(cells) > 1
     for cell in cells:
         config = checked(cell.config)
@@ -35,7 +35,7 @@ def test_every_run_of_every_study_is_a_valid_configuration(study, file: Path, tm
 
 
 def test_runs_differ_in_method_value_and_seed_alone(study, tmp_path: Path):
-    cells = list(study.cells(ROOT / "studies" / "pbc_small.toml", tmp_path))
+    cells = list(study.Study(ROOT / "studies" / "pbc_small.toml", tmp_path).cells())
     assert len(cells) == 8 * 2 * 3
     same = {json.dumps({k: v for k, v in c.config.items() if k in ("data", "net", "train", "evaluate")}) for c in cells}
     assert len(same) == 1
@@ -44,10 +44,11 @@ def test_runs_differ_in_method_value_and_seed_alone(study, tmp_path: Path):
 
 def folder(place: Path, scores: list[float], best: int) -> Path:
     place.mkdir(parents=True)
-    lines = [
-        {"round": r, "best": r == best, "seconds": 6.0, "metrics": {"test": {"global": {"f1": f1}}} if f1 else None}
-        for r, f1 in enumerate(scores, 1)
-    ]
+    lines = []
+    for r, f1 in enumerate(scores, 1):
+        local = {"mean": {"auc": f1 / 2}, "worst": {"auc": f1 / 4}}
+        metrics = {"test": {"global": {"f1": f1}, "local": local}} if f1 else None
+        lines.append({"round": r, "best": r == best, "seconds": 6.0, "metrics": metrics})
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (place / "summary.json").write_text("{}")
     return place
@@ -55,8 +56,33 @@ def folder(place: Path, scores: list[float], best: int) -> Path:
 
 def test_figures_by_hand(study, tmp_path: Path):
     scores = [0.0] * 3 + [0.9] + [0.2, 0.4] * 5  # three rounds not evaluated, the best on validation, and the last ten
-    cell = study.Cell("fedavg", 0.1, 0, folder(tmp_path / "a", scores, best=4), {})
-    assert study.judged(cell) == pytest.approx({"best": 90.0, "last": 30.0, "minutes": 14 * 6 / 60})
+    columns = ["best.global.f1", "last.global.f1", "last.mean.auc", "best.worst.auc"]
+    found = study.judged(folder(tmp_path / "a", scores, best=4), columns, 10)
+    assert found == pytest.approx(dict(zip(columns, (90.0, 30.0, 15.0, 22.5))) | {"minutes": 14 * 6 / 60})
+
+
+def test_tables_by_hand(study, tmp_path: Path):
+    text = """
+        [study]
+        seeds = [0, 1]
+        last = 2
+        columns = ["last.global.f1"]
+        pairs = [["plus", "fedavg"]]
+        method = [{ name = "fedavg" }, { name = "fedavg+npr", label = "plus", plugin.npr.k = 2 }]
+        [run]
+        rounds = 2
+        """
+    file = tmp_path / "s.toml"
+    file.write_text(text)
+    made = study.Study(file, tmp_path)
+    cells = list(made.cells())
+    assert [cell.folder.name for cell in cells] == ["fedavg-s0", "plus-s0", "fedavg-s1", "plus-s1"]
+    assert checked(cells[1].config).plugin == {"npr": {"k": 2}}
+    for cell, f1 in zip(cells, (0.5, 0.6, 0.7, 0.6), strict=True):
+        folder(cell.folder, [f1, f1], best=2)
+    figures = made.figures()
+    assert made.table(figures).splitlines()[2:] == ["| fedavg | 60.0 ± 14.1 | 0.2 |", "| plus | 60.0 ± 0.0 | 0.2 |"]
+    assert made.differences(figures).splitlines()[2:] == ["| plus − fedavg | +0.0 ± 14.1 (1/2) |"]
 
 
 def test_mean_and_deviation(study):

@@ -1,0 +1,77 @@
+"""The configured images: from a data source's settings to a collection."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from crossward.data.collection import Collection
+from crossward.errors import ConfigError
+from crossward.experiment import config as settings
+from crossward.experiment.config import Config
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("CROSSWARD_CACHE", "~/.cache/crossward")).expanduser()
+
+
+def data_root() -> Path | None:
+    found = os.environ.get("CROSSWARD_DATA")
+    return Path(found) if found else None
+
+
+def collect(config: Config) -> tuple[Collection, list[str]]:
+    """The configured images, and what was left out of them."""
+    match config.data:
+        case settings.Phantom() as data:
+            from crossward.data import phantom
+
+            shared = {
+                k: getattr(data, k) for k in ("sites", "train", "val", "test", "global_test", "seed", "difficulty")
+            }
+            if data.kind == "polyp":
+                return phantom.polyp(size=data.size or 64, **shared), []
+            return phantom.blood(size=data.size or 28, skew=data.skew, **shared), []
+        case settings.Folder() as data:
+            from crossward.data import folder
+
+            made, bad = folder.read(data.path, **_file_options(data), group=data.group)
+        case settings.Table() as data:
+            from crossward.data import table
+
+            made, bad = table.read(data.path, **_file_options(data), root=data.root, classes=data.classes)
+        case settings.Npz() as data:
+            from crossward.data import npz
+
+            wanted = {k: getattr(data, k) for k in ("size", "channels", "classes", "prepare")}
+            return npz.read(data.path, **wanted), []
+        case settings.MedMnist() as data:
+            from crossward.data import npz
+
+            root = data.root or data_root()
+            if root is None:
+                raise ConfigError(
+                    "data.root is not set", hint="Set it, or CROSSWARD_DATA, to the folder of the .npz files."
+                )
+            return npz.medmnist(data.name, root=root, size=data.size), []
+        case settings.Pbc() as data:
+            from crossward.data import pbc
+
+            place = data.path or pbc.located(data_root())
+            made, bad = pbc.read(place, **_file_options(data), split=data.split, split_seed=data.split_seed)
+        case settings.Ham10000() as data:
+            from crossward.data import ham10000
+
+            made, bad = ham10000.read(data.path or ham10000.located(data_root()), **_file_options(data))
+        case settings.FedIsic() as data:
+            from crossward.data import fed_isic
+
+            listing, images = fed_isic.located(data_root(), listing=data.listing, images=data.path)
+            made, bad = fed_isic.read(images, listing=listing, **_file_options(data))
+    return made, [str(b) for b in bad]
+
+
+def _file_options(data: settings.Decoded) -> dict[str, Any]:
+    shared = {k: getattr(data, k) for k in ("size", "channels", "fit", "bad_files", "prepare")}
+    return shared | {"cache": cache_folder() / "images"}
