@@ -19,6 +19,7 @@ from torch import Tensor
 from crossward.data import partition as partitions
 from crossward.data import split as splits
 from crossward.data.collection import Collection
+from crossward.data.imbalance import Table, long_tail
 from crossward.data.partition import Ints
 from crossward.errors import ConfigError, DataError, StorageError
 
@@ -79,6 +80,10 @@ def federate(
     sites: int | None = None,
     beta: float = 0.5,
     min_size: int | None = None,
+    alphas: float | Sequence[float] | None = None,
+    removal: float = 0.0,
+    counts: str | Table | None = None,
+    imbalance: float = 1.0,
     split: splits.Fractions = (0.7, 0.1, 0.2),
     local_split: splits.Fractions | None = None,
     public: float = 0.0,
@@ -91,24 +96,20 @@ def federate(
     Val and test rows that the collection names stay so: the server's, or their site's if `partition` is "site".
     The others are dealt to the sites and split there by `local_split`; without it, by `split` if the collection names
     no val and test rows, else not at all. `group_aware` deals and splits whole groups; `min_size` then counts groups.
+    `alphas` and `removal` are for "per-class", `counts` for "counts". `imbalance` thins the rows that are to be dealt
+    out to a long tail, before `limit`, `public` and the partition.
     """
     names, named = {*(collection.sites or ())} - {""}, {*(collection.splits or ())} & {*PARTS[1:]}
-    kind, count = partitions.resolve(partition, sites, names, collection.groups is not None)
+    own: dict[str, Any] = {"alphas": alphas, "removal": removal, "counts": counts}
+    kind, count = partitions.resolve(partition, sites, names, collection.groups is not None, **own)
     local = local_split or ((1.0, 0.0, 0.0) if named else split)
     if not 0 <= seed < 2**31:
         raise ConfigError(f"seed = {seed}: a seed lies between 0 and 2147483647")
-    floor = {"dirichlet": 2, "dirichlet-balanced": 10}.get(kind)
-    recipe = {
-        "partition": kind,
-        "sites": count,
-        "beta": float(beta) if floor else None,
-        "min_size": min_size if floor and min_size is not None else floor,
-        "local_split": splits.checked(local).tolist(),
-        "public": float(public),
-        "seed": seed,
-        "group_aware": group_aware,
-        "limit": limit,
-    }
+    recipe = {"partition": kind, "sites": count, **partitions.options(kind, beta=beta, min_size=min_size, **own)}
+    recipe |= {"local_split": splits.checked(local).tolist(), "public": float(public), "seed": seed}
+    recipe |= {"group_aware": group_aware, "limit": limit}
+    if imbalance != 1:  # a key of its own only when used: manifests of before know none
+        recipe["imbalance"] = float(imbalance)
     audit(federation := _made(collection, recipe))
     return federation
 
@@ -118,10 +119,9 @@ def _made(collection: Collection, recipe: dict[str, Any]) -> Federation:
     where = np.asarray(collection.sites if kind == "site" else blank, dtype=object)
     part = np.asarray(collection.splits or blank, dtype=object)
     rows = splits.training_rows(collection, kind == "site")
-    if recipe["limit"] is not None:
-        cells = np.asarray(
-            [f"{where[row]}\n{labels[row]}" for row in rows]
-        )  # no site and no class loses more than others
+    rows = rows[long_tail(labels[rows], recipe.get("imbalance", 1.0), seed)]
+    if recipe["limit"] is not None:  # no site and no class loses more than others
+        cells = np.asarray([f"{where[row]}\n{labels[row]}" for row in rows])
         rows = rows[splits.subsample(cells, recipe["limit"], seed)]
     by_group, by_pixels = recipe["group_aware"] or kind == "group", recipe["local_split"][0] < 1
     units = splits.together(collection, rows, groups=by_group, duplicates=by_pixels)
@@ -133,8 +133,9 @@ def _made(collection: Collection, recipe: dict[str, Any]) -> Federation:
         parts = [np.flatnonzero(np.isin(rows, mine)) for mine in partitions.by_site(where.tolist())]
     else:
         names = [f"site-{i + 1:0{len(str(recipe['sites']))}d}" for i in range(recipe["sites"])]
-        options = {key: recipe[key] for key in ("sites", "seed", "beta", "min_size")}
-        parts = partitions.deal(kind, labels[rows], units, **options)
+        options = {key: recipe[key] for key in ("sites", "seed", *partitions.OPTIONS) if key in recipe}
+        classes = collection.classes if collection.task == "classification" else ("no foreground", "foreground")
+        parts = partitions.deal(kind, labels[rows], units, classes=classes, **options)
     local = splits.split_sites(labels[rows], units, parts, recipe["local_split"], seed)
     given = {name: [np.flatnonzero((where == name) & (part == p)) for p in PARTS[1:]] for name in ("", *names)}
     sites = []
@@ -175,14 +176,11 @@ def audit(federation: Federation) -> None:
 def warnings(federation: Federation) -> list[str]:
     """What a person should know before a run, though it is no reason to refuse it."""
     collection, places, counts, found = federation.collection, _places(federation), federation.counts(), []
-    for site, row in zip(federation.sites, counts):
-        if len(site.train) == 1:
-            found.append(f"site {site.name} trains on one sample")
-        if (row > 0).sum() == 1:
-            found.append(f"site {site.name} trains on one class only: {federation.classes[int(row.argmax())]}")
+    found += [f"site {site.name} trains on one sample" for site in federation.sites if len(site.train) == 1]
+    names, drawn = [site.name for site in federation.sites], federation.recipe.get("partition", "site") != "site"
+    found += partitions.gaps(counts.numpy(), names, federation.classes, drawn=drawn)
     tests = Split("test", torch.tensor([*places["test"]], dtype=torch.int64), NOBODY, NOBODY)
     tested = replace(federation, sites=(tests,)).counts()[0]
-    found += [f"nobody trains on class {name}" for name, n in zip(federation.classes, counts.sum(0)) if not n]
     found += [f"no test row shows class {name}" for name, n in zip(federation.classes, tested) if not n]
     owners = {(collection.hashes[row], site) for row, site in places["train"].items() if collection.hashes[row]}
     if twice := sum(n > 1 for n in Counter(image for image, _ in owners).values()):

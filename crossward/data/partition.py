@@ -4,60 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from crossward.errors import ConfigError, DataError
+from crossward.data.imbalance import (
+    TABLES,
+    Table,
+    by_counts,
+    dirichlet,
+    dirichlet_balanced,
+    enough,
+    per_class,
+    table_of,
+)
+from crossward.errors import ConfigError
 
 Ints = npt.NDArray[np.int64]
 Parts = list[Ints]
 
-KINDS = ("iid", "dirichlet", "dirichlet-balanced", "site", "group")
-TRIES = 1000
+KINDS = ("iid", "dirichlet", "dirichlet-balanced", "per-class", "counts", "site", "group")
+MIN_SIZES = {"dirichlet": 2, "dirichlet-balanced": 10, "per-class": 2}  # samples (or groups) a site has at least
+OPTIONS = ("beta", "min_size", "alphas", "removal", "counts")
+OWN = {"alphas": "per-class", "removal": "per-class", "counts": "counts"}  # options that one kind alone has
 
 # RandomState throughout: numpy promises that its streams never change, so a seed names one partition for good.
 
 
 def iid(n: int, sites: int, seed: int) -> Parts:
     """A random equal split; the first sites hold one more when `n` does not divide."""
-    _check(sites)
+    enough(sites)
     return [part.astype(np.int64) for part in np.array_split(np.random.RandomState(seed).permutation(n), sites)]
-
-
-def dirichlet(labels: Ints, sites: int, beta: float, seed: int, min_size: int = 2) -> Parts:
-    """Each class is shared out by its own draw of Dir(beta) over the sites (FedBM's official recipe).
-
-    FedBM picked seeds by hand so that no site was empty; here the seed moves on by 1000 until each has `min_size`.
-    """
-    _check(sites, beta, len(labels), min_size)
-    for attempt in range(TRIES):
-        rng = np.random.RandomState(seed + 1000 * attempt)
-        by_class = _by_class(labels)
-        for rows in by_class:
-            rng.shuffle(rows)
-        shares = rng.dirichlet(np.repeat(beta, sites), len(by_class))  # (K, N), a row per class
-        if not np.isfinite(shares).all():  # a very small beta underflows to 0 / 0
-            continue
-        parts = _joined([np.split(rows, _rounded_borders(p, len(rows))) for rows, p in zip(by_class, shares)], sites)
-        for part in parts:
-            rng.shuffle(part)
-        if min(map(len, parts)) >= min_size:
-            return parts
-    raise _no_luck(sites, beta, min_size)
-
-
-def dirichlet_balanced(labels: Ints, sites: int, beta: float, seed: int, min_size: int = 10) -> Parts:
-    """As `dirichlet`, but a site that holds its fair share gets nothing of the classes to come (MOON, NIID-Bench)."""
-    _check(sites, beta, len(labels), min_size)
-    rng = np.random.RandomState(seed)
-    for _ in range(TRIES):
-        parts = _balanced_draw(labels, sites, beta, rng)
-        if parts is not None and min(map(len, parts)) >= min_size:
-            for part in parts:
-                rng.shuffle(part)
-            return parts
-    raise _no_luck(sites, beta, min_size)
 
 
 def by_site(names: Sequence[str]) -> Parts:
@@ -75,7 +53,7 @@ def natural(name: str) -> list[str | int]:
 
 def by_group(groups: Iterable[Hashable], sites: int, seed: int) -> Parts:
     """Whole groups, the largest first, each to the site that then holds least; ties by seed."""
-    _check(sites)
+    enough(sites)
     units = tied(groups)
     rng, sizes = np.random.RandomState(seed), np.bincount(units)
     order = rng.permutation(len(sizes))
@@ -88,37 +66,89 @@ def by_group(groups: Iterable[Hashable], sites: int, seed: int) -> Parts:
     return [np.flatnonzero(owner[units] == site).astype(np.int64) for site in range(sites)]
 
 
-def resolve(kind: str, sites: int | None, names: Collection[str], grouped: bool) -> tuple[str, int]:
+def resolve(
+    kind: str,
+    sites: int | None,
+    names: Collection[str],
+    grouped: bool,
+    *,
+    alphas: float | Sequence[float] | None = None,
+    removal: float = 0.0,
+    counts: str | Table | None = None,
+) -> tuple[str, int]:
     """The partition to make and its number of sites, for data with these site names, with or without groups."""
     chosen = ("site" if names else "dirichlet") if kind == "auto" else kind
     if chosen not in KINDS:
         raise ConfigError(f'partition = "{kind}" is not known', hint=f"use one of: auto, {', '.join(KINDS)}")
+    _fit(kind, alphas, removal, counts)
     if chosen == "site" and not names:
         raise ConfigError('partition = "site", but no row of the data names its site', hint='try "dirichlet"')
     if chosen == "site" and sites not in (None, len(names)):
         raise ConfigError(f"sites = {sites}, but the data come from {len(names)} sites", details=sorted(names))
     if chosen == "group" and not grouped:
         raise ConfigError('partition = "group", but the data have no groups', hint='try "iid"')
-    count = len(names) if chosen == "site" else sites
+    rows = None if counts is None else len(table_of(counts))
+    if rows is not None and sites not in (None, rows):
+        raise ConfigError(f"sites = {sites}, but the table of counts has {rows} rows", hint="leave sites out")
+    count = len(names) if chosen == "site" else rows if chosen == "counts" else sites
     if count is None:
         raise ConfigError(f'partition = "{chosen}" needs the number of sites', hint="for example sites = 4")
     return chosen, count
 
 
+def options(
+    kind: str,
+    *,
+    beta: float,
+    min_size: int | None,
+    alphas: float | Sequence[float] | None = None,
+    removal: float = 0.0,
+    counts: str | Table | None = None,
+) -> dict[str, Any]:
+    """What `deal` must know for a kind that `resolve` gave, JSON-ready; what only other kinds need is left out."""
+    floor = MIN_SIZES.get(kind)
+    known: dict[str, Any] = {
+        "beta": float(beta) if kind in ("dirichlet", "dirichlet-balanced") else None,
+        "min_size": min_size if floor and min_size is not None else floor,
+    }
+    if alphas is not None:
+        each = float(alphas) if isinstance(alphas, int | float) else [float(alpha) for alpha in alphas]
+        known |= {"alphas": each, "removal": float(removal)}
+    if counts is not None:
+        known["counts"] = [list(row) for row in table_of(counts)]
+    return known
+
+
 def deal(
-    kind: str, labels: Ints, units: Ints, sites: int, seed: int, *, beta: float | None, min_size: int | None
+    kind: str,
+    labels: Ints,
+    units: Ints,
+    sites: int,
+    seed: int,
+    *,
+    beta: float | None = None,
+    min_size: int | None = None,
+    alphas: float | Sequence[float] | None = None,
+    removal: float = 0.0,
+    counts: Table | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Parts:
-    """Whole units dealt out by one of the rules above, a unit counting as one sample of its majority label."""
+    """Whole units dealt out by one of the rules, a unit counting as one sample of its majority label."""
     if kind == "group":
         return by_group(units, sites, seed)
     heads = majority(labels, units)
     if kind == "iid":
         parts = iid(len(heads), sites, seed)
-    elif beta is None or min_size is None:
-        raise ConfigError(f'partition = "{kind}" needs beta and min_size')
-    else:
+    elif kind == "counts" and counts is not None:
+        parts = by_counts(heads, counts, seed, classes)
+    elif kind == "per-class" and alphas is not None and min_size is not None:
+        parts = per_class(heads, sites, alphas, removal, seed, min_size, classes)
+    elif kind in ("dirichlet", "dirichlet-balanced") and beta is not None and min_size is not None:
         rule = dirichlet if kind == "dirichlet" else dirichlet_balanced
         parts = rule(heads, sites, beta, seed, min_size)
+    else:
+        needs = {"counts": "counts", "per-class": "alphas and min_size"}.get(kind, "beta and min_size")
+        raise ConfigError(f'partition = "{kind}" needs {needs}')
     return [np.flatnonzero(np.isin(units, part)).astype(np.int64) for part in parts]
 
 
@@ -156,48 +186,31 @@ def majority(labels: Ints, units: Ints) -> Ints:
     return np.asarray(found[table.argmax(1)], dtype=np.int64)
 
 
-def _by_class(labels: Ints) -> Parts:
-    return [np.flatnonzero(labels == c).astype(np.int64) for c in np.unique(labels)]
+def gaps(counts: Ints, sites: Sequence[str], classes: Sequence[str], *, drawn: bool) -> list[str]:
+    """What the (sites, classes) numbers of training samples lack, in a few lines for people.
+
+    That hospitals lack classes is how data are; how many pairs a drawn partition left empty is news.
+    """
+    shown = [np.flatnonzero(row) for row in counts]
+    found = [
+        f"site {site} trains on one class only: {classes[has[0]]}" for site, has in zip(sites, shown) if len(has) == 1
+    ]
+    trained = counts[counts.any(1)][:, counts.any(0)]
+    if drawn and (lacking := int((trained == 0).sum())):
+        found.append(f"{lacking} of {trained.size} (site, class) pairs have no training sample")
+    return found + [f"nobody trains on class {name}" for name, n in zip(classes, counts.sum(0)) if not n]
 
 
-def _rounded_borders(shares: npt.NDArray[np.float64], n: int) -> Ints:
-    """Where sites 2..N begin; rounding up may run past `n`, and the last site takes what is left."""
-    return np.minimum(np.cumsum(np.round(shares * n)[:-1]), n).astype(np.int64)
-
-
-def _joined(pieces: Sequence[Sequence[Ints]], sites: int) -> Parts:
-    """pieces[class][site] -> one array per site, in class order."""
-    return [np.concatenate([np.empty(0, dtype=np.int64), *(row[site] for row in pieces)]) for site in range(sites)]
-
-
-def _balanced_draw(labels: Ints, sites: int, beta: float, rng: np.random.RandomState) -> Parts | None:
-    """One pass over the classes; None when no share is left to normalise."""
-    pieces, held = [], np.zeros(sites, dtype=np.int64)
-    for rows in _by_class(labels):
-        rng.shuffle(rows)
-        shares = rng.dirichlet(np.repeat(beta, sites)) * (held < len(labels) / sites)
-        if not shares.sum() > 0:
-            return None
-        borders = (np.cumsum(shares / shares.sum()) * len(rows)).astype(np.int64)[:-1]
-        pieces.append(np.split(rows, borders))
-        held += [len(piece) for piece in pieces[-1]]
-    return _joined(pieces, sites)
-
-
-def _check(sites: int, beta: float = 1.0, n: int = 0, min_size: int = 0) -> None:
-    if sites < 1:
-        raise ConfigError(f"sites = {sites}: there must be at least one site")
-    if not 0 < beta < float("inf"):
-        raise ConfigError(f"beta = {beta}: the Dirichlet parameter must be a positive number", hint="try beta = 0.5")
-    if n < sites * min_size:
-        raise DataError(
-            f"{n} samples cannot give {sites} sites at least {min_size} each",
-            hint="ask for fewer sites or a smaller min_size",
+def _fit(kind: str, alphas: float | Sequence[float] | None, removal: float, counts: str | Table | None) -> None:
+    """Refuse options that another kind is for, and miss those this kind cannot do without."""
+    given = {"alphas": alphas is not None, "removal": removal != 0, "counts": counts is not None}
+    if idle := [name for name, there in given.items() if there and OWN[name] != kind]:
+        hint = f'leave it out, or set partition = "{OWN[idle[0]]}"'
+        raise ConfigError(f'partition = "{kind}" has no use for {" and ".join(idle)}', hint=hint)
+    if kind == "per-class" and alphas is None:
+        raise ConfigError('partition = "per-class" needs alphas', hint="a number, or one for each class: alphas = 0.5")
+    if kind == "counts" and counts is None:
+        names = ", ".join(TABLES)
+        raise ConfigError(
+            'partition = "counts" needs counts', hint=f"a row of counts for each site, or one of: {names}"
         )
-
-
-def _no_luck(sites: int, beta: float, min_size: int) -> DataError:
-    return DataError(
-        f"no draw out of {TRIES} with beta = {beta} gave each of {sites} sites at least {min_size} samples",
-        hint="raise beta, or ask for fewer sites or a smaller min_size",
-    )

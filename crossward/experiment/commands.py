@@ -30,6 +30,7 @@ from crossward.experiment.load import read
 from crossward.experiment.sources import collect
 
 PARTS = ("train", "val", "test")
+SHOWN = 10  # of what was left out
 INTERRUPTED = 130  # as shells say it
 
 
@@ -99,7 +100,10 @@ def inspect(file: Path, sets: Sequence[str], *, as_json: bool) -> None:
     console.print(made)
     if len(federation.public):
         console.print(f"public pool: {len(federation.public)} images")
-    for text in (*experiment.warnings, *(f"left out: {q}" for q in experiment.quarantined)):
+    aside = [f"left out: {q}" for q in experiment.quarantined[:SHOWN]]
+    if len(experiment.quarantined) > SHOWN:
+        aside.append(f"left out: {len(experiment.quarantined)} in all; --json lists them")
+    for text in (*experiment.warnings, *aside):
         console.print(f"[yellow]note:[/] {escape(text)}", highlight=False)
 
 

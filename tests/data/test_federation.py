@@ -49,7 +49,7 @@ def by_hand(data: Collection, *sites: tuple, server: tuple = ((), ()), public: t
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.sampled_from(["iid", "dirichlet", "dirichlet-balanced", "group"]),
+    st.sampled_from(["iid", "dirichlet", "dirichlet-balanced", "per-class", "group"]),
     st.permutations([f"p{row // 2}" if row < 40 else "" for row in range(48)]),
     st.permutations([row % 3 for row in range(48)]),
     st.integers(1, 3),
@@ -58,7 +58,8 @@ def by_hand(data: Collection, *sites: tuple, server: tuple = ((), ()), public: t
 )
 def test_no_row_is_lost_or_used_twice_and_no_group_straddles(kind, groups, labels, sites, public, seed):
     data = collection(48, targets=torch.tensor(labels), groups=tuple(groups))
-    made = federate(data, partition=kind, sites=sites, beta=5.0, min_size=1, public=public, seed=seed)
+    own = {"alphas": (50.0, 5.0, 0.5), "removal": 0.3} if kind == "per-class" else {}
+    made = federate(data, partition=kind, sites=sites, beta=5.0, min_size=1, public=public, seed=seed, **own)
     assert held(made) == list(range(48))
     assert (len(made.public) > 0) == (public > 0)
     sides = [{groups[r] for s in made.sites for r in getattr(s, part).tolist()} - {""} for part in PARTS]

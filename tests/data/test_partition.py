@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossward.data import partition
+from crossward.data import imbalance, partition
 from crossward.errors import ConfigError, DataError
 
 LABELS = st.lists(st.integers(0, 4), max_size=60).map(lambda values: np.array(values, dtype=np.int64))
@@ -102,7 +102,7 @@ def test_dirichlet_moves_the_seed_on_by_1000_until_every_site_has_enough():
 
 def test_rounding_up_never_runs_past_the_end_of_a_class():
     shares = np.array([0.3, 0.3, 0.3, 0.1])  # of two samples: 0.6, 0.6, 0.6, 0.2 -> 1, 1, 1, 0
-    assert partition._rounded_borders(shares, 2).tolist() == [1, 2, 2]
+    assert imbalance._rounded_borders(shares, 2).tolist() == [1, 2, 2]
     for seed in range(50):
         assert is_partition(partition.dirichlet(np.zeros(2, dtype=np.int64), 4, 1e4, seed, min_size=0), 2)
 
@@ -130,8 +130,9 @@ def test_balanced_gives_nothing_more_to_a_full_site():
 def test_a_site_count_and_beta_must_make_sense():
     with pytest.raises(ConfigError, match="sites = 0"):
         partition.iid(3, 0, 0)
-    with pytest.raises(ConfigError, match=r"beta = -1"):
-        partition.dirichlet(np.zeros(9, dtype=np.int64), 2, -1, 0)
+    for beta in (-1, 0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=f"beta = {beta}"):
+            partition.dirichlet(np.zeros(9, dtype=np.int64), 2, beta, 0)
 
 
 def test_ties_run_through_other_rows_and_unknown_values_tie_nothing():
@@ -151,10 +152,27 @@ def test_units_are_dealt_whole_and_single_rows_by_the_recipe():
     recipe = partition.dirichlet(labels, 3, 0.5, 1)
     assert [part.tolist() for part in single] == [sorted(part.tolist()) for part in recipe]
     units = np.arange(60) // 4
-    for kind in ("iid", "dirichlet", "dirichlet-balanced", "group"):
-        parts = partition.deal(kind, labels, units, 3, 1, beta=0.5, min_size=1)
+    for kind in ("iid", "dirichlet", "dirichlet-balanced", "per-class", "group"):
+        parts = partition.deal(kind, labels, units, 3, 1, beta=0.5, min_size=1, alphas=5.0, removal=0.2)
         assert is_partition(parts, 60)
         assert all(len(part) == 4 * len(np.unique(units[part])) for part in parts)
+
+
+def test_a_table_counts_units_by_their_majority():
+    labels, units = np.array([0, 0, 1, 1, 1, 0, 2, 0]), np.array([0, 0, 0, 1, 1, 1, 2, 3])  # majorities 0, 1, 2, 0
+    parts = partition.deal("counts", labels, units, 2, 0, counts=[[1, 0, 0], [0, 1, 1]])
+    assert parts[0].tolist() in ([0, 1, 2], [7])
+    assert parts[1].tolist() == [3, 4, 5, 6]
+
+
+def test_a_rule_without_its_options_is_refused():
+    for kind, words in [
+        ("dirichlet", "needs beta and min_size"),
+        ("per-class", "needs alphas and min_size"),
+        ("counts", "needs counts"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            partition.deal(kind, np.zeros(4, dtype=np.int64), np.arange(4), 2, 0)
 
 
 def test_resolve_follows_the_data_and_refuses_what_they_lack():
@@ -170,6 +188,60 @@ def test_resolve_follows_the_data_and_refuses_what_they_lack():
     ]:
         with pytest.raises(ConfigError, match=words):
             partition.resolve(kind, sites, names, False)
+
+
+def test_resolve_reads_the_number_of_sites_off_a_table():
+    assert partition.resolve("counts", None, set(), False, counts="ich") == ("counts", 10)
+    assert partition.resolve("counts", 2, {"a"}, False, counts=[[1, 2], [3, 4]]) == ("counts", 2)
+    assert partition.resolve("per-class", 3, set(), False, alphas=(0.5, 1.0), removal=0.3) == ("per-class", 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("counts", {}, 'partition = "counts" needs counts'),
+        ("counts", {"counts": "isic"}, 'counts = "isic": there is no such table'),
+        ("counts", {"counts": [[1, 2]], "sites": 3}, "sites = 3, but the table of counts has 1 rows"),
+        ("per-class", {"sites": 3}, 'partition = "per-class" needs alphas'),
+        ("per-class", {"alphas": 0.5}, "needs the number of sites"),
+        ("per-class", {"sites": 3, "alphas": 0.5, "counts": "ich"}, 'partition = "per-class" has no use for counts'),
+        ("iid", {"sites": 3, "alphas": (0.5,), "removal": 0.3}, 'partition = "iid" has no use for alphas and removal'),
+        ("counts", {"counts": "ich", "removal": 0.3}, 'partition = "counts" has no use for removal'),
+        ("auto", {"counts": "ich"}, 'partition = "auto" has no use for counts'),
+    ],
+)
+def test_resolve_refuses_options_of_other_kinds_and_misses_those_of_its_own(kind, options, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        partition.resolve(kind, options.pop("sites", None), set(), False, **options)
+    assert caught.value.hint
+
+
+def test_options_of_a_kind_are_ready_for_json():
+    every = {"beta": 1, "min_size": None}
+    assert partition.options("iid", **every) == {"beta": None, "min_size": None}
+    assert partition.options("dirichlet", **every) == {"beta": 1.0, "min_size": 2}
+    assert partition.options("dirichlet-balanced", beta=1, min_size=3) == {"beta": 1.0, "min_size": 3}
+    assert partition.options("per-class", alphas=(1, 2), **every) == {
+        "beta": None, "min_size": 2, "alphas": [1.0, 2.0], "removal": 0.0,
+    }  # fmt: skip
+    assert partition.options("per-class", alphas=1, removal=0.3, **every)["alphas"] == 1.0
+    assert partition.options("counts", counts=((1, 2), (3, 4)), **every)["counts"] == [[1, 2], [3, 4]]
+    assert partition.options("counts", counts="ich", **every)["counts"][9] == [5, 77, 1272, 537, 1291]
+
+
+def test_gaps_are_told_in_a_few_lines():
+    counts = np.array([[4, 1, 0, 2], [0, 3, 0, 0], [0, 0, 0, 0]])
+    names, classes = ["s1", "s2", "s3"], ["a", "b", "c", "d"]
+    assert partition.gaps(counts, names, classes, drawn=True) == [
+        "site s2 trains on one class only: b",
+        "2 of 6 (site, class) pairs have no training sample",  # of sites that train and classes they know
+        "nobody trains on class c",
+    ]
+    assert partition.gaps(counts, names, classes, drawn=False) == [
+        "site s2 trains on one class only: b",
+        "nobody trains on class c",
+    ]
+    assert partition.gaps(np.ones((3, 4), dtype=np.int64), names, classes, drawn=True) == []
 
 
 def test_sites_are_in_the_order_people_count():
