@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +18,18 @@ def descend(
     steps: int,
     *,
     lr: float,
+    rule: Literal["adam", "sgd"] = "adam",
     betas: tuple[float, float] = (0.9, 0.999),
     what: str = "the server's fit",
 ) -> float:
-    """Adam on `parameters` alone, `loss` being drawn anew at every step; gives the mean loss."""
+    """Steps of Adam, with its `betas`, or of plain SGD on `parameters` alone, `loss` being drawn anew at every step;
+    gives the mean loss."""
     chosen = list(parameters)
-    optimiser = torch.optim.Adam(chosen, lr=lr, betas=betas, fused=True)
+    optimiser: torch.optim.Optimizer
+    if rule == "adam":
+        optimiser = torch.optim.Adam(chosen, lr=lr, betas=betas, fused=True)
+    else:
+        optimiser = torch.optim.SGD(chosen, lr=lr, fused=True)
     summed = torch.zeros((), device=chosen[0].device)  # on the device: reading it each step would stall
     for _ in range(steps):
         value = loss()

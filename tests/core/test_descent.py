@@ -19,9 +19,25 @@ def test_adam_by_hand():
     assert x.grad is None
 
 
-def test_only_the_given_parameters_move():
+def test_sgd_by_hand():
+    x = nn.Parameter(torch.tensor([3.0, -1.0]))
+    mean = descend(lambda: (x**2).sum(), [x], 2, lr=0.1, rule="sgd")
+    torch.testing.assert_close(x.detach(), torch.tensor([3.0, -1.0]) * 0.8**2)  # x - 0.1 * 2x, twice
+    assert mean == pytest.approx((10 + 6.4) / 2)
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("rule", ["adam", "sgd"])
+def test_no_steps_change_nothing(rule: str):
+    x = nn.Parameter(torch.tensor([3.0]))
+    assert descend(lambda: (x**2).sum(), [x], 0, lr=0.1, rule=rule) == 0.0
+    assert x.item() == 3.0
+
+
+@pytest.mark.parametrize("rule", ["adam", "sgd"])
+def test_only_the_given_parameters_move(rule: str):
     x, held = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    descend(lambda: (x * held).sum(), [x], 3, lr=0.1)
+    descend(lambda: (x * held).sum(), [x], 3, lr=0.1, rule=rule)
     assert torch.equal(held, torch.ones(2))
     assert held.grad is None
     assert (x < 1).all()
