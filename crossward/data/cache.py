@@ -25,8 +25,9 @@ from torch import Tensor
 
 from crossward.data import decode
 from crossward.data.collection import map_images
-from crossward.data.decode import Frame, Pixels
+from crossward.data.decode import Frame
 from crossward.data.files import Files
+from crossward.data.prepare import Pixels
 from crossward.errors import DataError, StorageError
 
 VERSION = 1  # of the decoding and of the files: entries of another version are never found
@@ -140,7 +141,9 @@ def _prints(files: Files, rows: Sequence[Row], cache: Path) -> tuple[Reasons, Re
 
 
 def _key(rows: Sequence[Row], frame: Frame, prints: Reasons) -> str:
-    state = blake2b(json.dumps([VERSION, asdict(frame)]).encode(), digest_size=20)
+    # entries of images that nothing was done to have the keys they always had
+    framing = {name: value for name, value in asdict(frame).items() if name != "prepare" or value}
+    state = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
     for row in rows:
         for path in (row.image, row.mask):
             state.update(json.dumps([path, prints.get(path, "")]).encode())

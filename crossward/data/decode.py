@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -12,12 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from crossward.data.prepare import EXAMPLE, Pixels, Preparation, Window, preparation
 from crossward.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-Pixels = NDArray[np.uint8]
 
 FORMATS = {  # in the order they are tried; nothing else is opened (some of Pillow's formats run other programs)
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -32,6 +32,7 @@ FORMATS = {  # in the order they are tried; nothing else is opened (some of Pill
 SUFFIXES = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
 LOSSY = ("JPEG", "WEBP", "JPEG2000")
 PAGED = ("TIFF", "GIF", "WEBP")
+EXACT = ("PNG", "TIFF")  # whose 16-bit values Pillow gives as they are: others it may spread over the whole range
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG2000": b"\xff\xd9"}  # the marks whose absence Pillow forgives
 
 
@@ -43,6 +44,7 @@ class Frame:
     channels: int = 3
     fit: str = "stretch"
     classes: int = 0  # of the masks; 0 when there are none
+    prepare: tuple[str, ...] = ()  # operations on every image, as prepare.preparation understands them
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -51,6 +53,11 @@ class Frame:
             raise ConfigError(f"channels is {self.channels}.", hint="Use 1 (grey) or 3 (colour).")
         if self.fit not in ("stretch", "crop"):
             raise ConfigError(f'fit is "{self.fit}".', hint='Use "stretch" or "crop".')
+        _ = self.preparation  # understood now, or refused
+
+    @cached_property
+    def preparation(self) -> Preparation:
+        return preparation(self.prepare, self.channels)
 
 
 def is_image(path: str) -> bool:
@@ -66,9 +73,11 @@ def image(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]
         shape = _upright_size(picture)
         picture.draft(None, (2 * frame.size, 2 * frame.size))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
         ImageOps.exif_transpose(picture, in_place=True)
-        plain = _eight_bits(picture, "L" if frame.channels == 1 else "RGB")
+        window, mode = frame.preparation.window, "L" if frame.channels == 1 else "RGB"
+        plain = _windowed(picture, window) if window else _eight_bits(picture, mode)
         small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=box(plain.size, frame.fit))
-        return np.asarray(small, dtype=np.uint8).reshape(frame.size, frame.size, frame.channels), shape
+        pixels = np.asarray(small, dtype=np.uint8).reshape(1, frame.size, frame.size, frame.channels)
+        return frame.preparation(pixels)[0], shape
 
 
 def mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]]:
@@ -140,11 +149,34 @@ def _eight_bits(picture: Image, mode: str) -> Image:
     if picture.mode.startswith("I"):
         values = np.asarray(picture)
         if values.min() < 0 or values.max() > 65535:
-            raise DataError(f"has pixels from {values.min()} to {values.max()}: save it with 8 or 16 bits")
+            window = f", or set {EXAMPLE} if these are Hounsfield units" if _signed(picture) else ""
+            raise DataError(f"has pixels from {values.min()} to {values.max()}: save it with 8 or 16 bits{window}")
         picture = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))  # 65535 = 257 * 255
     elif "transparency" in picture.info:
         picture = picture.convert("RGBA")
     return picture if picture.mode == mode else picture.convert(mode)
+
+
+def _windowed(picture: Image, window: Window) -> Image:
+    from PIL import Image
+
+    if picture.mode == "F":
+        raise DataError("has floating-point pixels: save Hounsfield units as signed 16 bits")
+    if not picture.mode.startswith("I"):
+        raise DataError("is already 8 bits: the window cannot be applied")
+    if _format(picture) not in EXACT:
+        raise DataError(f"is {_format(picture)}: a window needs 16 bits as {' or '.join(EXACT)}")
+    values, signed = np.asarray(picture), _signed(picture)
+    if _format(picture) == "TIFF" and picture.mode == "I" and not signed:
+        raise DataError("has 32 bits without a sign: save Hounsfield units as signed 16 bits")
+    return Image.fromarray(window(values.astype(np.int32 if signed else np.uint16)))
+
+
+def _signed(picture: Image) -> bool:
+    """Whether its file holds signed numbers, which only TIFF can."""
+    from PIL.TiffImagePlugin import SAMPLEFORMAT
+
+    return getattr(picture, "tag_v2", {}).get(SAMPLEFORMAT) == (2,)
 
 
 def _foreground(picture: Image, lossy: bool) -> Pixels:

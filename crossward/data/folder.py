@@ -34,6 +34,7 @@ def read(
     size: int,
     channels: int = 3,
     fit: str = "stretch",
+    prepare: tuple[str, ...] = (),
     group: str | None = None,
     bad_files: str = "refuse",
     cache: Path,
@@ -42,7 +43,7 @@ def read(
 
     `group` is a regular expression for the path of an image below `root`; its first group is the patient.
     """
-    frame, policy = Frame(size, channels, fit), checked_policy(bad_files)
+    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
     pattern = _pattern(group)
     with opened(root) as files:
         found, problems, split = _places(root, files.listing(), pattern)

@@ -53,6 +53,7 @@ def read(
     size: int = 28,
     channels: int = 3,
     fit: str = "stretch",
+    prepare: tuple[str, ...] = (),
     bad_files: str = "refuse",
     split: Literal["paper", "none"] = "paper",
     split_seed: int = 0,
@@ -63,7 +64,9 @@ def read(
     Rows are named <class>/<file> however the set is packed, so that a partition made from the archive fits the folder.
     """
     home = _home(root)
-    found, aside = folder.read(root, size=size, channels=channels, fit=fit, bad_files=bad_files, cache=cache)
+    found, aside = folder.read(
+        root, size=size, channels=channels, fit=fit, prepare=prepare, bad_files=bad_files, cache=cache
+    )
     ids = tuple(PurePosixPath(path).relative_to(home).as_posix() for path in found.ids)
     labels = found.targets.numpy()  # a folder's classes are in alphabetical order, as the official ones are
     splits = paper_split(labels, found.hashes, ids, split_seed) if split == "paper" else None

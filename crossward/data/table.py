@@ -44,6 +44,7 @@ def read(
     size: int,
     channels: int = 3,
     fit: str = "stretch",
+    prepare: tuple[str, ...] = (),
     bad_files: str = "refuse",
     cache: Path,
     root: Path | None = None,
@@ -54,7 +55,7 @@ def read(
     columns, rows, problems = _parsed(file)
     masked = "mask" in columns
     names = _declared(classes, masked)
-    frame = Frame(size, channels, fit, len(names or ()) if masked else 0)
+    frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare)
     problems += [problem for row in rows for problem in _problems(row, names, masked)] + _twice(rows)
     general = [] if masked or names else _spellings(rows)
     wrong = {problem.row for problem in problems}

@@ -53,6 +53,7 @@ NonNegative = Annotated[float, Ge(0)]
 @dataclass(frozen=True)
 class BalanceFL(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
+
     balanced: bool = True  # whether each class that a site has is drawn as often as any other
     noise: NonNegative = 1.0  # feature augmentation, in standard deviations within a class
     restricted: bool = True  # whether cross entropy is over the classes of the batch alone

@@ -33,6 +33,16 @@ NETS: Mapping[str, Entry] = MappingProxyType({
         "ResNet-18 of any width, with the ImageNet stem or one for small images",
         MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
     ),
+    "efficientnet-b0": Entry(
+        "crossward.nets.efficientnet", "efficientnet_b0", "classification",
+        "EfficientNet-B0, started at random or from a file of weights",
+        MappingProxyType({"start": "", "dropout": 0.2, "drop_connect": 0.2, "norm_momentum": 0.01}),
+    ),
+    "efficientnet-lite0": Entry(
+        "crossward.nets.efficientnet_lite", "efficientnet_lite0", "classification",
+        "EfficientNet-Lite0 of any width, started at random, from ImageNet weights or from a file of weights",
+        MappingProxyType({"start": "", "width": 1.0, "dropout": 0.2, "drop_connect": 0.2, "norm_momentum": 0.01}),
+    ),
     "unet": Entry(
         "crossward.nets.unet", "unet", "segmentation",
         "compact U-Net with skip connections, for any image size",

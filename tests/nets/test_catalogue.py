@@ -17,7 +17,13 @@ from crossward.nets import NETS, build, describe, names
 from crossward.nets.net import Net
 
 torch.set_num_threads(1)
-SMALL = {"cnn": {}, "resnet18": {"width": 0.125}, "unet": {"base": 4}}
+SMALL = {
+    "cnn": {},
+    "resnet18": {"width": 0.125},
+    "efficientnet-b0": {},
+    "efficientnet-lite0": {"width": 0.25},
+    "unet": {"base": 4},
+}
 
 
 def small(name: str, classes: int = 3) -> Net:
@@ -25,7 +31,7 @@ def small(name: str, classes: int = 3) -> Net:
 
 
 def test_names_and_descriptions():
-    assert names() == ("cnn", "resnet18", "unet")
+    assert names() == ("cnn", "resnet18", "efficientnet-b0", "efficientnet-lite0", "unet")
     description, options = describe("resnet18")
     assert "ResNet-18" in description
     assert options == {"stem": "auto", "width": 1.0, "norm": "batch"}
@@ -83,13 +89,15 @@ def test_copies_and_channels_last_give_the_same(name: str):
     ("name", "options", "says"),
     [
         ("resnet", {}, ["no net named 'resnet'", "Did you mean 'resnet18'?"]),
-        ("U-Net", {}, ["Did you mean 'unet'?", "cnn, resnet18, unet"]),
+        ("U-Net", {}, ["Did you mean 'unet'?", "cnn, resnet18, efficientnet-b0, efficientnet-lite0, unet"]),
         ("resnet18", {"widht": 0.5}, ["Did you mean 'width'?", "stem, width, norm"]),
         ("cnn", {"projections": 1, "zzz": 2}, ["projections: there is no such option", "zzz: there is no such option"]),
         ("cnn", {"projection": 2.5}, ["projection: must be a whole number, not 2.5"]),
         ("cnn", {"projection": True}, ["must be a whole number"]),
         ("resnet18", {"width": "wide"}, ["width: must be a number, not 'wide'"]),
         ("unet", {"up": 2}, ["up: must be text, not 2"]),
+        ("efficientnet", {}, ["Did you mean 'efficientnet-b0'?"]),
+        ("efficientnet-lite0", {"start": True}, ["start: must be text, not True"]),
     ],
 )
 def test_wrong_names_are_refused(name: str, options: dict[str, object], says: list[str]):
