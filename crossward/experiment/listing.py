@@ -71,6 +71,9 @@ def show_method(name: str, as_json: bool) -> None:
     if name in METHODS:
         console.print(f"A site sends: {_sends(about)}.", highlight=False)
     console.print(f"Tasks: {', '.join(about.facts['tasks'])}.", highlight=False)
+    if recipe := about.facts.get("recipe"):
+        told = ", ".join(f"{key} = {value}" for key, value in recipe.items())
+        console.print(f'Its paper trains with (\\[train] recipe = "paper"): {told}.', highlight=False)
 
 
 def list_nets(shape: dict[str, int] | None, as_json: bool) -> None:
