@@ -129,8 +129,10 @@ def run_all(study: Study, workers: int) -> None:
     todo = [cell for cell in study.cells() if not cell.finished]
     print(f"{len(todo)} runs to do", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(perform, cell) for cell in todo]):
-            print(done.result(), flush=True)
+        jobs = {pool.submit(perform, cell): cell for cell in todo}
+        for done in as_completed(jobs):
+            failure = done.exception()  # one run that fails does not take the others along
+            print(f"FAILED {jobs[done].folder.name}: {failure}" if failure else done.result(), flush=True)
 
 
 def spread(numbers: list[float], sign: str = "") -> str:

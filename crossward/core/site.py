@@ -20,6 +20,7 @@ from crossward.core.weights import Weights
 
 Predictor = Callable[[Tensor], Tensor]
 PREDICT_BATCH = 256
+PREDICT_PIXELS = PREDICT_BATCH * 28 * 28  # in a batch: more does not fit the caches of a CPU
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Site:
     def vectors(self, samples: Samples) -> Iterator[Batch]:
         """The features of every sample as the task's rows with their labels, some at a time, in eval mode."""
         with measuring(self.model):
-            for x, y in samples.in_order(PREDICT_BATCH):
+            for x, y in samples.in_order(portion(samples)):
                 yield self.task.vectors(self.model.features(x), y)  # type: ignore[operator]
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
@@ -145,10 +146,16 @@ class Site:
         """What the task keeps of the predictor's output for every sample, in order, on the CPU."""
         self.model.eval()
         with torch.inference_mode():
-            kept = [self._kept(predictor(x)) for x, _ in samples.in_order(PREDICT_BATCH)]
+            kept = [self._kept(predictor(x)) for x, _ in samples.in_order(portion(samples))]
         return torch.cat(kept).clone()
 
     def _kept(self, logits: Tensor) -> Tensor:
         if not bool(torch.isfinite(logits).all()):
             raise Diverged("its predictions hold NaN or infinity")
         return self.task.prediction(logits).cpu()
+
+
+def portion(samples: Samples) -> int:
+    """How many images to predict at a time: as many as PREDICT_BATCH if they are small."""
+    _, height, width, _ = samples.images.shape
+    return max(16, min(PREDICT_BATCH, PREDICT_PIXELS // (height * width)))

@@ -23,8 +23,9 @@ from crossward.errors import ConfigError
 from crossward.experiment.config import Config
 from crossward.experiment.hospitals import Hospitals, NetPlan
 from crossward.experiment.load import method_of, plugins_of
-from crossward.experiment.sources import cache_folder, collect
+from crossward.experiment.sources import collect
 from crossward.names import nearest
+from crossward.places import cache_folder
 from crossward.tasks import task as make_task
 
 if TYPE_CHECKING:

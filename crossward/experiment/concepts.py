@@ -14,8 +14,9 @@ from rich.table import Table
 from crossward.errors import ConfigError
 from crossward.experiment.config import Config
 from crossward.experiment.load import checked, overridden, read
-from crossward.experiment.sources import cache_folder, collect
+from crossward.experiment.sources import collect
 from crossward.names import nearest
+from crossward.places import cache_folder
 from crossward.text.distribution import ALIKE, Embedded, embedded
 from crossward.text.lexicon import LEXICONS, plain
 from crossward.text.prompts import filled

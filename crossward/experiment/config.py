@@ -153,6 +153,14 @@ class Named(Section):
         return dict(self.model_extra or {})
 
 
+def _placed(net: Named) -> Named:
+    """A file that the weights start from may be named relative to where the run begins."""
+    start = net.options.get("start", "")
+    if not isinstance(start, str) or start in ("", "imagenet"):
+        return net
+    return Named.model_validate({"name": net.name, **net.options, "start": str(Path(start).expanduser().absolute())})
+
+
 class Engine(Section):
     name: Literal["local", "pool"] = "local"
     workers: Count = 2  # processes of the pool
@@ -187,7 +195,7 @@ class Config(Section):
     data: Data = Phantom()
     partition: Partition = Partition()
     task: dict[str, Any] = {}
-    net: Named = Named()
+    net: Annotated[Named, AfterValidator(_placed)] = Named()
     method: Named = Named(name="fedavg")
     plugin: dict[str, dict[str, Any]] = {}
     train: Annotated[Training, Field(default_factory=Training)]

@@ -34,14 +34,15 @@ class Deployed:
         self.classes = tuple(about["task"]["classes"])
         self.size, self.channels = about["images"]["size"][0], about["net"]["channels"]
         self.mean, self.std = tuple(about["images"]["mean"]), tuple(about["images"]["std"])
-        self.fit = getattr(config.data, "fit", "stretch")
+        self.fit, self.prepare = getattr(config.data, "fit", "stretch"), getattr(config.data, "prepare", ())
         method = method_of(config)
         task = make_task(about["task"]["name"], self.classes, **config.task)
         none = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
         brief = Brief(
             self.channels, self.size, len(self.classes), about.get("text", {}).get("numbers", 0), self.mean, self.std
         )
-        net = method.build(NetPlan(**about["net"])(), brief)
+        options = {key: value for key, value in about["net"]["options"].items() if key != "start"}  # trained since
+        net = method.build(NetPlan(**about["net"] | {"options": options})(), brief)
         self._site = Site(0, "deployed", net, task, none, none, none, Training())
         self._predictor = restored(method, self._site, kept)
 
@@ -60,11 +61,11 @@ class Deployed:
     def read(self, files: Sequence[Path]) -> Iterator[tuple[list[Path], Tensor, list[Size]]]:
         """Image files as the network wants them, some at a time, with their own upright sizes; all that cannot be read
         are told at once."""
-        frame = Frame(self.size, self.channels, self.fit)
+        frame = Frame(self.size, self.channels, self.fit, prepare=self.prepare)
         problems, good = [], []
         for file in files:
             try:
-                image(file.read_bytes(), file.name, Frame(1, self.channels, self.fit))
+                image(file.read_bytes(), file.name, Frame(1, self.channels, self.fit, prepare=self.prepare))
                 good.append(file)
             except (OSError, DataError) as error:
                 problems.append(f"{file}: {error}")

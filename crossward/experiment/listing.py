@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -17,6 +15,7 @@ from crossward.experiment.describe import Description, describe
 from crossward.methods import METHODS
 from crossward.names import nearest
 from crossward.nets import NETS
+from crossward.places import cache_folder, data_root
 from crossward.plugins import PLUGINS
 
 SOURCES = {
@@ -106,12 +105,11 @@ def _cost(name: str, shape: dict[str, int]) -> dict[str, int]:
 
 
 def list_data(as_json: bool) -> None:
-    cache = Path(os.environ.get("CROSSWARD_CACHE", "~/.cache/crossward")).expanduser()
-    stored = sorted(file.stem for file in (cache / "partitions").glob("*.json"))
-    root = os.environ.get("CROSSWARD_DATA")
-    held = sorted(file.name for file in Path(root).iterdir()) if root and Path(root).is_dir() else []
+    stored = sorted(file.stem for file in (cache_folder() / "partitions").glob("*.json"))
+    root = data_root()
+    held = sorted(file.name for file in root.iterdir()) if root and root.is_dir() else []
     if as_json:
-        _out({"sources": SOURCES, "partitions": stored, "root": root, "in_root": held})
+        _out({"sources": SOURCES, "partitions": stored, "root": str(root) if root else None, "in_root": held})
         return
     console = Console()
     made = Table(title="Sources, for data.source", title_justify="left")

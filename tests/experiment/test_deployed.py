@@ -7,12 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
+import crossward
+from crossward import nets
 from crossward.core.tree import encode
 from crossward.errors import ConfigError, DataError, StorageError
 from crossward.experiment.build import prepare
-from crossward.experiment.sources import collect
 from crossward.experiment.load import checked
 from crossward.experiment.rundir import RunDir
+from crossward.experiment.sources import collect
 
 
 def images(result, site, part="test"):
@@ -119,3 +121,32 @@ def test_segmentation_predicts_class_maps(config, gallery):
     maps = result.deployed(which="last").predict(collection.images[rows])
     assert (maps.shape, maps.dtype) == ((2, 20, 20), torch.uint8)
     assert (maps != result.predictions(2)["b"]["test"]).float().mean() < 0.005  # ties may round to either class
+
+
+def test_new_images_are_prepared_as_the_training_images_were(config, tmp_path):
+    rng = np.random.default_rng(0)
+    for place in range(24):
+        folder = tmp_path / "set" / ("dark", "bright")[place % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 120 + 60 * (place % 2), (28, 28, 3), np.uint8)).save(folder / f"{place}.png")
+    data = {"source": "folder", "path": str(tmp_path / "set"), "size": 28, "prepare": ["brightness:0.6"]}
+    settings = config(data=data, partition={"kind": "iid", "sites": 2}, run={"rounds": 1, "out": str(tmp_path)})
+    result = crossward.run(settings | {"data": data})
+    collection, _ = collect(checked(result.config))
+    [(_, pixels, _)] = result.deployed().read([tmp_path / "set" / row for row in collection.ids])
+    assert pixels.equal(collection.images)
+    assert pixels.float().mean() / 255 == pytest.approx(0.6, abs=0.02)
+
+
+def test_a_network_needs_no_more_the_file_it_started_from(config, tmp_path, monkeypatch):
+    from safetensors.torch import save_file
+
+    monkeypatch.chdir(tmp_path)
+    net = {"name": "efficientnet-lite0", "width": 0.25}
+    save_file(nets.build(net["name"], channels=3, classes=8, size=28, width=0.25).state_dict(), "begin.safetensors")
+    settings = config(net=net | {"start": "begin.safetensors"}, run={"rounds": 1, "out": str(tmp_path / "runs")})
+    result = crossward.run(settings)
+    assert result.config["net"]["start"] == str(tmp_path / "begin.safetensors")  # found again from anywhere
+    some = images(result, "server")
+    (tmp_path / "begin.safetensors").unlink()
+    assert result.deployed().predict(some).shape == (16, 8)
