@@ -83,16 +83,31 @@ def jitter(x: Tensor, y: Tensor, rng: Generator, strength: float = 0.2) -> Batch
 
 def blur(x: Tensor, y: Tensor, rng: Generator, sigma: float = 1.0) -> Batch:
     """Gaussian blur, its width from 0 to `sigma` pixels; edges are reflected."""
-    width = _uniform(len(x), 0.0, sigma, rng).clamp(min=1e-3)[:, None]
-    moved = x
-    for axis in (-2, -1):
-        size = x.shape[axis]
-        reach = min(math.ceil(3 * sigma), size - 1)
+    width = _uniform(len(x), 0.0, sigma, rng)
+    reach = math.ceil(3 * sigma)
+    return _like(_spread(x, width, reach, reach), x), y
+
+
+def blur5x9(x: Tensor, y: Tensor, rng: Generator, sigma: float = 5.0) -> Batch:
+    """Gaussian blur cut off at 5 pixels across and 9 down, its width from 0.1 to `sigma` pixels; edges are reflected.
+
+    What torchvision calls GaussianBlur(kernel_size=(5, 9), sigma=(0.1, 5)), which names the horizontal size first.
+    """
+    width = _uniform(len(x), min(0.1, sigma), sigma, rng)
+    return _like(_spread(x, width, 4, 2), x), y
+
+
+def _spread(x: Tensor, width: Tensor, down: int, right: int) -> Tensor:
+    """Gaussian weights of each image's `width` (B,), `down` and `right` pixels either way or as far as images go."""
+    width = width.clamp(min=1e-3)[:, None]
+    for axis, reach in ((-2, min(down, x.shape[-2] - 1)), (-1, min(right, x.shape[-1] - 1))):
         steps = torch.arange(-reach, reach + 1)
         weights = torch.softmax(-(steps**2) / (2 * width**2), 1).to(x.device, x.dtype)  # (B, steps)
-        near = [moved.index_select(axis, _reflected(torch.arange(size) + k, size).to(x.device)) for k in steps]
-        moved = sum((w.view(-1, 1, 1, 1) * part for w, part in zip(weights.T, near)), torch.zeros_like(x))
-    return _like(moved, x), y
+        wide = F.pad(x, (0, 0, reach, reach) if axis == -2 else (reach, reach, 0, 0), mode="reflect")
+        x = torch.zeros_like(x)
+        for place, weight in enumerate(weights.T):
+            x.addcmul_(wide.narrow(axis, place, x.shape[axis]), weight.view(-1, 1, 1, 1))
+    return x
 
 
 @dataclass(frozen=True)
@@ -125,6 +140,7 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
         "rotate": Operation(rotate, float, 10.0, 180.0),
         "jitter": Operation(jitter, float, 0.2, 1.0),
         "blur": Operation(blur, float, 1.0, 16.0),
+        "blur5x9": Operation(blur5x9, float, 5.0, 16.0),
     }
 )
 

@@ -17,6 +17,7 @@ from torch.nn.functional import interpolate
 
 from crossward.data.cache import digest
 from crossward.data.collection import Collection
+from crossward.data.prepare import EXAMPLE, Preparation, Window, by_parts, preparation
 from crossward.errors import ConfigError, DataError
 
 SPLITS = ("train", "val", "test")
@@ -58,18 +59,25 @@ MEDMNIST = {  # the single-label sets of two dimensions, with the names of MedMN
 
 
 def read(
-    file: Path, *, size: int | None = None, channels: int | None = None, classes: Sequence[str] | None = None
+    file: Path,
+    *,
+    size: int | None = None,
+    channels: int | None = None,
+    prepare: tuple[str, ...] = (),
+    classes: Sequence[str] | None = None,
 ) -> Collection:
     """The arrays of `file` as one collection that keeps their splits; sizes and channels as they are unless given."""
     if size is not None and size < 1:
         raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
     if channels not in (None, 1, 3):
         raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
+    window = preparation(prepare, channels).window  # refused before anything is read
     arrays = _arrays(file)
-    _check(file, arrays)
+    _check(file, arrays, window)
+    prepared = preparation(prepare, channels or _channels(arrays["train_images"]))
     counts = [len(arrays[f"{split}_images"]) for split in SPLITS]
     labels = np.concatenate([arrays[f"{split}_labels"].reshape(-1).astype(np.int64) for split in SPLITS])
-    images = torch.cat([_shaped(arrays.pop(f"{split}_images"), size, channels) for split in SPLITS])
+    images = torch.cat([_shaped(arrays.pop(f"{split}_images"), size, channels, prepared) for split in SPLITS])
     return Collection(
         name=file.stem,
         task="classification",
@@ -82,7 +90,7 @@ def read(
     )
 
 
-def medmnist(name: str, *, root: Path, size: int) -> Collection:
+def medmnist(name: str, *, root: Path, size: int, prepare: tuple[str, ...] = ()) -> Collection:
     """A set of MedMNIST by name, from root/<name>_<size>.npz, else from root/<name>.npz resized."""
     if name not in MEDMNIST:
         nearest = difflib.get_close_matches(name.lower(), MEDMNIST, n=1, cutoff=0)[0]
@@ -93,7 +101,7 @@ def medmnist(name: str, *, root: Path, size: int) -> Collection:
     files = [root / f"{name}_{size}.npz", root / f"{name}.npz"]
     for file in files:
         if file.is_file():
-            return replace(read(file, size=size, classes=MEDMNIST[name]), name=name)
+            return replace(read(file, size=size, prepare=prepare, classes=MEDMNIST[name]), name=name)
     raise DataError(
         f"The arrays of {name} are not in {root}.",
         hint=f"Download {name}.npz (28 pixels) or {name}_{size}.npz, where MedMNIST offers that size, "
@@ -123,8 +131,8 @@ def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
         ) from error
 
 
-def _check(file: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
-    problems = [problem for split in SPLITS for problem in _problems(split, arrays)]
+def _check(file: Path, arrays: dict[str, NDArray[np.generic]], window: Window | None) -> None:
+    problems = [problem for split in SPLITS for problem in _problems(split, arrays, window)]
     shapes = {arrays[f"{split}_images"].shape[1:] for split in SPLITS}
     if not problems and len(shapes) > 1:
         problems.append(f"images differ in shape between splits: {', '.join(map(str, sorted(shapes)))}")
@@ -134,15 +142,25 @@ def _check(file: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
         raise DataError(
             f"{file} is not in the layout of MedMNIST.",
             details=problems,
-            hint="Images are uint8 (N, H, W) or (N, H, W, 3); labels are integers (N,) or (N, 1).",
+            hint="Images are uint8 (N, H, W) or (N, H, W, 3); labels are integers (N,) or (N, 1). "
+            f"Hounsfield units as int16 need a window, as in {EXAMPLE}.",
         )
 
 
-def _problems(split: str, arrays: dict[str, NDArray[np.generic]]) -> list[str]:
+def _channels(images: NDArray[np.generic]) -> int:
+    return images.shape[3] if images.ndim == 4 else 1
+
+
+def _problems(split: str, arrays: dict[str, NDArray[np.generic]], window: Window | None) -> list[str]:
     images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
     problems = []
-    if images.dtype != np.uint8:
-        problems.append(f"{split}_images is {images.dtype}, not uint8")
+    if window and images.dtype == np.uint8:
+        problems.append(f"{split}_images is already 8 bits: the window cannot be applied")
+    elif images.dtype not in ((np.int16, np.uint16) if window else (np.uint8,)):
+        wanted = "int16 (Hounsfield units) or uint16 (Hounsfield units + 1024)" if window else "uint8"
+        problems.append(f"{split}_images is {images.dtype}, not {wanted}")
+    elif window and images.ndim == 4 and images.shape[3] == 3:
+        problems.append(f"{split}_images is in colour, but a window needs grey images")
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)) or 0 in images.shape[1:]:
         problems.append(f"{split}_images has the shape {images.shape}")
     if labels.dtype.kind not in "iu":
@@ -173,9 +191,13 @@ def _names(file: Path, labels: NDArray[np.int64], classes: Sequence[str] | None)
     return tuple(classes)
 
 
-def _shaped(array: NDArray[np.generic], size: int | None, channels: int | None) -> Tensor:
-    """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8."""
-    images = torch.from_numpy(np.ascontiguousarray(array))
+def _shaped(array: NDArray[np.generic], size: int | None, channels: int | None, prepared: Preparation) -> Tensor:
+    """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8: windowed, resized, then prepared otherwise."""
+    eight = by_parts(prepared.window, array) if prepared.window else np.ascontiguousarray(array, dtype=np.uint8)
+    return torch.from_numpy(prepared(_resized(torch.from_numpy(eight), size, channels).numpy()))
+
+
+def _resized(images: Tensor, size: int | None, channels: int | None) -> Tensor:
     if images.ndim == 3:
         images = images.unsqueeze(3)
     if (size is None or images.shape[1:3] == (size, size)) and channels in (None, images.shape[3]):

@@ -97,6 +97,7 @@ class MedMnist(Images):
     source: Literal["medmnist"]
     name: str
     root: Place | None = None  # None: the folder in CROSSWARD_DATA
+    prepare: tuple[str, ...] = ()
     size: Count = 28
 
 

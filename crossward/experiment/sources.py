@@ -44,7 +44,7 @@ def collect(config: Config) -> tuple[Collection, list[str]]:
                 raise ConfigError(
                     "data.root is not set", hint="Set it, or CROSSWARD_DATA, to the folder of the .npz files."
                 )
-            return npz.medmnist(data.name, root=root, size=data.size), []
+            return npz.medmnist(data.name, root=root, size=data.size, prepare=data.prepare), []
         case settings.Pbc() as data:
             from crossward.data import pbc
 

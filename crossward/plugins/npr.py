@@ -23,6 +23,7 @@ Departures:
 - A class of which the site has one sample or none keeps its random prototypes, rivals of the other classes', as in the
   code (missing = "keep"); missing = "mask" leaves it out of Eq. 3. A class of fewer than k samples gets one for each.
 - k = "auto" is ours: (n / 2)^(1/3) clusters for n samples, at most 8: 2 for 16 samples, 4 for 128, 8 from 1,024.
+- samples = 64, say, makes the prototypes of a sample, where the pass over all images costs too much.
 - In segmentation rows are pixels, of each class at most `pixels` in a batch, and as many in all for the prototypes.
 """
 
@@ -38,7 +39,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core.plugin import Plugin
-from crossward.core.samples import Batch
+from crossward.core.samples import Batch, Samples
 from crossward.core.site import Out, Site
 from crossward.statistics import sinkhorn
 
@@ -65,6 +66,7 @@ class Npr(Plugin):
     iterations: Annotated[int, Ge(1)] = 3  # of Sinkhorn
     layernorm: bool = True  # whether the scores of the classes are normalised before the cross entropy
     missing: Literal["keep", "mask"] = "keep"  # what becomes of a class without samples in the loss
+    samples: Annotated[int, Ge(2)] | None = None  # most images of a class that make its prototypes; None: all
     pixels: Annotated[int, Ge(2)] = 256  # segmentation: of each class, in a batch and for the prototypes
 
     @property
@@ -98,7 +100,7 @@ class Npr(Plugin):
         return self.weight * F.cross_entropy(best, y)  # Eqs. 3 and 5
 
     def clustered(self, site: Site) -> Clusters:
-        rows = site.vectors(site.train)
+        rows = site.vectors(self._sample(site))
         z, y = self._some(rows, site) if site.task.name == "segmentation" else _joined(rows)
         z = F.normalize(z.float(), dim=1)
         prototypes = self._remembered(site, z.shape[1])
@@ -125,6 +127,15 @@ class Npr(Plugin):
         member = F.one_hot(q.argmax(1), len(prototypes)).to(z)  # (N, K)
         means = F.normalize(member.T @ z, dim=1)  # Eq. 2: dividing by N_k first would change nothing
         return torch.where(member.any(0)[:, None], means, prototypes)
+
+    def _sample(self, site: Site) -> Samples:
+        """The training images to look at."""
+        if self.samples is None or site.task.name == "segmentation":
+            return site.train
+        order = torch.randperm(site.size, generator=site.rng)
+        ranked = site.train.labels[order]
+        some = torch.cat([order[ranked == c][: self.samples] for c in range(site.num_classes)])
+        return site.train.only(some.sort().values)
 
     def _remembered(self, site: Site, width: int) -> Tensor:
         known: Tensor | None = site.memory.get("npr")

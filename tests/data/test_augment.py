@@ -7,12 +7,12 @@ import pickle
 import pytest
 import torch
 
-from crossward.data.augment import augmentation, blur, crop, hflip, jitter, rot90, rotate, vflip
+from crossward.data.augment import augmentation, blur, blur5x9, crop, hflip, jitter, rot90, rotate, vflip
 from crossward.errors import ConfigError
 
 torch.set_num_threads(1)
 GEOMETRIC = ("hflip", "vflip", "rot90", "crop:2", "rotate:30")
-ALL = (*GEOMETRIC, "jitter:0.2", "blur:1.0")
+ALL = (*GEOMETRIC, "jitter:0.2", "blur:1.0", "blur5x9")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -118,6 +118,44 @@ def test_blur_spreads_a_spot_by_a_normal_density_and_keeps_flat_images():
     assert torch.allclose(flat, torch.full((3, 2, 1, 5), 0.5), atol=1e-6)
 
 
+def convolved(image: torch.Tensor, sigma: float) -> torch.Tensor:
+    """(C, H, W) with a kernel of 9 rows and 5 columns over reflected edges, pixel by pixel."""
+    down, right = torch.arange(-4.0, 5.0)[:, None], torch.arange(-2.0, 3.0)
+    kernel = torch.exp(-(down**2 + right**2) / (2 * sigma**2))
+    kernel /= kernel.sum()
+    wide = torch.nn.functional.pad(image[None], (2, 2, 4, 4), mode="reflect")[0]
+    _, height, width = image.shape
+    made = [[(wide[:, i : i + 9, j : j + 5] * kernel).sum((1, 2)) for j in range(width)] for i in range(height)]
+    return torch.stack([torch.stack(row, 1) for row in made], 1)
+
+
+@pytest.mark.parametrize("most", [5.0, 2.0])
+def test_blur5x9_is_a_convolution_of_five_by_nine(most):
+    x, y = batch(4, (11, 7))
+    moved, same = blur5x9(x, y, seeded(), most)
+    sigmas = 0.1 + (most - 0.1) * torch.rand(4, generator=seeded())
+    for image, blurred, sigma in zip(x, moved, sigmas.tolist()):
+        assert torch.allclose(blurred, convolved(image, sigma), atol=1e-5)
+    assert same is y
+
+
+def test_blur5x9_reaches_two_pixels_across_and_four_down():
+    x = torch.zeros(1, 1, 15, 15)
+    x[0, 0, 7, 7] = 1.0
+    moved, _ = blur5x9(x, torch.zeros(1), seeded())
+    rows, columns = torch.nonzero(moved[0, 0]).T
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (3, 11, 5, 9)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (4, 4), (3, 9), (20, 20)])
+def test_blur5x9_keeps_flat_images_however_small(size):
+    flat = torch.full((3, 2, *size), 0.5)
+    moved, _ = blur5x9(flat, torch.zeros(3), seeded())
+    assert torch.allclose(moved, flat, atol=1e-6)
+    narrow, _ = blur5x9(batch(3, size)[0], torch.zeros(3), seeded(), 1e-6)
+    assert torch.allclose(narrow, batch(3, size)[0])
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_each_operation_keeps_shapes_formats_labels_and_its_input(name):
     operation = augmentation([name])
@@ -165,6 +203,7 @@ def test_an_augmentation_can_go_to_another_process_and_be_compared():
         ("rotate:", '"" is not a number'),
         ("jitter:nan", "above 0 and at most 1"),
         ("blur:-1", "above 0 and at most 16"),
+        ("blur5x9:17", "above 0 and at most 16"),
         ("crop:0", "above 0"),
         ("hflip:3", "takes no number"),
     ],

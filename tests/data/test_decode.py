@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from crossward.data.decode import Frame, image, is_image, mask
+from crossward.data.prepare import preparation
 from crossward.errors import ConfigError, DataError
 
 
@@ -128,6 +130,70 @@ def test_several_pages_are_refused():
     assert reason(pages, "a.tif") == "holds 2 pages: export one image per file"
 
 
+def stored(rows: list[list[int]], dtype: type, signed: bool) -> bytes:
+    """A TIFF whose numbers have a sign or none, which Pillow reads but writes only with 32 bits."""
+    values = np.array(rows, dtype=dtype)
+    high, wide = values.shape
+    sizes = {256: wide, 257: high, 258: 8 * values.itemsize, 259: 1, 262: 1, 273: 8 + 2 + 12 * 10 + 4, 277: 1}
+    tags = sizes | {278: high, 279: values.nbytes, 339: 2 if signed else 1}
+    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + fields + struct.pack("<I", 0) + values.tobytes()
+
+
+CT = Frame(2, 1, prepare=("window:40:80",))
+UNITS = [[-1000, 20], [40, 1000]]
+SHADES = [[0, 64], [128, 255]]
+
+
+def test_a_window_acts_on_the_sixteen_bits():
+    offset = [[value + 1024 for value in row] for row in UNITS]
+    for data, path in (
+        (encoded(grey(offset, np.uint16)), "a.png"),
+        (encoded(grey(offset, np.uint16), "TIFF"), "a.tif"),
+        (stored(UNITS, np.int16, signed=True), "a.tif"),
+        (encoded(grey(UNITS, np.int32), "TIFF"), "a.tif"),
+    ):
+        pixels, size = image(data, path, CT)
+        assert (pixels[..., 0].tolist(), pixels.dtype, size) == (SHADES, np.uint8, (2, 2))
+
+
+def test_a_window_comes_before_resizing_and_brightness_after():
+    data = stored([[-1000, 1000], [-1000, 1000]], np.int16, signed=True)
+    assert image(data, "a.tif", Frame(1, 1, prepare=("window:40:80",)))[0].tolist() == [[[128]]]  # of 0 and 255
+    assert image(data, "a.tif", Frame(1, 1, prepare=("window:40:80", "brightness:0.2")))[0].tolist() == [[[51]]]
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "words"),
+    [
+        (encoded(grey([[1, 2]])), "a.png", "is already 8 bits: the window cannot be applied"),
+        (encoded(Image.new("RGB", (2, 2)), "JPEG"), "a.jpg", "is already 8 bits: the window cannot be applied"),
+        (encoded(grey([[0.5]], np.float32), "TIFF"), "a.tif", "save Hounsfield units as signed 16 bits"),
+        (encoded(grey([[0, 9]], np.uint16), "PPM"), "a.pgm", "is PPM: a window needs 16 bits as PNG or TIFF"),
+        (stored([[0, 9]], np.uint32, signed=False), "a.tif", "has 32 bits without a sign"),
+    ],
+)
+def test_images_without_hounsfield_units_have_no_window(data, path, words):
+    assert words in reason(data, path, CT)
+
+
+def test_hounsfield_units_without_a_window_are_told_of_it():
+    words = reason(stored(UNITS, np.int16, signed=True), "a.tif")
+    assert "from -1000 to 1000" in words
+    assert 'prepare = ["window:40:80"] if these are Hounsfield units' in words
+
+
+def test_colours_are_prepared_after_resizing():
+    wide = np.zeros((2, 4, 3), dtype=np.uint8)
+    wide[:, :2], wide[:, 2:] = (100, 200, 50), (50, 100, 25)
+    frame = Frame(2, prepare=("shades-of-grey",))
+    pixels, _ = image(encoded(Image.fromarray(wide)), "a.png", frame)
+    assert np.ptp(pixels.astype(int), axis=2).max() <= 2  # of 25, which is doubled and more
+    plain, _ = image(encoded(Image.fromarray(wide)), "a.png", Frame(2))
+    assert np.array_equal(pixels, preparation(("shades-of-grey",))(plain[None])[0])
+    assert pixels.flags.c_contiguous
+
+
 BINARY = Frame(2, classes=2)
 
 
@@ -186,7 +252,23 @@ def test_masks_are_cropped_like_their_images():
     assert mask(wide, "m.png", Frame(2, fit="crop", classes=2))[0].tolist() == [[0, 1], [0, 1]]
 
 
-@pytest.mark.parametrize("wrong", [{"size": 0}, {"size": 2, "channels": 2}, {"size": 2, "fit": "pad"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"size": 0},
+        {"size": 2, "channels": 2},
+        {"size": 2, "fit": "pad"},
+        {"size": 2, "prepare": ("sepia",)},
+        {"size": 2, "prepare": ("window:40:80",)},
+        {"size": 2, "channels": 1, "prepare": ("shades-of-grey",)},
+    ],
+)
 def test_frames_that_cannot_be(wrong):
     with pytest.raises(ConfigError):
         Frame(**wrong)
+
+
+def test_frames_are_compared_and_kept_by_what_is_written():
+    frame = Frame(8, prepare=("brightness",))
+    assert frame == Frame(8, prepare=("brightness",)) != Frame(8)
+    assert asdict(frame) == {"size": 8, "channels": 3, "fit": "stretch", "classes": 0, "prepare": ("brightness",)}

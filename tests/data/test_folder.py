@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import zipfile
 from collections import Counter
+from hashlib import blake2b
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -144,7 +147,41 @@ def test_equal_images_have_equal_hashes_and_mapped_rows(tmp_path, read):
     assert collection.file.stat().st_size == 3 * 4 * 4
 
 
-@pytest.mark.parametrize("wrong", [{"size": 0}, {"channels": 4}, {"fit": "pad"}, {"bad_files": "skip"}])
+def test_prepared_images_have_entries_of_their_own_and_others_the_old_ones(tmp_path, read):
+    root = planted(tmp_path / "set", "a/1.png", "b/1.png")
+    plain, _ = read(root, size=2)
+    (entry,) = (tmp_path / "cache").glob("*.images")
+    framing = {"size": 2, "channels": 1, "fit": "stretch", "classes": 0}
+    key = blake2b(json.dumps([1, framing]).encode(), digest_size=20)
+    for path in ("a/1.png", "b/1.png"):
+        printed = blake2b((root / path).read_bytes(), digest_size=16).hexdigest()
+        key.update(json.dumps([path, printed]).encode() + json.dumps(["", ""]).encode())
+    assert entry.stem == key.hexdigest()
+    bright, _ = read(root, size=2, prepare=("brightness:0.2",))
+    assert plain.images[:, 0, 0, 0].tolist() == [0, 10]
+    assert bright.images[:, 0, 0, 0].tolist() == [0, 51]
+    assert plain.hashes[0] == bright.hashes[0]
+    assert plain.hashes[1] != bright.hashes[1]
+    assert len(list((tmp_path / "cache").glob("*.images"))) == 2
+    assert read(root, size=2)[0].file == entry
+
+
+def test_a_window_refuses_each_file_of_eight_bits(tmp_path, read):
+    root = planted(tmp_path / "set", "a/1.png", "b/1.png")
+    Image.fromarray(np.full((4, 4), 1064, dtype=np.uint16)).save(root / "b" / "2.png")  # 40 Hounsfield units
+    with pytest.raises(DataError) as error:
+        read(root, prepare=("window:40:80",))
+    assert error.value.details == tuple(
+        f"{name}/1.png: is already 8 bits: the window cannot be applied" for name in ("a", "b")
+    )
+    (root / "a" / "1.png").unlink()
+    found, _ = read(root, prepare=("window:40:80",), bad_files="quarantine")
+    assert (found.ids, found.images.unique().tolist()) == (("b/2.png",), [128])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 0}, {"prepare": ("sepia",)}, {"channels": 4}, {"fit": "pad"}, {"bad_files": "skip"}]
+)
 def test_wrong_options(tmp_path, read, wrong):
     with pytest.raises(ConfigError):
         read(planted(tmp_path / "set", "a/1.png"), **wrong)

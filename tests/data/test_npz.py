@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from crossward.data.collection import Collection
 from crossward.data.npz import MEDMNIST, medmnist, read
 from crossward.errors import ConfigError, DataError
+
+SIZES = {"train": 2, "val": 1, "test": 1}
 
 
 def arrays(shape: tuple[int, ...] = (2, 2), **other: np.ndarray) -> dict[str, np.ndarray]:
@@ -110,6 +113,57 @@ def test_every_wrong_array_is_named(tmp_path):
 )
 def test_other_wrong_arrays(tmp_path, wrong, words):
     assert any(words in line for line in refused(saved(tmp_path / "toy.npz", arrays(**wrong))).details)
+
+
+def scans(dtype: type = np.int16, offset: int = 0) -> dict[str, np.ndarray]:
+    """Hounsfield units: training images of -1000 and 20, one of 40 to validate, one of 1000 to test."""
+    units = {"train": [-1000, 20], "val": [40], "test": [1000]}
+    made = {f"{name}_images": np.array(values)[:, None, None] + offset for name, values in units.items()}
+    return arrays() | {name: np.tile(values, (1, 2, 2)).astype(dtype) for name, values in made.items()}
+
+
+def test_hounsfield_units_through_a_window(tmp_path):
+    for content in (scans(), scans(np.uint16, 1024)):
+        collection = read(saved(tmp_path / "ct.npz", content), size=4, prepare=("window:40:80",))
+        assert collection.images[:, 0, 0, 0].tolist() == [0, 64, 128, 255]
+        assert (collection.images.shape, collection.images.dtype) == ((4, 4, 4, 1), torch.uint8)
+        assert collection.hashes[3] == blake2b(bytes([255] * 16), digest_size=16).hexdigest()
+    none = {"val_images": np.zeros((0, 2, 2), np.int16), "val_labels": np.zeros((0, 1), np.uint8)}
+    assert len(read(saved(tmp_path / "ct.npz", scans() | none), prepare=("window:40:80",)).images) == 3
+
+
+def test_hounsfield_units_without_a_window_and_windows_without_them(tmp_path):
+    ct = refused(saved(tmp_path / "ct.npz", scans()))
+    assert ct.details == tuple(f"{split}_images is int16, not uint8" for split in ("train", "val", "test"))
+    assert 'prepare = ["window:40:80"]' in ct.hint
+    eight = refused(saved(tmp_path / "toy.npz", arrays()), prepare=("window:40:80",))
+    assert eight.details[0] == "train_images is already 8 bits: the window cannot be applied"
+    colour = arrays((2, 2, 3)) | {f"{name}_images": np.zeros((n, 2, 2, 3), np.int16) for name, n in SIZES.items()}
+    coloured = refused(saved(tmp_path / "colour.npz", colour), channels=1, prepare=("window:40:80",))
+    assert coloured.details[0] == "train_images is in colour, but a window needs grey images"
+    floats = refused(saved(tmp_path / "f.npz", scans(np.float32)), prepare=("window:40:80",))
+    assert floats.details[0].startswith("train_images is float32, not int16 (Hounsfield units)")
+
+
+def test_colours_are_prepared_after_resizing(tmp_path):
+    seen = np.tile(np.array([100, 200, 50], dtype=np.uint8), (1, 4, 4, 1))
+    file = saved(tmp_path / "toy.npz", arrays((4, 4, 3), val_images=seen))
+    collection = read(file, size=2, prepare=("shades-of-grey",))
+    assert collection.images[2].unique().tolist() == [132]  # |(100, 200, 50)| / sqrt(3) = 132.3
+    assert collection.images[:2, 0, 0, 0].tolist() == [10, 20]
+    assert medmnist_like(tmp_path).images[:, 0, 0, 0].tolist() == [51, 51, 51, 51]
+
+
+def medmnist_like(folder: Path) -> Collection:
+    saved(folder / "pneumoniamnist.npz", arrays())
+    return medmnist("pneumoniamnist", root=folder, size=2, prepare=("brightness:0.2",))
+
+
+def test_colour_operations_need_colour(tmp_path):
+    file = saved(tmp_path / "toy.npz", arrays())
+    for wrong in ({"prepare": ("shades-of-grey",)}, {"channels": 3, "prepare": ("window:40:80",)}):
+        with pytest.raises(ConfigError, match="prepare cannot be carried out"):
+            read(file, **wrong)
 
 
 def test_labels_beyond_the_classes(tmp_path):

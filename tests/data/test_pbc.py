@@ -106,6 +106,8 @@ def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped):
 def test_options_reach_the_images(tiny, read):
     grey, _ = read(tiny / pbc.NAME, channels=1, size=5, fit="crop")
     assert grey.images.shape == (57, 5, 5, 1)
+    neutral, _ = read(tiny / pbc.NAME, prepare=("shades-of-grey",))
+    assert neutral.images[11, 0, 0].tolist() == [9, 9, 9]  # |(10, 10, 7)| / sqrt(3) = 9.1
 
 
 def test_bad_files_are_named_or_set_aside(altered, read):

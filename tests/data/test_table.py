@@ -226,6 +226,15 @@ def test_masks_make_it_segmentation(masks, read, packed):
     assert (collection.targets.dtype, collection.sites) == (torch.uint8, ("A", "B"))
 
 
+def test_images_are_prepared_and_masks_are_not(masks, read):
+    rows = "path,mask\nx/1.png,x/m1.png\nx/2.png,x/m2.png\n"
+    plain, _ = read(rows, size=2)
+    bright, _ = read(rows, size=2, prepare=("brightness:0.2",))
+    assert plain.images.unique().tolist() == [10, 20]
+    assert bright.images.unique().tolist() == [51]
+    assert bright.targets.equal(plain.targets)
+
+
 def test_class_maps(masks, read):
     classes = ("background", "tumour", "oedema")
     collection, _ = read("path,mask\nx/1.png,x/m3.png\nx/2.png,x/m2.png\n", size=2, classes=classes)

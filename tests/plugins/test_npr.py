@@ -210,3 +210,14 @@ def test_classes_with_few_samples_are_told_before_a_run():
     told = Npr(k=4).cautions(counts)
     assert told == ["npr.k = 4 is more than a class has samples, in 2 case(s): a mel (3), b mel (1)"]
     assert Npr(k="auto").cautions(counts) == Npr(weight=0.0).cautions(counts) == []
+
+
+def test_a_sample_of_each_class_can_make_the_prototypes():
+    npr = Npr(k=1, samples=3)
+    site = opened(npr)
+    seen = [y for _, y in site.vectors(npr._sample(site))]
+    assert torch.bincount(torch.cat(seen)).tolist() == [3, 3, 3]
+    whole, sampled = opened(Npr(k=1)), opened(Npr(k=1, samples=1000))
+    torch.testing.assert_close(
+        Npr(k=1, samples=1000).clustered(sampled).prototypes, Npr(k=1).clustered(whole).prototypes
+    )

@@ -1,0 +1,182 @@
+"""Preparation: what is done once to every image as it is read, written as names such as "shades-of-grey:6".
+
+shades-of-grey[:P]   colour constancy: Finlayson and Trezzi, "Shades of Gray and Colour Constancy", Color Imaging
+                     Conference 2004. The light is the P-norm mean of each channel (P = 6, no gamma), the image is
+                     divided by it: R, G and B times 1 / (sqrt(3) * e), e being the light at unit length.
+brightness[:TARGET]  one gain for all pixels and channels, so that their mean is TARGET of the range (0.5), or less
+                     where bright pixels are clipped.
+window:LEVEL:WIDTH   a CT window in Hounsfield units (the brain's is 40:80), LEVEL - WIDTH / 2 becoming 0 and
+                     LEVEL + WIDTH / 2 becoming 255. Signed pixels (TIFF, arrays) are Hounsfield units, unsigned
+                     ones (PNG) are Hounsfield units + 1024. It comes first, for it makes the 8 bits that all others
+                     work on, and images are resized after it; the others are done to resized images.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossward.errors import ConfigError
+
+Pixels = NDArray[np.uint8]
+Values = NDArray[np.float32]  # (B, H, W * C) from 0 to 255: numpy is far faster along a last axis that is long
+
+BLOCK = 1 << 14  # values at once: what fits into a core's cache takes a third of the time
+NOTHING = np.float32(1e-12)  # in place of a light or a mean of 0: black times a finite gain stays black
+OFFSET = 1024  # unsigned pixels hold Hounsfield units plus this
+EXAMPLE = 'prepare = ["window:40:80"]'
+
+
+def shades_of_grey(x: Values, channels: int, norm: int = 6) -> None:
+    """Puts x under a neutral light."""
+    n, height, across = x.shape
+    rows = max(1, BLOCK // across)
+    total = sum(_power(x[:, top : top + rows], norm).sum(1) for top in range(0, height, rows))  # (B, W * C)
+    mean = total.reshape(n, -1, channels).sum(1) * (channels / (height * across))  # (B, C)
+    light = np.maximum(mean, NOTHING) ** (1 / norm)
+    gains = np.sqrt((light * light).sum(1, keepdims=True) / 3) / light
+    x *= gains[:, None, np.arange(across) % channels]
+
+
+def brightness(x: Values, channels: int, target: float = 0.5) -> None:
+    """Puts the mean of all pixels and channels at `target` of the range."""
+    x *= 255 * target / np.maximum(x.mean((1, 2), keepdims=True), NOTHING)
+
+
+def _power(x: Values, whole: int) -> Values:
+    """By squaring: numpy's own power takes ten times as long."""
+    if whole == 1:
+        return x
+    half = _power(x, whole // 2)
+    power = half * half
+    if whole % 2:
+        power *= x
+    return power
+
+
+@dataclass(frozen=True)
+class Window:
+    level: float
+    width: float
+
+    def __call__(self, pixels: NDArray[np.generic]) -> Pixels:
+        """Pixels of any shape as 8 bits; Hounsfield units if signed, else plus 1024."""
+        units = pixels.astype(np.float64) - (OFFSET if pixels.dtype.kind == "u" else 0)
+        share = (units - (self.level - self.width / 2)) / self.width
+        eight: Pixels = np.rint(share.clip(0, 1) * 255).astype(np.uint8)
+        return eight
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A window, or none, for pixels of 16 bits, and then operations one after the other on pixels of 8 bits."""
+
+    window: Window | None
+    steps: tuple[tuple[str, tuple[float, ...]], ...]
+
+    def __call__(self, images: Pixels) -> Pixels:
+        """(B, H, W, C) with the steps done to each image; the window is not among them."""
+        return by_parts(self._done, images) if self.steps else images
+
+    def _done(self, images: Pixels) -> Pixels:
+        n, height, width, channels = images.shape
+        x = images.reshape(n, height, width * channels).astype(np.float32)
+        for name, numbers in self.steps:
+            OPERATIONS[name].apply(x, channels, *numbers)
+            x.clip(0, 255, out=x)
+        return np.rint(x, out=x).astype(np.uint8).reshape(images.shape)
+
+
+def by_parts(work: Callable[[NDArray[Any]], Pixels], images: NDArray[Any]) -> Pixels:
+    """The images, a few at once, with `work` done to them."""
+    done = np.empty(images.shape, dtype=np.uint8)
+    some = max(1, BLOCK // max(1, images[:1].size))
+    for first in range(0, len(images), some):
+        done[first : first + some] = work(images[first : first + some])
+    return done
+
+
+@dataclass(frozen=True)
+class Number:
+    name: str
+    least: float
+    most: float
+    usual: float | None = None  # None: it must be written
+    kind: type[int] | type[float] = float
+
+
+@dataclass(frozen=True)
+class Operation:
+    apply: Callable[..., object]  # changes Values in place; a window is made of its numbers
+    numbers: tuple[Number, ...]
+    channels: tuple[int, ...]  # of the images that it is for
+    example: str
+
+
+TINY = 1e-6  # "above 0"
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {
+        "shades-of-grey": Operation(shades_of_grey, (Number("norm", 1, 12, 6, int),), (3,), "shades-of-grey:6"),
+        "brightness": Operation(brightness, (Number("target", TINY, 1, 0.5),), (1, 3), "brightness:0.5"),
+        "window": Operation(
+            Window, (Number("level", -32768, 32767), Number("width", TINY, 65535)), (1,), "window:40:80"
+        ),
+    }
+)
+
+
+def preparation(names: Sequence[str], channels: int | None = None) -> Preparation:
+    """What the names say, for images of `channels` where that is known already."""
+    wrong = [f'"{text}": {problem}' for text in names if (problem := _problem(text, channels))]
+    windows = [place for place, text in enumerate(names) if text.split(":")[0] == "window"]
+    wrong += [f'"{names[place]}": there can be one window only' for place in windows[1:]]
+    wrong += [f'"{names[place]}": the window must come first' for place in windows[:1] if place]
+    if wrong:
+        known = ", ".join(f'"{operation.example}"' for operation in OPERATIONS.values())
+        raise ConfigError("prepare cannot be carried out.", details=wrong, hint=f"Operations are written as {known}.")
+    steps = tuple(_step(text) for text in names)
+    return Preparation(Window(*steps[0][1]) if windows else None, steps[len(windows) :])
+
+
+def _problem(text: str, channels: int | None) -> str:
+    """What is wrong with an operation as it is written, or nothing."""
+    name, *written = text.split(":")
+    if name not in OPERATIONS:
+        near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.0)
+        return f'no such operation, did you mean "{near[0]}"?'
+    operation = OPERATIONS[name]
+    needed = sum(number.usual is None for number in operation.numbers)
+    if not needed <= len(written) <= len(operation.numbers):
+        takes = " and ".join(f"a {number.name}" for number in operation.numbers)
+        return f'{name} takes {takes}, as in "{operation.example}"'
+    for number, value in zip(operation.numbers, written, strict=False):
+        if problem := _bad(number, value):
+            return problem
+    if channels is not None and channels not in operation.channels:
+        needs, is_ = ("colour", "grey") if channels == 1 else ("grey", "colour")
+        return f"{name} needs {needs} images, but these are {is_} (channels = {channels})"
+    return ""
+
+
+def _bad(number: Number, written: str) -> str:
+    try:
+        value = number.kind(written)
+    except ValueError:
+        return f'the {number.name} "{written}" is not a {"whole " if number.kind is int else ""}number'
+    if number.least <= value <= number.most:
+        return ""
+    least = "above 0" if number.least == TINY else f"at least {number.least:g}"
+    return f"the {number.name} {written} must be {least} and at most {number.most:g}"
+
+
+def _step(text: str) -> tuple[str, tuple[float, ...]]:
+    name, *written = text.split(":")
+    numbers = OPERATIONS[name].numbers
+    usual = [number.usual for number in numbers[len(written) :] if number.usual is not None]
+    return name, (*(number.kind(value) for number, value in zip(numbers, written, strict=False)), *usual)
