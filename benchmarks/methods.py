@@ -30,6 +30,7 @@ from crossward.experiment.hospitals import Hospitals, NetPlan
 from crossward.methods.fedbm import FedBM
 from crossward.methods.fedcb import FedCB
 from crossward.methods.fednpr import FedNPR
+from crossward.statistics import sinkhorn
 from crossward.tasks import task
 
 CLASSES, PROMPTS, DIM = 8, 24, 384
@@ -98,8 +99,19 @@ def main() -> None:
         times = " and ".join(f"{s:.2f} s" for s in row.seconds)
         told = f"{row.ratio:.2f} ({row.least:.2f} to {row.most:.2f}), bar {row.bar:.2f}, {verdict}; {times}"
         print(f"{row.what}: {told}", flush=True)
+    if options.only in (None, "fednpr"):
+        print(f"Sinkhorn of 10,000 x 4, 3 iterations: {1000 * sinkhorn_seconds():.1f} ms, bar 50 ms")
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def sinkhorn_seconds() -> float:
+    scores, times = torch.randn(10_000, 4) / 0.05, []
+    for _ in range(11):
+        began = time.perf_counter()
+        sinkhorn(scores, 3)
+        times.append(time.perf_counter() - began)
+    return median(times)
 
 
 def measured(pair: Pair, repeats: int) -> Row:
