@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from crossward.core.weights import Weights
 
@@ -51,3 +52,23 @@ def diversity(made: Tensor, z: Tensor, y: Tensor, classes: int) -> Tensor:
     apart = (flat[i] - flat[j]).abs().sum(1) / (z[i] - z[j]).abs().sum(1)  # (pairs,)
     pairs = torch.bincount(y[i], minlength=classes)
     return ((1 / (apart + 1e-5)) / pairs[y[i]]).sum() / classes
+
+
+def distilled(teacher: Tensor, student: Tensor, y: Tensor, *, others: float) -> Tensor:
+    """(N,) decoupled knowledge distillation (Zhao et al., CVPR 2022) of logits (N, K), temperature 1: the divergence of
+    [p_y, 1 - p_y] plus `others` times that of the probabilities among the other classes."""
+    target = F.one_hot(y, teacher.shape[1]).bool()
+    p, q = teacher.log_softmax(1), student.log_softmax(1)
+    p_y, q_y = p[target], q[target]
+    p_rest, q_rest = (_log_rest(log_p, target) for log_p in (p, q))
+    binary = p_y.exp() * (p_y - q_y) + p_rest.exp() * (p_rest - q_rest)
+    if teacher.shape[1] < 3:  # one other class has all that is left
+        return binary
+    among_p, among_q = (x.masked_fill(target, -torch.inf).log_softmax(1) for x in (teacher, student))
+    among = among_p.exp() * (among_p - among_q)
+    return binary + others * among.masked_fill(target, 0.0).sum(1)
+
+
+def _log_rest(log_p: Tensor, target: Tensor) -> Tensor:
+    """(N,) log(1 - p_y), by adding up the other classes, where a difference would lose what is small."""
+    return log_p.masked_fill(target, -torch.inf).logsumexp(1)

@@ -50,3 +50,38 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
         log_q = log_q - log_q.logsumexp(0, keepdim=True) - math.log(k)
         log_q = log_q - log_q.logsumexp(1, keepdim=True) - math.log(n)
     return (log_q + math.log(n)).exp()
+
+
+def kmeans(z: Tensor, mass: Tensor, k: int, rng: torch.Generator, rounds: int = 100) -> Tensor:
+    """(k, D) centres of rows z (N, D), N >= k, that weigh mass (N,); started by k-means++ (Arthur, Vassilvitskii, SODA
+    2007). A centre that loses all its rows stays where it is."""
+    centres = _plus_plus(z, mass, k, rng)
+    for _ in range(rounds):
+        near = torch.cdist(z, centres).argmin(1)
+        total = mass.new_zeros(k).index_add_(0, near, mass)
+        sums = torch.zeros_like(centres).index_add_(0, near, mass[:, None] * z)
+        moved = torch.where(total[:, None] > 0, sums / total.clamp_min(1e-12)[:, None], centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def _plus_plus(z: Tensor, mass: Tensor, k: int, rng: torch.Generator) -> Tensor:
+    """(k, D) rows of z far from each other: each drawn by its squared distance from those before it."""
+    chance = mass.cpu()
+    chosen = torch.multinomial(chance, 1, generator=rng)
+    while len(chosen) < k:
+        apart = torch.cdist(z, z[chosen.to(z.device)]).amin(1).square().cpu() * chance
+        apart[chosen] = 0
+        even = apart if bool(apart.sum() > 0) else torch.ones_like(apart).index_fill(0, chosen, 0)  # all are copies
+        chosen = torch.cat([chosen, torch.multinomial(even, 1, generator=rng)])
+    return z[chosen.to(z.device)].clone()
+
+
+def drawn_evenly(z: Tensor, y: Tensor, classes: int, most: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """At most so many rows of each class, by chance."""
+    order = torch.randperm(len(y), generator=rng).to(y.device)
+    ranked = y[order]
+    kept = torch.cat([order[ranked == c][:most] for c in range(classes)])
+    return z[kept], y[kept]

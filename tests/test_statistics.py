@@ -1,11 +1,11 @@
-"""Sums and means of features by class, and Sinkhorn's even shares."""
+"""Sums and means of features by class, Sinkhorn's even shares, k-means."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from crossward.statistics import class_means, class_sums, sinkhorn
+from crossward.statistics import class_means, class_sums, drawn_evenly, kmeans, sinkhorn
 
 Z = torch.tensor([[1.0, 2], [3, 4], [5, 6], [7, 8]])
 Y = torch.tensor([2, 0, 2, 2])
@@ -72,3 +72,40 @@ def test_sinkhorn_does_not_underflow():
 
 def test_one_column_takes_all():
     assert sinkhorn(torch.randn(5, 1), 3).tolist() == [[1.0]] * 5
+
+
+def test_kmeans_finds_what_is_there():
+    rng = torch.Generator().manual_seed(0)
+    middles = torch.tensor([[0.0, 0], [10, 0], [0, 10]])
+    z = torch.cat([middle + 0.1 * torch.randn(20, 2, generator=rng) for middle in middles])
+    found = kmeans(z, torch.ones(60), 3, rng)
+    expected = torch.stack([z[k : k + 20].mean(0) for k in (0, 20, 40)])
+    torch.testing.assert_close(found[torch.cdist(expected, found).argmin(1)], expected)
+
+
+def test_kmeans_is_as_good_as_sklearns():
+    from sklearn.cluster import KMeans
+
+    rng = torch.Generator().manual_seed(1)
+    z = torch.randn(200, 5, generator=rng)
+    ours = min(torch.cdist(z, kmeans(z, torch.ones(200), 4, rng)).amin(1).square().sum() for _ in range(10))
+    theirs = KMeans(4, n_init=10, random_state=0).fit(z.numpy()).inertia_
+    assert float(ours) == pytest.approx(theirs, rel=0.02)
+
+
+def test_weights_of_rows_are_repetitions():
+    rng = torch.Generator().manual_seed(2)
+    z, mass = torch.randn(6, 2, generator=rng), torch.tensor([1.0, 5, 1, 1, 3, 1])
+    torch.testing.assert_close(kmeans(z, mass, 1, rng)[0], (mass[:, None] * z).sum(0) / 12)
+
+
+def test_kmeans_of_copies_gives_as_many_centres():
+    found = kmeans(torch.ones(4, 3), torch.ones(4), 3, torch.Generator().manual_seed(0))
+    assert found.tolist() == [[1.0] * 3] * 3
+
+
+def test_rows_are_drawn_evenly():
+    z, y = torch.arange(20.0)[:, None], torch.tensor([0] * 15 + [2] * 5)
+    rows, labels = drawn_evenly(z, y, 3, 4, torch.Generator().manual_seed(0))
+    assert labels.tolist() == [0] * 4 + [2] * 4
+    assert len({*rows.flatten().tolist()}) == 8

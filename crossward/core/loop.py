@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from crossward.core.optimiser_memory import recall, remember
+from crossward.core.optimiser_memory import at_rest, recall, remember
 from crossward.core.plugin import Plugin, overrides
 from crossward.core.select import Select, everything, parameters
 from crossward.core.weights import Weights
@@ -50,6 +50,8 @@ class Loop:
         self.momentum = settings.momentum if settings.optimizer == "sgd" else 0.0
         self.epoch, self.rate, self.moved, self.steps = -1, 0.0, 0.0, 0
         self.velocity = recall(site.memory, self.key, self.optimiser, trained) if settings.keep_state else 0.0
+        if self.momentum and (also or self.optimiser.state):
+            at_rest(self.optimiser, self.optimised)
         self.total = torch.zeros((), device=site.device)  # summed on the device: reading it each step would stall
         for plugin in overrides(plugins, "before_fit"):
             plugin.before_fit(site)

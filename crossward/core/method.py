@@ -99,6 +99,10 @@ class Method:
         """Plugins that are a part of this method."""
         return ()
 
+    def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """What a person should know before a run, given site -> class -> training samples (or pixels)."""
+        return []
+
     @property
     def allows_for_prior(self) -> bool:
         """Whether its loss already allows for how often a site sees each class, as the plugin bsm would."""

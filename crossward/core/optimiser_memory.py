@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -34,6 +34,14 @@ def recall(memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: Ma
         if name in kept:
             optimiser.state[parameter] = {k: _laid_out_as(parameter, v) for k, v in kept[name].items()}
     return float(kept.get(VELOCITY, 0.0))
+
+
+def at_rest(optimiser: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Give SGD a momentum of 0 for parameters that have none yet, which is how it begins: its fused kernel cannot step
+    when some have momentum and others do not."""
+    for parameter in parameters:
+        if "momentum_buffer" not in optimiser.state[parameter]:
+            optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def _tensor(value: Any) -> bool:

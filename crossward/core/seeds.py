@@ -25,3 +25,8 @@ def seeded(seed: int) -> Iterator[None]:
         if torch.backends.mps.is_available():
             torch.mps.manual_seed(seed)
         yield
+
+
+def stream(rng: torch.Generator, purpose: str) -> torch.Generator:
+    """A generator of its own for a purpose, from the seed of another, which is left alone."""
+    return torch.Generator().manual_seed(derive(rng.initial_seed(), purpose))

@@ -192,6 +192,7 @@ def _cautions(config: Config, hospitals: Hospitals) -> list[str]:
     counts = hospitals.federation.counts().tolist()
     classes, sites = hospitals.task.classes, hospitals.federation.sites
     table = {site.name: dict(zip(classes, row, strict=True)) for site, row in zip(sites, counts, strict=True)}
+    found += hospitals.method.cautions(table)
     for plugin in hospitals.carried:
         found += plugin.cautions(table)
         if plugin.allows_for_prior and hospitals.method.allows_for_prior:

@@ -24,6 +24,7 @@ METHODS = {
     "fedlc": ("crossward.methods.fedlc", "FedLC"),
     "creff": ("crossward.methods.creff", "CReFF"),
     "balancefl": ("crossward.methods.balancefl", "BalanceFL"),
+    "fedcd": ("crossward.methods.fedcd", "FedCD"),
     "fedcb": ("crossward.methods.fedcb", "FedCB"),
     "fedbm": ("crossward.methods.fedbm", "FedBM"),
     "fednpr": ("crossward.methods.fednpr", "FedNPR"),

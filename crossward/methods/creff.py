@@ -36,7 +36,7 @@ from crossward.core import select
 from crossward.core.brief import Brief
 from crossward.core.descent import descend
 from crossward.core.method import Method, RoundContext, View
-from crossward.core.seeds import derive
+from crossward.core.seeds import stream
 from crossward.core.site import Predictor, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
@@ -186,11 +186,6 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
         lengths = torch.linalg.vector_norm(x, dim=-1) * torch.linalg.vector_norm(y, dim=-1)
         total = total + (1 - (x * y).sum(-1) / (lengths + TINY)).sum()
     return total
-
-
-def stream(rng: torch.Generator, purpose: str) -> torch.Generator:
-    """A generator of its own for a purpose, from the seed of another, which is left alone."""
-    return torch.Generator().manual_seed(derive(rng.initial_seed(), purpose))
 
 
 def _shuffled(n: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:

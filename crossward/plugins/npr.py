@@ -41,7 +41,7 @@ from torch.nn import functional as F
 from crossward.core.plugin import Plugin
 from crossward.core.samples import Batch, Samples
 from crossward.core.site import Out, Site
-from crossward.statistics import sinkhorn
+from crossward.statistics import drawn_evenly, sinkhorn
 
 MOST = 8  # clusters of a class with k = "auto"
 
@@ -146,19 +146,13 @@ class Npr(Plugin):
 
     def _some(self, rows: Iterable[Batch], site: Site) -> Batch:
         """At most `pixels` rows of each class, by chance."""
-        return _chosen(*_joined(_chosen(z, y, self.pixels, site) for z, y in rows), self.pixels, site)
+        few = lambda z, y: drawn_evenly(z, y, site.num_classes, self.pixels, site.rng)
+        return few(*_joined(few(z, y) for z, y in rows))
 
 
 def _joined(rows: Iterable[Batch]) -> Batch:
     zs, ys = zip(*rows, strict=True)
     return torch.cat(zs), torch.cat(ys)
-
-
-def _chosen(z: Tensor, y: Tensor, most: int, site: Site) -> Batch:
-    order = torch.randperm(len(y), generator=site.rng).to(y.device)
-    ranked = y[order]
-    kept = torch.cat([order[ranked == c][:most] for c in range(site.num_classes)])
-    return z[kept], y[kept]
 
 
 def _present(scores: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

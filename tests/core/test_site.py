@@ -208,3 +208,11 @@ def test_predictions_can_be_learnt_from(line, pixels):
     target = site.predict(site.model, pixels([1, 2], [0, 0]))
     site.fit(lambda out: (out.logits * target).mean())  # what a distillation does with its teacher's scores
     assert weights(site) == pytest.approx([2 - 0.1 * 5])  # d/dw of mean(w x * 2 x) = 5
+
+
+def test_momentum_begins_at_rest_for_what_joins_late(line):
+    """A parameter that has a gradient only from the second step on, beside one that has momentum already."""
+    site, outside = line(training=Training(batch_size=8, lr=0.1, momentum=0.5)), nn.Parameter(torch.tensor([4.0]))
+    steps = iter(range(2))
+    site.fit(lambda out: out.logits.mean() + (3 * outside.sum() if next(steps) else 0), epochs=2, also=[outside])
+    assert outside.item() == pytest.approx(4 - 0.1 * 3)

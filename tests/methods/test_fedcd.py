@@ -1,0 +1,225 @@
+"""FedCD: every equation by hand, its reduction to FedAvg, its ablations, and classes that come late or never."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from crossward.core import select
+from crossward.core.method import RoundContext, answer
+from crossward.core.run import Plan, run
+from crossward.core.site import Site
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+from crossward.engines.local import LocalEngine
+from crossward.experiment.hospitals import Hospitals
+from crossward.methods.fedcd import PHI, FedCD
+from crossward.testing.rehearsal import assert_finite, assert_same, finished
+from crossward.testing.toy import Toy
+
+SMALL = FedCD(subclasses=2, projection=6)
+TOY = Toy(sizes=((12, 2, 2), (20, 2, 2)))  # the first site lacks class 2
+OFF = {"contrast": False, "gamma": 0.0, "weight": 0.0, "importance": "none", "mu": 1.0, "aggregation": "samples"}
+
+
+class Plain(FedCD):
+    """FedAvg on FedCD's network."""
+
+    def train(self, site: Site, down: Tree) -> Tree:
+        down["model"].into(site.model)
+        site.fit()
+        told = {"prototypes": down["prototypes"], "counts": down["counts"]}
+        return {"model": Weights.of(site.model, self.returns), "n": site.size} | told
+
+
+def hospitals(method: FedCD = SMALL, toy: Toy = TOY, training: Training | None = None) -> Hospitals:
+    return toy.hospitals(method, training=training or Training(epochs=1, batch_size=64, lr=0.1))
+
+
+def context(held: Hospitals, round: int = 0, rounds: int = 10) -> RoundContext:
+    return RoundContext(round, rounds, len(held.ids), held.task, held.server(round))
+
+
+def told(held: Hospitals, mu: float = 0.5) -> Tree:
+    """A payload with random prototypes, of which every sub-class has some samples."""
+    rng = torch.Generator().manual_seed(5)
+    state = held.method.start(context(held))
+    counts = torch.tensor([[4.0, 2], [1, 3], [6, 4]])
+    return state | {"prototypes": torch.randn(3, 2, 6, generator=rng), "counts": counts, "mu": mu}
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_with_everything_off_it_is_fedavg(task: str):
+    """With one sub-class and its own vector; sub-classes that add up are FedAvg's, too, but for rounding."""
+    toy, training = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0), Training(2, 4, lr=0.05, momentum=0.5)
+    options = OFF | {"subclasses": 2, "projection": 6}
+    ends = [finished(h, LocalEngine(h))["state"]["model"] for h in (
+        toy.hospitals(FedCD(**options), training=training), toy.hospitals(Plain(**options), training=training)
+    )]  # fmt: skip
+    assert_same({"w": ends[0]}, {"w": ends[1]})
+
+
+def test_assignment_is_to_the_nearest_of_its_class_by_angle():
+    prototypes = torch.tensor([[[1.0, 0], [0, 1]], [[9.0, 9], [-1, 0]]])
+    z, y = torch.tensor([[5.0, 1], [1, 5], [-2, -1]]), torch.tensor([0, 0, 1])
+    assert SMALL.assigned(z, y, prototypes).tolist() == [0, 1, 3]
+
+
+def test_omega_by_hand():
+    rng = torch.Generator().manual_seed(0)
+    z, prototypes = torch.randn(4, 6, generator=rng), torch.randn(6, 6, generator=rng)  # three classes of two
+    method, t = replace(SMALL, alpha=0.2, tau=0.5), torch.tensor([0, 3, 5, 2])
+    expected = []
+    for row, own in zip(z, t.tolist(), strict=True):
+        psi = [torch.exp(F.cosine_similarity(row, p, dim=0) / 0.5) for p in prototypes]
+        kin = sum(psi[j] for j in range(6) if j // 2 == own // 2 and j != own)
+        others = sum(psi[j] for j in range(6) if j // 2 != own // 2)
+        expected.append(torch.log(psi[own] / (psi[own] + 0.2 * kin + 0.8 * others)))
+    alive = torch.ones(6, dtype=torch.bool)
+    torch.testing.assert_close(method.log_omega(z, t, prototypes, alive), torch.stack(expected))
+
+
+def test_one_sub_class_and_alpha_0_is_cross_entropy_over_prototypes():
+    rng = torch.Generator().manual_seed(0)
+    z, prototypes, y = torch.randn(5, 6, generator=rng), torch.randn(3, 6, generator=rng), torch.tensor([0, 1, 2, 0, 1])
+    cosines = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T
+    method = replace(SMALL, subclasses=1, alpha=0.0)
+    omega = method.log_omega(z, y, prototypes, torch.ones(3, dtype=torch.bool))
+    torch.testing.assert_close(-omega.mean(), F.cross_entropy(cosines, y))
+
+
+def test_prototypes_that_nobody_has_are_no_negatives():
+    rng = torch.Generator().manual_seed(0)
+    z, prototypes, t = torch.randn(4, 6, generator=rng), torch.randn(6, 6, generator=rng), torch.tensor([0, 1, 2, 3])
+    alive = torch.tensor([True] * 4 + [False] * 2)
+    without = SMALL.log_omega(z, t, prototypes[:4], alive[:4])
+    torch.testing.assert_close(SMALL.log_omega(z, t, prototypes, alive), without)
+
+
+def test_the_whole_loss_by_hand():
+    """Eq. 11 with balanced importance, where prototypes weigh as much as the samples of the batch."""
+    held = hospitals()
+    site, down = held.open(1, 0, {}), told(held, mu=0.3)
+    down["model"].into(site.model)
+    head, phi = site.model.head, down["model"][PHI] + 0.1
+    down["model"] = Weights({**down["model"], PHI: phi})
+    local = torch.nn.Parameter(down["prototypes"] + 0.05)
+    out = site.forward(*site.train.take(site.train.index))
+    value = SMALL.loss(site, down, down["prototypes"], local)(out)
+
+    n, every = len(out.y), torch.cat([out.z, down["prototypes"].flatten(0, 1)])
+    labels = torch.cat([out.y, torch.tensor([0, 0, 1, 1, 2, 2])])
+    mass = torch.cat([torch.ones(n), n * down["counts"].flatten() / 20])
+    t = torch.cat([SMALL.assigned(out.z, out.y, down["prototypes"]), torch.arange(6)])
+    class_logits = lambda z, weight: (z @ weight.T).view(-1, 3, 2).sum(2)
+    dcl = (mass * F.cross_entropy(class_logits(every, head.weight), labels, reduction="none")).sum() / (2 * n)
+    omega = SMALL.log_omega(every, t, local.flatten(0, 1), torch.ones(6, dtype=torch.bool))
+    hpc = -(mass * omega).sum() / (2 * n)
+    means = torch.stack([out.z[out.y == c].mean(0) for c in range(3)])
+    bpr = -class_logits(means, phi).log_softmax(1).diagonal().mean()
+    p, q = class_logits(every, phi).softmax(1), class_logits(every, head.weight).softmax(1)
+    at = labels[:, None]
+    p_c, q_c = p.gather(1, at)[:, 0], q.gather(1, at)[:, 0]
+    binary = p_c * (p_c / q_c).log() + (1 - p_c) * ((1 - p_c) / (1 - q_c)).log()
+    rest = ~F.one_hot(labels, 3).bool()
+    p_r, q_r = p[rest].view(-1, 2) / (1 - p_c)[:, None], q[rest].view(-1, 2) / (1 - q_c)[:, None]
+    gid = (mass * (binary + 0.5 * (p_r * (p_r / q_r).log()).sum(1))).sum() / (2 * n)
+    torch.testing.assert_close(value, 0.3 * dcl + 0.7 * hpc + 0.1 * bpr + 0.1 * gid)
+
+
+def test_the_teacher_and_the_batch_prototypes_reach_features_alone():
+    held = hospitals(replace(SMALL, weight=0.0, contrast=False, mu=0.0))
+    site, down = held.open(1, 0, {}), told(held, mu=0.0)
+    local = torch.nn.Parameter(down["prototypes"].clone())
+    value = held.method.loss(site, down, down["prototypes"], local)(site.forward(*site.train.take(site.train.index)))
+    gradients = torch.autograd.grad(value, [*site.model.parameters(), local], allow_unused=True)
+    assert gradients[-1] is None  # L_bpr alone is left
+    (of_head,) = (g for (n, _), g in zip(site.model.named_parameters(), gradients) if n == PHI)
+    assert of_head is None or not of_head.any()
+    assert any(g is not None and bool(g.any()) for g in gradients)
+
+
+def test_prototypes_are_learnt_by_the_optimiser_of_the_network():
+    held = hospitals()
+    site, down = held.open(1, 0, {}), told(held)
+    reply = answer(held.method, site, "train", down, seed=1)
+    moved = reply["prototypes"] - down["prototypes"]
+    assert bool((moved[reply["counts"] > 0].abs().sum(1) > 0).all())
+    assert reply["counts"].sum() == site.size
+    assert reply["counts"].sum(1).tolist() == site.counts.tolist()
+
+
+def test_paper_importance_shows_each_prototype_once_an_epoch():
+    method = replace(SMALL, importance="paper")
+    held = hospitals(method, training=Training(epochs=2, batch_size=4, lr=0.1))
+    site, down = held.open(1, 0, {}), told(held)
+    shown, steps = method._shown(site, down), 5
+    for _ in range(2):
+        subs, mass = zip(*[next(shown)[1:] for _ in range(steps)], strict=True)
+        assert sorted(torch.cat(subs).tolist()) == [0, 1, 2, 3, 4, 5]
+        assert torch.cat(mass).sum() == 20
+
+
+def test_a_class_that_comes_late_begins_with_centroids_of_its_sites():
+    held = hospitals()
+    site, down = held.open(1, 0, {}), told(held)
+    down["prototypes"][2] = 0
+    site.rng.manual_seed(0)
+    begun = SMALL._begun(site, down)
+    assert begun[:2].equal(down["prototypes"][:2])
+    z = torch.cat([z[y == 2] for z, y in site.vectors(site.train)])
+    near = torch.cdist(z, begun[2]).argmin(1)
+    torch.testing.assert_close(begun[2], torch.stack([z[near == m].mean(0) for m in range(2)]))
+
+
+def test_fewer_samples_than_sub_classes_are_repeated():
+    held = hospitals(replace(SMALL, subclasses=5))
+    site = held.open(1, 0, {})
+    site.train = site.train.only(torch.tensor([0, 1, 2, 3]))  # 2 of class 0, 1 of 1 and 2
+    reply = answer(held.method, site, "train", held.method.start(context(held)), seed=1)
+    assert_finite(reply)
+    assert reply["counts"].sum(1).tolist() == site.counts.tolist()
+    told_before = held.method.cautions({"a": {"x": 3, "y": 0, "z": 9}})
+    assert told_before == ["subclasses = 5, but a class has fewer samples, in 1 case(s): a x (3)"]
+
+
+def test_alpha_from_a_half_on_is_told():
+    (caution,) = replace(SMALL, alpha=0.5).cautions({})
+    assert caution.startswith("alpha = 0.5: from 0.5 on Eq. 4 ")
+    assert SMALL.cautions({}) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"contrast": False}, {"weight": 0.0}, {"distillation": "plain"}, {"gamma": 0.0}, {"aggregation": "samples"},
+     {"aggregation": "counts"}, {"subclass_pool": "logsumexp"}, {"subclass_pool": "mean"}, {"importance": "paper"}],
+    ids=str,
+)  # fmt: skip
+def test_every_ablation_runs_and_changes_the_outcome(options: dict[str, object]):
+    training = Training(epochs=2, batch_size=8, lr=0.1)
+    whole, cut = (hospitals(method, Toy(), training) for method in (SMALL, replace(SMALL, **options)))
+    ends = [run(h, LocalEngine(h), Plan(3)).state for h in (whole, cut)]
+    assert_finite(ends[1])
+    assert not torch.equal(ends[0]["model"][PHI], ends[1]["model"][PHI])
+
+
+def test_without_contrast_prototypes_are_means_of_sub_classes():
+    method = replace(SMALL, contrast=False)
+    held = hospitals(method)
+    site, down = held.open(1, 0, {}), told(held)
+    reply = answer(method, site, "train", down, seed=1)
+    z, y = next(iter([*site.vectors(site.train)]))
+    t = method.assigned(z, y, down["prototypes"])
+    for j in t.unique().tolist():
+        torch.testing.assert_close(reply["prototypes"].flatten(0, 1)[j], z[t == j].mean(0))
+
+
+def test_everything_but_prototypes_is_fedavgs_payload():
+    held = hospitals()
+    names = set(Weights.of(held.server(0).new_net(), select.everything))
+    assert PHI in names
+    assert not [n for n in names if n.startswith("head.") and n != PHI]
