@@ -27,9 +27,14 @@ from crossward.data.collection import Collection
 from crossward.data.federation import Federation, Split
 from crossward.engines.local import LocalEngine
 from crossward.experiment.hospitals import Hospitals, NetPlan
+from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedbm import FedBM
 from crossward.methods.fedcb import FedCB
+from crossward.methods.fedcd import FedCD
+from crossward.methods.feddyn import FedDyn
 from crossward.methods.fednpr import FedNPR
+from crossward.methods.moon import Moon
+from crossward.methods.scaffold import Scaffold
 from crossward.statistics import sinkhorn
 from crossward.tasks import task
 
@@ -73,7 +78,16 @@ FEDNPR = (
         batch_size=64, rounds=1, net=("efficientnet-b0", {}), clients=1, images=256, size=64,
     ),
 )  # fmt: skip
-GROUPS = {"fedbm": FEDBM, "fednpr": FEDNPR}
+# The projection is the net's, so that all have the same.
+PROJECTED: tuple[str, dict[str, Any]] = ("cnn", {"projection": 256})
+DRIFT = (
+    Pair("FedCD / FedAvg on cnn, one epoch", FedCD(projection=0), FedAvg(), 1.6, 64, net=PROJECTED),
+    Pair("FedCD / FedAvg on a narrow resnet18", FedCD(projection=0), FedAvg(), 1.6, 64),
+    Pair("SCAFFOLD / FedAvg on cnn", Scaffold(), FedAvg(), 1.15, 64, net=PROJECTED),
+    Pair("FedDyn / FedAvg on cnn", FedDyn(), FedAvg(), 1.15, 64, net=PROJECTED),
+    Pair("MOON / FedAvg on cnn", Moon(projection=0), FedAvg(), 2.2, 64, net=PROJECTED),
+)
+GROUPS = {"fedbm": FEDBM, "fednpr": FEDNPR, "fedcd": DRIFT}
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,27 @@ def predict(
 
 
 @app.command()
+def reach(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories, of several seeds if any.")],
+    reference: Annotated[str, typer.Option(help="The method that the others are compared with.")],
+    target: Annotated[
+        str | None, typer.Option(help="0.66, or the method whose end is the target; default: the reference's end.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="Default: the task's main metric.")] = None,
+    view: Annotated[str, typer.Option(help="'global', one set for all, or 'local', the sites' own.")] = "global",
+    split: Annotated[str, typer.Option(help="'test' or 'val'.")] = "test",
+    window: Annotated[int, typer.Option(min=1, help="Take means over so many evaluated rounds.")] = 1,
+    last: Annotated[int | None, typer.Option(min=1, help="Rounds that are a method's end; default: --window.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the rounds and the parameters that methods need to reach a target."""
+    from crossward.experiment.commands import compare_reach
+
+    asked = {"reference": reference, "target": target, "metric": metric, "view": view, "split": split}
+    compare_reach(folders, asked | {"window": window, "last": last}, as_json=as_json)
+
+
+@app.command()
 def export(
     folder: Folder,
     to: Annotated[str, typer.Option("--to", help="The format: onnx.")] = "onnx",

@@ -7,10 +7,10 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 from rich.box import SIMPLE_HEAD
@@ -27,6 +27,7 @@ from crossward.experiment.build import partitioned, prepare
 from crossward.experiment.compare import compared, table
 from crossward.experiment.deployed import Deployed
 from crossward.experiment.load import read
+from crossward.experiment.reach import UNBOUNDED, Reach, reach, spread
 from crossward.experiment.sources import collect
 
 PARTS = ("train", "val", "test")
@@ -118,6 +119,60 @@ def split(file: Path, out: Path, sets: Sequence[str]) -> None:
     collection, _ = collect(config)
     save(partitioned(config, collection), out)
     Console().out(f'{out}\nUse it with: partition.file = "{out}"', highlight=False)
+
+
+def compare_reach(folders: Sequence[Path], asked: Mapping[str, Any], *, as_json: bool) -> None:
+    console, target = Console(), asked["target"]
+    with suppress(TypeError, ValueError):  # it is left out, or the name of a method
+        target = float(target)
+    found = reach(folders, **{**asked, "target": target})
+    if as_json:
+        console.out(json.dumps(found.document()), highlight=False)
+        return
+    for warning in found.warnings:
+        console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False)
+    console.print(_reach_table(found))
+
+
+def _reach_table(found: Reach) -> Table:
+    measure, scale = found.measure, 1 if found.measure.metric in UNBOUNDED else 100
+    end = f", the end of {found.target_of}" if found.target_of else ""
+    aim = _spread([scale * target for target in found.targets], 2)
+    title = f"Until {measure.metric} on {measure.split} ({measure.view} view) reached {aim}{end}"
+    caption = (
+        "Sent by the server and all clients until then; M: millions of parameters, 4 bytes each. "
+        f"×: multiples of {found.reference}, by runs of the same seed. Means are over the runs that reached it."
+    )
+    made = Table(
+        title=escape(title), title_justify="left", caption=escape(caption), caption_justify="left", box=SIMPLE_HEAD,
+        padding=0,
+    )  # fmt: skip
+    made.add_column("method", style="bold", overflow="fold", min_width=10)
+    for head in ("reached", "rounds", "×", "M up", "M down", "M sent", "MiB", "×", "best"):
+        made.add_column(head, justify="right")
+    for cost in found.costs:
+        of = cost.numbers()
+        made.add_row(
+            escape(cost.method),
+            f"{cost.reached}/{len(cost.runs)}",
+            _spread(of["rounds"], 1 if len(of["rounds"]) > 1 else 0) if cost.reached else "not reached",
+            _spread(of["times_rounds"]),
+            *(_spread([n / 1e6 for n in of[name]]) for name in ("up", "down", "parameters")),
+            _spread(of["mib"]),
+            _spread(of["times_parameters"]),
+            _spread([scale * value for value in of["best"]]),
+        )
+    return made
+
+
+def _spread(numbers: Sequence[float], digits: int | None = None) -> str:
+    """Mean and deviation; the larger, the fewer digits, unless they are given."""
+    found = spread(numbers)
+    if found is None:
+        return "—"
+    mean, deviation = found
+    shown = digits if digits is not None else 2 if mean < 10 else 1 if mean < 100 else 0
+    return f"{mean:.{shown}f}" + ("" if deviation is None else f" ±{deviation:.{shown}f}")
 
 
 def predict_images(

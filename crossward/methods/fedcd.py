@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from annotated_types import Ge, Gt, Interval
@@ -63,6 +63,10 @@ class FedCD(Method):
         "prototypes": "class prototypes",
         "counts": "class counts",
     }
+
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "optimizer": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch_size": 64, "epochs": 10,
+    }  # fmt: skip
 
     subclasses: Count = 3  # M
     projection: Annotated[int, Ge(0)] = 256  # d; 0: the features of the net as they are
@@ -184,20 +188,21 @@ class FedCD(Method):
 
     def _counted(self, site: Site, begun: Tensor) -> tuple[Tensor, Tensor]:
         """Sums (C M, d) and numbers (C M) of the site's features in each sub-class."""
-        pieces = ((z, self.assigned(z, y, begun)) for z, y in site.vectors(site.train))
+        directions = F.normalize(begun, dim=2)
+        pieces = ((z, self.assigned(z, y, directions)) for z, y in site.vectors(site.train))
         return class_sums(pieces, begun.shape[0] * begun.shape[1])
 
-    def assigned(self, z: Tensor, y: Tensor, prototypes: Tensor) -> Tensor:
-        """(N,) number c M + t of the sub-class of each row, the nearest of its class by angle."""
-        m = prototypes.shape[1]
-        cosines = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=2).flatten(0, 1).T  # (N, C M)
+    def assigned(self, z: Tensor, y: Tensor, directions: Tensor) -> Tensor:
+        """(N,) number c M + t of the sub-class of each row: the nearest of its class by angle, of these (C, M, d)."""
+        m = directions.shape[1]
+        near = z @ directions.flatten(0, 1).T  # (N, C M): the length of z makes no difference
         own = y[:, None] * m + torch.arange(m, device=y.device)  # (N, M)
-        return y * m + cosines.gather(1, own).argmax(1)  # Eq. 2
+        return y * m + near.gather(1, own).argmax(1)  # Eq. 2
 
     def loss(self, site: Site, down: Tree, begun: Tensor, local: nn.Parameter) -> Callable[[Out], Tensor]:
         head, mu = cast(FineHead, site.model.head), float(down["mu"])
         phi: Tensor = down["model"][PHI].to(site.device)
-        alive = begun.any(2).flatten()  # (C M,) sub-classes that there are
+        directions, log_shares = F.normalize(begun, dim=2), self.log_shares(begun.any(2).flatten())
         shown, rng = self._shown(site, down), stream(site.rng, "pixels")
 
         def whole(out: Out) -> Tensor:  # Eq. 11
@@ -213,8 +218,8 @@ class FedCD(Method):
                 apart = F.cross_entropy(of_guests, labels[len(y) :], reduction="none")
                 value = value + mu * (mass[len(y) :] * apart).sum() / total
             if self.contrast and mu < 1:
-                t = torch.cat([self.assigned(z.detach(), y, begun), sub])
-                omega = self.log_omega(every, t, local.flatten(0, 1), alive)
+                t = torch.cat([self.assigned(z.detach(), y, directions), sub])
+                omega = self.log_omega(every, t, local.flatten(0, 1), log_shares)
                 value = value - (1 - mu) * (mass * omega).sum() / total  # Eq. 5
             if self.gamma:
                 value = value + self.gamma * self.of_batch(head, phi, z, y)
@@ -240,15 +245,18 @@ class FedCD(Method):
             for here in (when == step for step in range(steps)):
                 yield z[here], sub[here], n[here]
 
-    def log_omega(self, z: Tensor, t: Tensor, prototypes: Tensor, alive: Tensor) -> Tensor:
+    def log_omega(self, z: Tensor, t: Tensor, prototypes: Tensor, log_shares: Tensor) -> Tensor:
         """(N,) the logarithm of Eq. 4, for rows of sub-classes t among prototypes (C M, d)."""
-        m = self.subclasses
         scores = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T / self.tau  # Eq. 3: log psi, (N, C M)
-        sub = torch.arange(len(prototypes), device=z.device)
-        kin = t[:, None] // m == sub // m
-        share = torch.where(kin, self.alpha, 1 - self.alpha).masked_fill(~alive, 0.0)
-        share = torch.where(t[:, None] == sub, 1.0, share)
-        return scores.gather(1, t[:, None])[:, 0] - (scores + share.log()).logsumexp(1)
+        return scores.gather(1, t[:, None])[:, 0] - (scores + log_shares[t]).logsumexp(1)
+
+    def log_shares(self, alive: Tensor) -> Tensor:
+        """(C M, C M): the logarithms of 1, alpha and 1 - alpha of Eq. 4, for a sub-class and each of the others; none
+        but itself counts that is not alive (C M,)."""
+        sub = torch.arange(len(alive), device=alive.device)
+        kin = sub[:, None] // self.subclasses == sub // self.subclasses
+        shares = torch.where(kin, self.alpha, 1 - self.alpha).masked_fill(~alive, 0.0)
+        return shares.fill_diagonal_(1.0).log()
 
     def of_batch(self, head: FineHead, phi: Tensor, z: Tensor, y: Tensor) -> Tensor:
         """Eqs. 6 and 7: how well the global classifier knows the mean feature of each class in the batch."""

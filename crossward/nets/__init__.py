@@ -33,6 +33,11 @@ NETS: Mapping[str, Entry] = MappingProxyType({
         "ResNet-18 of any width, with the ImageNet stem or one for small images",
         MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
     ),
+    "resnet50": Entry(
+        "crossward.nets.resnet", "resnet50", "classification",
+        "ResNet-50 of any width, with the ImageNet stem or one for small images",
+        MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
+    ),
     "efficientnet-b0": Entry(
         "crossward.nets.efficientnet", "efficientnet_b0", "classification",
         "EfficientNet-B0, started at random or from a file of weights",

@@ -83,7 +83,7 @@ def test_version(cli):
 def test_help_names_every_command(cli):
     said = cli("--help")
     assert said.code == 0
-    for name in ("run", "demo", "resume", "methods", "nets", "data", "concepts", "predict", "export"):
+    for name in ("run", "demo", "resume", "methods", "nets", "data", "concepts", "predict", "reach", "export"):
         assert f" {name} " in said.out
     assert "split" in cli("data", "--help").out
 

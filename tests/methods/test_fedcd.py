@@ -66,7 +66,7 @@ def test_with_everything_off_it_is_fedavg(task: str):
 def test_assignment_is_to_the_nearest_of_its_class_by_angle():
     prototypes = torch.tensor([[[1.0, 0], [0, 1]], [[9.0, 9], [-1, 0]]])
     z, y = torch.tensor([[5.0, 1], [1, 5], [-2, -1]]), torch.tensor([0, 0, 1])
-    assert SMALL.assigned(z, y, prototypes).tolist() == [0, 1, 3]
+    assert SMALL.assigned(z, y, F.normalize(prototypes, dim=2)).tolist() == [0, 1, 3]
 
 
 def test_omega_by_hand():
@@ -80,7 +80,7 @@ def test_omega_by_hand():
         others = sum(psi[j] for j in range(6) if j // 2 != own // 2)
         expected.append(torch.log(psi[own] / (psi[own] + 0.2 * kin + 0.8 * others)))
     alive = torch.ones(6, dtype=torch.bool)
-    torch.testing.assert_close(method.log_omega(z, t, prototypes, alive), torch.stack(expected))
+    torch.testing.assert_close(method.log_omega(z, t, prototypes, method.log_shares(alive)), torch.stack(expected))
 
 
 def test_one_sub_class_and_alpha_0_is_cross_entropy_over_prototypes():
@@ -88,7 +88,7 @@ def test_one_sub_class_and_alpha_0_is_cross_entropy_over_prototypes():
     z, prototypes, y = torch.randn(5, 6, generator=rng), torch.randn(3, 6, generator=rng), torch.tensor([0, 1, 2, 0, 1])
     cosines = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T
     method = replace(SMALL, subclasses=1, alpha=0.0)
-    omega = method.log_omega(z, y, prototypes, torch.ones(3, dtype=torch.bool))
+    omega = method.log_omega(z, y, prototypes, method.log_shares(torch.ones(3, dtype=torch.bool)))
     torch.testing.assert_close(-omega.mean(), F.cross_entropy(cosines, y))
 
 
@@ -96,8 +96,8 @@ def test_prototypes_that_nobody_has_are_no_negatives():
     rng = torch.Generator().manual_seed(0)
     z, prototypes, t = torch.randn(4, 6, generator=rng), torch.randn(6, 6, generator=rng), torch.tensor([0, 1, 2, 3])
     alive = torch.tensor([True] * 4 + [False] * 2)
-    without = SMALL.log_omega(z, t, prototypes[:4], alive[:4])
-    torch.testing.assert_close(SMALL.log_omega(z, t, prototypes, alive), without)
+    without = SMALL.log_omega(z, t, prototypes[:4], SMALL.log_shares(alive[:4]))
+    torch.testing.assert_close(SMALL.log_omega(z, t, prototypes, SMALL.log_shares(alive)), without)
 
 
 def test_the_whole_loss_by_hand():
@@ -114,10 +114,10 @@ def test_the_whole_loss_by_hand():
     n, every = len(out.y), torch.cat([out.z, down["prototypes"].flatten(0, 1)])
     labels = torch.cat([out.y, torch.tensor([0, 0, 1, 1, 2, 2])])
     mass = torch.cat([torch.ones(n), n * down["counts"].flatten() / 20])
-    t = torch.cat([SMALL.assigned(out.z, out.y, down["prototypes"]), torch.arange(6)])
+    t = torch.cat([SMALL.assigned(out.z, out.y, F.normalize(down["prototypes"], dim=2)), torch.arange(6)])
     class_logits = lambda z, weight: (z @ weight.T).view(-1, 3, 2).sum(2)
     dcl = (mass * F.cross_entropy(class_logits(every, head.weight), labels, reduction="none")).sum() / (2 * n)
-    omega = SMALL.log_omega(every, t, local.flatten(0, 1), torch.ones(6, dtype=torch.bool))
+    omega = SMALL.log_omega(every, t, local.flatten(0, 1), SMALL.log_shares(torch.ones(6, dtype=torch.bool)))
     hpc = -(mass * omega).sum() / (2 * n)
     means = torch.stack([out.z[out.y == c].mean(0) for c in range(3)])
     bpr = -class_logits(means, phi).log_softmax(1).diagonal().mean()
@@ -213,7 +213,7 @@ def test_without_contrast_prototypes_are_means_of_sub_classes():
     site, down = held.open(1, 0, {}), told(held)
     reply = answer(method, site, "train", down, seed=1)
     z, y = next(iter([*site.vectors(site.train)]))
-    t = method.assigned(z, y, down["prototypes"])
+    t = method.assigned(z, y, F.normalize(down["prototypes"], dim=2))
     for j in t.unique().tolist():
         torch.testing.assert_close(reply["prototypes"].flatten(0, 1)[j], z[t == j].mean(0))
 

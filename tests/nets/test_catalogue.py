@@ -20,6 +20,7 @@ torch.set_num_threads(1)
 SMALL = {
     "cnn": {},
     "resnet18": {"width": 0.125},
+    "resnet50": {"width": 0.125},
     "efficientnet-b0": {},
     "efficientnet-lite0": {"width": 0.25},
     "unet": {"base": 4},
@@ -31,7 +32,7 @@ def small(name: str, classes: int = 3) -> Net:
 
 
 def test_names_and_descriptions():
-    assert names() == ("cnn", "resnet18", "efficientnet-b0", "efficientnet-lite0", "unet")
+    assert names() == ("cnn", "resnet18", "resnet50", "efficientnet-b0", "efficientnet-lite0", "unet")
     description, options = describe("resnet18")
     assert "ResNet-18" in description
     assert options == {"stem": "auto", "width": 1.0, "norm": "batch"}
@@ -88,8 +89,9 @@ def test_copies_and_channels_last_give_the_same(name: str):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("resnet", {}, ["no net named 'resnet'", "Did you mean 'resnet18'?"]),
-        ("U-Net", {}, ["Did you mean 'unet'?", "cnn, resnet18, efficientnet-b0, efficientnet-lite0, unet"]),
+        ("resnet", {}, ["no net named 'resnet'", "Did you mean 'resnet"]),
+        ("resnet-50", {}, ["Did you mean 'resnet50'?"]),
+        ("U-Net", {}, ["Did you mean 'unet'?", "cnn, resnet18, resnet50, efficientnet-b0"]),
         ("resnet18", {"widht": 0.5}, ["Did you mean 'width'?", "stem, width, norm"]),
         ("cnn", {"projections": 1, "zzz": 2}, ["projections: there is no such option", "zzz: there is no such option"]),
         ("cnn", {"projection": 2.5}, ["projection: must be a whole number, not 2.5"]),

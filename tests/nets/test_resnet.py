@@ -1,6 +1,8 @@
-"""resnet18: shapes, stems, widths, norms and known parameter counts."""
+"""resnet18 and resnet50: shapes, stems, widths, norms and known parameter counts."""
 
 from __future__ import annotations
+
+import hashlib
 
 import pytest
 import torch
@@ -16,13 +18,14 @@ def parameters(net: nn.Module) -> int:
     return sum(p.numel() for p in net.parameters())
 
 
+@pytest.mark.parametrize(("name", "width"), [("resnet18", 64), ("resnet50", 256)])
 @pytest.mark.parametrize("size", [24, 28, 32, 64, 128])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_shapes(size: int, channels: int):
-    net = build("resnet18", channels=channels, classes=5, size=size, width=0.125).eval()
+def test_shapes(name: str, width: int, size: int, channels: int):
+    net = build(name, channels=channels, classes=5, size=size, width=0.125).eval()
     x = torch.randn(2, channels, size, size)
     z = net.features(x)
-    assert z.shape == (2, net.width) == (2, 64)
+    assert z.shape == (2, net.width) == (2, width)
     assert net(x).shape == (2, 5)
     assert torch.equal(net(x), net.head(z))
 
@@ -36,6 +39,44 @@ def test_known_parameter_counts():
     assert 650_000 < parameters(small) < 750_000
 
 
+def test_resnet18_starts_as_it_always_did():
+    """Names, shapes and random numbers as recorded when it was the only ResNet here."""
+    torch.manual_seed(7)
+    state = build("resnet18", channels=3, classes=4, size=32, width=0.125).state_dict()
+    names = " ".join(f"{name}{tuple(values.shape)}" for name, values in state.items())
+    assert hashlib.sha256(names.encode()).hexdigest()[:16] == "bbd55f8ef6d1cc30"
+    sums = {
+        "body.0.0.weight": -0.3286909491,
+        "body.1.0.residual.0.weight": -0.9736855028,
+        "body.2.0.shortcut.0.weight": -4.4379709838,
+        "body.4.1.residual.3.weight": -0.7344660105,
+        "head.weight": 0.0578742027,  # drawn last
+        "head.bias": -0.1516286433,
+    }
+    assert {name: float(state[name].double().sum()) for name in sums} == pytest.approx(sums, abs=1e-6)
+
+
+def test_known_parameter_counts_of_resnet50():
+    with torch.device("meta"):  # nothing is allocated
+        assert parameters(build("resnet50", channels=3, classes=1000, size=224)) == 25_557_032
+        cifar = build("resnet50", channels=3, classes=100, size=32)
+    without_head = 25_557_032 - (2048 * 1000 + 1000)
+    assert parameters(cifar) == without_head - 64 * 3 * (49 - 9) + (2048 * 100 + 100) == 23_705_252
+
+
+def test_blocks_of_resnet50():
+    net = build("resnet50", channels=3, classes=2, size=32, width=0.125)
+    assert [len(stage) for stage in net.body[1:5]] == [3, 4, 6, 3]
+    first, second = net.body[2][0], net.body[2][1]
+    shapes = [(m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0]) for m in first.residual if
+              isinstance(m, nn.Conv2d)]  # fmt: skip
+    assert shapes == [(32, 16, 1, 1), (16, 16, 3, 2), (16, 64, 1, 1)]
+    assert (first.shortcut[0].in_channels, first.shortcut[0].out_channels, first.shortcut[0].stride[0]) == (32, 64, 2)
+    assert isinstance(second.shortcut, nn.Identity)
+    # the first stage keeps the resolution and still widens
+    assert (net.body[1][0].shortcut[0].in_channels, net.body[1][0].shortcut[0].stride) == (8, (1, 1))
+
+
 def test_stem_follows_the_size():
     assert build("resnet18", channels=1, classes=2, size=63, width=0.125).body[0][0].kernel_size == (3, 3)
     assert build("resnet18", channels=1, classes=2, size=64, width=0.125).body[0][0].kernel_size == (7, 7)
@@ -44,8 +85,9 @@ def test_stem_follows_the_size():
 def test_resolution_of_the_last_map():
     x = torch.randn(1, 1, 64, 64)
     for stem, side in [("imagenet", 2), ("small", 8)]:
-        net = build("resnet18", channels=1, classes=2, size=64, width=0.125, stem=stem).eval()
-        assert net.body[:5](x).shape == (1, 64, side, side)
+        for name, width in [("resnet18", 64), ("resnet50", 256)]:
+            net = build(name, channels=1, classes=2, size=64, width=0.125, stem=stem).eval()
+            assert net.body[:5](x).shape == (1, width, side, side)
 
 
 @pytest.mark.parametrize(("width", "last"), [(0.02, 8), (0.25, 128), (0.3, 152), (1.0, 512), (1.5, 768)])
@@ -55,15 +97,17 @@ def test_widths_are_multiples_of_eight(width: float, last: int):
     assert all(m.num_features % 8 == 0 for m in net.modules() if isinstance(m, nn.BatchNorm2d))
 
 
-def test_group_norm_has_no_buffers_and_trains_on_one_image():
-    net = build("resnet18", channels=1, classes=2, size=32, width=0.125, norm="group", stem="imagenet")
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_group_norm_has_no_buffers_and_trains_on_one_image(name: str):
+    net = build(name, channels=1, classes=2, size=32, width=0.125, norm="group", stem="imagenet")
     assert list(net.buffers()) == []
     assert net(torch.randn(1, 1, 32, 32)).shape == (1, 2)
-    same = build("resnet18", channels=1, classes=2, size=32, width=0.125, stem="imagenet")
+    same = build(name, channels=1, classes=2, size=32, width=0.125, stem="imagenet")
     assert parameters(net) == parameters(same)
     assert {m.num_channels // m.num_groups for m in net.modules() if isinstance(m, nn.GroupNorm)} == {8}
 
 
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 @pytest.mark.parametrize(
     ("size", "options", "says"),
     [
@@ -75,7 +119,8 @@ def test_group_norm_has_no_buffers_and_trains_on_one_image():
         (28, {"width": float("nan")}, "width of at least"),
     ],
 )
-def test_wrong_values(size: int, options: dict[str, float | str], says: str):
+def test_wrong_values(name: str, size: int, options: dict[str, float | str], says: str):
     with pytest.raises(ConfigError) as error:
-        build("resnet18", channels=1, classes=2, size=size, **options)
+        build(name, channels=1, classes=2, size=size, **options)
     assert says in str(error.value)
+    assert name in str(error.value)

@@ -1,0 +1,233 @@
+"""FedDC: rounds by hand with all and with some clients, what the server's means are of, and the FedAvg, FedDyn and
+SCAFFOLD in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from crossward.core.engine import Sites
+from crossward.core.method import RoundContext
+from crossward.core.run import Observer, Plan, RoundRecord, cohorts, run
+from crossward.core.site import Site
+from crossward.core.store import TreeStore
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights, mean
+from crossward.engines.local import LocalEngine
+from crossward.methods.fedavg import FedAvg
+from crossward.methods.feddc import FedDC
+from crossward.methods.feddyn import FedDyn
+from crossward.methods.scaffold import Scaffold
+from crossward.testing.by_hand import Regression, matrix, regressions, start
+from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
+from crossward.testing.taps import Losing, Watching
+from crossward.testing.toy import Toy, linear
+
+TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
+FOUR = Toy(sizes=((6, 0, 0), (10, 0, 0), (4, 0, 0), (8, 0, 0)), common=0)
+FIVE = Toy(sizes=((12, 2, 0), (5, 2, 0), (0, 2, 0), (9, 2, 0), (1, 0, 0)), common=0)  # four clients: one has no images
+
+
+@dataclass
+class ByHand:
+    """Every client's drift and gradient kept in one place, and their means taken over all; full batches."""
+
+    sites: list[Regression]
+    w: Tensor
+    alpha: float
+    momentum: float = 0.0
+    lr: float = 0.1
+    steps: int = 2
+
+    def __post_init__(self) -> None:
+        self.h, self.g = ([torch.zeros_like(self.w) for _ in self.sites] for _ in range(2))
+
+    def round(self, asked: Sequence[int]) -> None:
+        ends, g = [], sum(self.g) / len(self.sites)
+        for i in asked:
+            theta, v, velocity, reach = self.w, torch.zeros_like(self.w), 0.0, 0.0
+            for _ in range(self.steps):
+                drift = self.alpha * (theta + self.h[i] - self.w)
+                v = self.momentum * v + self.sites[i].gradient(theta) + drift + g - self.g[i]
+                theta = theta - self.lr * v
+                velocity = self.momentum * velocity + 1
+                reach += self.lr * velocity
+            self.h[i] = self.h[i] + theta - self.w
+            self.g[i] = self.g[i] - g + (self.w - theta) / reach
+            ends.append(theta)
+        self.w = sum(ends) / len(ends) + sum(self.h) / len(self.sites)
+
+
+def assert_as(expected: ByHand, state: Tree, memory: TreeStore) -> None:
+    n = len(expected.sites)
+    torch.testing.assert_close(matrix(state["model"]), expected.w, atol=1e-5, rtol=0)
+    torch.testing.assert_close(matrix(state["drift"]), sum(expected.h) / n, atol=1e-5, rtol=0)
+    torch.testing.assert_close(matrix(state["gradient"]), sum(expected.g) / n, atol=2e-5, rtol=0)
+    for i, tree in memory.items():
+        torch.testing.assert_close(matrix(tree["drift"]), expected.h[i], atol=1e-5, rtol=0)
+        torch.testing.assert_close(matrix(tree["gradient"]), expected.g[i], atol=2e-5, rtol=0)
+    assert min(state["drift"].norm(), state["gradient"].norm()) > 1e-2
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize(("alpha", "momentum"), [(0.0, 0.0), (0.01, 0.0), (1.0, 0.0), (1.0, 0.9)])
+def test_rounds_by_hand(rounds: int, alpha: float, momentum: float):
+    training = Training(epochs=2, batch_size=64, lr=0.1, momentum=momentum)
+    hospitals = TWO.hospitals(FedDC(alpha=alpha), training=training, net=linear)
+    expected = ByHand(regressions(hospitals), start(hospitals), alpha, momentum)
+    engine = LocalEngine(hospitals)
+    state = run(hospitals, engine, Plan(rounds)).state
+    for _ in range(rounds):
+        expected.round([0, 1])
+    assert len(engine.memory) == 2
+    assert_as(expected, state, engine.memory)
+
+
+def test_rounds_by_hand_with_half_of_the_clients():
+    """The means are of all clients, though half of them are not asked."""
+    hospitals = FOUR.hospitals(FedDC(alpha=1.0), training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
+    expected = ByHand(regressions(hospitals), start(hospitals), alpha=1.0)
+    plan = Plan(4, participation=0.5)
+    asked = cohorts(plan, [0, 1, 2, 3])
+    assert {len(drawn) for drawn in asked} == {2}
+    assert len({*map(tuple, asked)}) > 1
+    for drawn in asked:
+        expected.round(drawn)
+    engine = LocalEngine(hospitals)
+    assert_as(expected, run(hospitals, engine, plan).state, engine.memory)
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_without_alpha_a_clients_first_reply_is_that_of_fedavg_to_the_bit(task: str):
+    replies = []
+    for method in (FedDC(alpha=0.0), FedAvg()):
+        hospitals = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0).hospitals(method)
+        engine = Watching(LocalEngine(hospitals))
+        run(hospitals, engine, Plan(1))
+        replies.append({str(job.site): reply["model"] for job, reply in engine.replies if job.step == "train"})
+    assert len(replies[0]) == 2
+    assert_same(*replies)
+
+
+@dataclass(frozen=True)
+class Uncorrected(FedDC):
+    """g and g_i kept at zero."""
+
+    def train(self, site: Site, down: Tree) -> Tree:
+        reply = super().train(site, down)
+        del site.memory["gradient"]
+        return reply
+
+    def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
+        return super().aggregate(state, replies, ctx) | {"gradient": state["gradient"]}
+
+
+@dataclass(frozen=True)
+class Undrifted(FedDC):
+    """The drift is not added to the mean model."""
+
+    def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
+        end = super().aggregate(state, replies, ctx)
+        plain = end["model"].only(end["drift"]) - end["drift"]
+        return end | {"model": Weights({**end["model"], **plain})}
+
+
+@pytest.mark.parametrize(
+    ("part", "whole"),
+    [(Uncorrected(alpha=0.3), FedDyn(alpha=0.3)), (Undrifted(alpha=0.0), Scaffold())],
+    ids=["feddyn", "scaffold"],
+)
+def test_without_its_correction_it_is_feddyn_and_without_its_drift_scaffold(part: FedDC, whole: FedDyn | Scaffold):
+    models = []
+    for method in (part, whole):
+        hospitals = FIVE.hospitals(method)
+        models.append(run(hospitals, LocalEngine(hospitals), Plan(4, participation=0.75)).state["model"])
+    assert (models[0] - models[1]).norm() < 1e-4
+    assert (models[0] - Weights.of(hospitals.server(0).new_net())).norm() > 1e-1
+
+
+class Invariant(Observer):
+    """The means over all clients, those never asked counting as 0, are the server's after every round."""
+
+    def __init__(self, memory: TreeStore) -> None:
+        self.memory, self.gaps, self.sizes = memory, [], []
+
+    def on_start(self, sites: Sites, plan: Plan, progress: object) -> None:
+        self.clients = len([i for i in sites.ids if sites.work(i, "train")])
+
+    def on_round(self, record: RoundRecord) -> None:
+        for name in ("drift", "gradient"):
+            kept = record.progress.state[name]
+            total = mean([tree[name] for tree in self.memory.values()]) * (len(self.memory) / self.clients)
+            self.gaps.append((total - kept).norm().item())
+            self.sizes.append(kept.norm().item())
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_means_of_drifts_and_gradients_are_the_servers(participation: float, momentum: float):
+    training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
+    hospitals = FIVE.hospitals(FedDC(), training=training)
+    engine = LocalEngine(hospitals)
+    invariant = Invariant(engine.memory)
+    run(hospitals, engine, Plan(4, participation=participation), [invariant])
+    assert invariant.clients == 4
+    assert max(invariant.gaps) < 1e-5
+    assert min(invariant.sizes) > 1e-3
+
+
+def test_a_client_that_drops_out_keeps_its_drift_and_gradient():
+    hospitals = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).hospitals(FedDC())
+    engine = LocalEngine(hospitals)
+    invariant = Invariant(engine.memory)
+    run(hospitals, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
+    assert max(invariant.gaps) < 1e-5
+    assert min(invariant.sizes) > 1e-3
+
+
+def test_a_client_is_sent_two_models_worth_and_sends_one_and_a_number():
+    hospitals, records = TWO.hospitals(FedDC(), training=Training(epochs=3, batch_size=4, lr=0.05)), Records()
+    engine = Watching(LocalEngine(hospitals))
+    end = finished(hospitals, engine, records)
+    sent = {(t.direction, t.item): t.bytes for t in records.seen[0].traffic}
+    model, gradient = ({name: w.numel() * 4 for name, w in end["state"][key].items()} for key in ("model", "gradient"))
+    assert sent.pop(("up", "reach")) < 2 * 25  # the digits of two numbers
+    assert sent == {
+        ("down", "model"): 2 * sum(model.values()),
+        ("down", "gradient"): 2 * sum(gradient.values()),
+        ("up", "model"): 2 * sum(model.values()),
+    }
+    reaches = [reply["reach"] for job, reply in engine.replies if job.step == "train" and not job.round]
+    assert reaches == pytest.approx([3 * 2 * 0.05, 3 * 3 * 0.05])  # 6 and 10 images, in batches of 4, thrice
+
+
+def test_states_are_where_they_belong_and_cover_parameters():
+    hospitals = TWO.hospitals(FedDC())
+    end = finished(hospitals, LocalEngine(hospitals))
+    state, memory = end["state"], end["memory"]
+    assert set(state) == {"model", "drift", "gradient"}
+    assert {frozenset(tree) for tree in memory.values()} == {frozenset({"drift", "gradient"})}
+    named = {frozenset(tree[key]) for tree in (state, *memory.values()) for key in ("drift", "gradient")}
+    assert [set(state["model"]) - names for names in named] == [{"body.1.running_mean", "body.1.running_var"}]
+
+
+def test_alpha_is_not_negative_and_the_recipe_decays_and_clips():
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        TypeAdapter(FedDC).validate_python({"alpha": -1.0})
+    recipe = Training(**FedDC.recipe)
+    assert (recipe.clip, recipe.rate(2, 4)) == (10.0, pytest.approx(0.1 * 0.998**2))
+
+
+@pytest.mark.parametrize(
+    "toy", [Toy(sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1))), Toy(sizes=((4, 1, 1),) * 2, unseen=True)]
+)
+def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
+    """And a class absent at one site. The conformance suite goes through them with every task, policy and plugin."""
+    hospitals = toy.hospitals(FedDC())
+    assert_finite(finished(hospitals, LocalEngine(hospitals)))
