@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -146,7 +147,7 @@ class Npr(Plugin):
 
     def _some(self, rows: Iterable[Batch], site: Site) -> Batch:
         """At most `pixels` rows of each class, by chance."""
-        few = lambda z, y: drawn_evenly(z, y, site.num_classes, self.pixels, site.rng)
+        few = partial(drawn_evenly, classes=site.num_classes, most=self.pixels, rng=site.rng)
         return few(*_joined(few(z, y) for z, y in rows))
 
 
