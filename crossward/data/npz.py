@@ -194,10 +194,10 @@ def _names(file: Path, labels: NDArray[np.int64], classes: Sequence[str] | None)
 def _shaped(array: NDArray[np.generic], size: int | None, channels: int | None, prepared: Preparation) -> Tensor:
     """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8: windowed, resized, then prepared otherwise."""
     eight = by_parts(prepared.window, array) if prepared.window else np.ascontiguousarray(array, dtype=np.uint8)
-    return torch.from_numpy(prepared(_resized(torch.from_numpy(eight), size, channels).numpy()))
+    return torch.from_numpy(prepared(resized(torch.from_numpy(eight), size, channels).numpy()))
 
 
-def _resized(images: Tensor, size: int | None, channels: int | None) -> Tensor:
+def resized(images: Tensor, size: int | None, channels: int | None) -> Tensor:
     if images.ndim == 3:
         images = images.unsqueeze(3)
     if (size is None or images.shape[1:3] == (size, size)) and channels in (None, images.shape[3]):

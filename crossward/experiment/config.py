@@ -120,7 +120,33 @@ class FedIsic(Decoded):
     listing: Place | None = None  # of images, centres and folds; None: fed_isic2019_train_test_split.csv there
 
 
-Data = Annotated[Phantom | Folder | Table | Npz | MedMnist | Pbc | Ham10000 | FedIsic, Field(discriminator="source")]
+class Small(Images):
+    """What sets of small pictures have in common."""
+
+    path: Place | None = None  # None: found in CROSSWARD_DATA
+    size: Count | None = None  # None: as they are
+    channels: Literal[1, 3] | None = None
+
+
+class Cifar(Small):
+    source: Literal["cifar10", "cifar100"]
+
+
+class Idx(Small):
+    source: Literal["mnist", "fashion-mnist", "emnist-letters"]
+
+
+class Femnist(Small):
+    source: Literal["femnist"]
+    max_samples: Count | None = None  # of a writer, others are left out; FedBM: 149
+    users: tuple[Count, Annotated[int, Ge(0)], Annotated[int, Ge(0)]] | None = None  # drawn: train, val, test
+    users_seed: Annotated[int, Interval(ge=0, lt=2**31)] = 0
+
+
+Data = Annotated[
+    Phantom | Folder | Table | Npz | MedMnist | Pbc | Ham10000 | FedIsic | Cifar | Idx | Femnist,
+    Field(discriminator="source"),
+]
 
 
 class Partition(Section):
@@ -235,4 +261,10 @@ SOURCES: dict[str, type[Images]] = {
     "pbc": Pbc,
     "ham10000": Ham10000,
     "fed-isic2019": FedIsic,
+    "cifar10": Cifar,
+    "cifar100": Cifar,
+    "mnist": Idx,
+    "fashion-mnist": Idx,
+    "emnist-letters": Idx,
+    "femnist": Femnist,
 }

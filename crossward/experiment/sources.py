@@ -59,6 +59,21 @@ def collect(config: Config) -> tuple[Collection, list[str]]:
 
             listing, images = fed_isic.located(data_root(), listing=data.listing, images=data.path)
             made, bad = fed_isic.read(images, listing=listing, **_file_options(data))
+        case settings.Cifar() as data:
+            from crossward.data import cifar
+
+            place = data.path or cifar.located(data_root(), data.source)
+            return cifar.read(place, name=data.source, size=data.size, channels=data.channels), []
+        case settings.Idx() as data:
+            from crossward.data import idx
+
+            place = data.path or idx.located(data_root(), data.source)
+            return idx.read(place, name=data.source, size=data.size, channels=data.channels), []
+        case settings.Femnist() as data:
+            from crossward.data import leaf
+
+            chosen = {k: getattr(data, k) for k in ("size", "channels", "max_samples", "users", "users_seed")}
+            made, bad = leaf.read(data.path or leaf.located(data_root()), **chosen)
     return made, [str(b) for b in bad]
 
 
