@@ -39,7 +39,7 @@ def killed():
     def call(work, *args) -> None:
         process = context.Process(target=work, args=args)
         process.start()
-        process.join(120)
+        process.join(600)
         assert process.exitcode == -signal.SIGKILL
 
     return call
@@ -163,7 +163,7 @@ def interrupted(tmp_path_factory):
     )
     assert '"round": 1,' in process.stdout.readline()
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     return out / "fedavg-blood-s0-1", process.returncode, said
 
 
