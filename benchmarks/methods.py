@@ -50,6 +50,7 @@ class Pair:
     reference: Method
     bar: float
     batch_size: int = 32
+    epochs: int = 1
     rounds: int = 2  # of a lap: a whole cycle
     net: tuple[str, dict[str, Any]] = NARROW
     clients: int = 6
@@ -65,7 +66,7 @@ FEDBM = tuple(
         FedCB(tau=12.5),
         1 + 1.15 * made / real,
         real,
-        5,
+        rounds=5,
     )
     for real, made in ((16, 16), (8, 16))
 )
@@ -81,8 +82,9 @@ FEDNPR = (
 # The projection is the net's, so that all have the same.
 PROJECTED: tuple[str, dict[str, Any]] = ("cnn", {"projection": 256})
 DRIFT = (
+    Pair("FedCD / FedAvg on cnn, ten epochs as in the paper", FedCD(projection=0), FedAvg(), 1.6, 64, 10, 1, PROJECTED),
     Pair("FedCD / FedAvg on cnn, one epoch", FedCD(projection=0), FedAvg(), 1.6, 64, net=PROJECTED),
-    Pair("FedCD / FedAvg on a narrow resnet18", FedCD(projection=0), FedAvg(), 1.6, 64),
+    Pair("FedCD / FedAvg on a narrow resnet18, one epoch", FedCD(projection=0), FedAvg(), 1.6, 64),
     Pair("SCAFFOLD / FedAvg on cnn", Scaffold(), FedAvg(), 1.15, 64, net=PROJECTED),
     Pair("FedDyn / FedAvg on cnn", FedDyn(), FedAvg(), 1.15, 64, net=PROJECTED),
     Pair("MOON / FedAvg on cnn", Moon(projection=0), FedAvg(), 2.2, 64, net=PROJECTED),
@@ -172,7 +174,7 @@ def made(pair: Pair, method: Method) -> Hospitals:
     name, options = pair.net
     return Hospitals(
         federation, method, task("classification", NAMES), NetPlan(name, 3, CLASSES, pair.size, options),
-        Training(epochs=1, batch_size=pair.batch_size, momentum=0.9),
+        Training(epochs=pair.epochs, batch_size=pair.batch_size, momentum=0.9),
         mean=(0.5,) * 3, std=(0.25,) * 3, text=Concepts.of(embeddings),
     )  # fmt: skip
 
