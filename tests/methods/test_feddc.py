@@ -11,20 +11,20 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from crossward.core.engine import Sites
 from crossward.core.method import RoundContext
-from crossward.core.run import Observer, Plan, RoundRecord, cohorts, run
+from crossward.core.run import Plan, cohorts, run
 from crossward.core.site import Site
 from crossward.core.store import TreeStore
 from crossward.core.training import Training
 from crossward.core.tree import Tree
-from crossward.core.weights import Weights, mean
+from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.feddc import FedDC
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.scaffold import Scaffold
 from crossward.testing.by_hand import Regression, matrix, regressions, start
+from crossward.testing.invariants import MeanOfAll
 from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
 from crossward.testing.taps import Losing, Watching
 from crossward.testing.toy import Toy, linear
@@ -152,30 +152,13 @@ def test_without_its_correction_it_is_feddyn_and_without_its_drift_scaffold(part
     assert (models[0] - Weights.of(hospitals.server(0).new_net())).norm() > 1e-1
 
 
-class Invariant(Observer):
-    """The means over all clients, those never asked counting as 0, are the server's after every round."""
-
-    def __init__(self, memory: TreeStore) -> None:
-        self.memory, self.gaps, self.sizes = memory, [], []
-
-    def on_start(self, sites: Sites, plan: Plan, progress: object) -> None:
-        self.clients = len([i for i in sites.ids if sites.work(i, "train")])
-
-    def on_round(self, record: RoundRecord) -> None:
-        for name in ("drift", "gradient"):
-            kept = record.progress.state[name]
-            total = mean([tree[name] for tree in self.memory.values()]) * (len(self.memory) / self.clients)
-            self.gaps.append((total - kept).norm().item())
-            self.sizes.append(kept.norm().item())
-
-
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_means_of_drifts_and_gradients_are_the_servers(participation: float, momentum: float):
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
     hospitals = FIVE.hospitals(FedDC(), training=training)
     engine = LocalEngine(hospitals)
-    invariant = Invariant(engine.memory)
+    invariant = MeanOfAll(engine.memory, {"drift": "drift", "gradient": "gradient"})
     run(hospitals, engine, Plan(4, participation=participation), [invariant])
     assert invariant.clients == 4
     assert max(invariant.gaps) < 1e-5
@@ -185,7 +168,7 @@ def test_the_means_of_drifts_and_gradients_are_the_servers(participation: float,
 def test_a_client_that_drops_out_keeps_its_drift_and_gradient():
     hospitals = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).hospitals(FedDC())
     engine = LocalEngine(hospitals)
-    invariant = Invariant(engine.memory)
+    invariant = MeanOfAll(engine.memory, {"drift": "drift", "gradient": "gradient"})
     run(hospitals, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-5
     assert min(invariant.sizes) > 1e-3

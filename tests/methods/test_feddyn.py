@@ -10,10 +10,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from crossward.core.engine import Sites
 from crossward.core.method import answer
-from crossward.core.run import Observer, Plan, RoundRecord, cohorts, run
-from crossward.core.store import TreeStore
+from crossward.core.run import Plan, cohorts, run
 from crossward.core.training import Training
 from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
@@ -21,6 +19,7 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.fedprox import FedProx
 from crossward.testing.by_hand import Regression, matrix, regressions, start
+from crossward.testing.invariants import MeanOfAll
 from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
 from crossward.testing.taps import Losing, Watching
 from crossward.testing.toy import Toy, linear
@@ -133,29 +132,13 @@ def test_a_clients_first_reply_is_that_of_fedprox_to_the_bit(task: str):
     assert_same(*replies)
 
 
-class Invariant(Observer):
-    """The mean of all clients' gradients, those never asked counting as 0, is h after every round."""
-
-    def __init__(self, memory: TreeStore) -> None:
-        self.memory, self.gaps, self.sizes = memory, [], []
-
-    def on_start(self, sites: Sites, plan: Plan, progress: object) -> None:
-        self.clients = len([i for i in sites.ids if sites.work(i, "train")])
-
-    def on_round(self, record: RoundRecord) -> None:
-        h = record.progress.state["h"]
-        total = mean([tree["gradient"] for tree in self.memory.values()]) * (len(self.memory) / self.clients)
-        self.gaps.append((total - h).norm().item())
-        self.sizes.append(h.norm().item())
-
-
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_mean_of_the_gradients_is_the_servers(participation: float, momentum: float):
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
     hospitals = FIVE.hospitals(FedDyn(alpha=0.5), training=training)
     engine = LocalEngine(hospitals)
-    invariant = Invariant(engine.memory)
+    invariant = MeanOfAll(engine.memory, {"h": "gradient"})
     run(hospitals, engine, Plan(4, participation=participation), [invariant])
     assert invariant.clients == 4
     assert max(invariant.gaps) < 1e-6
@@ -165,7 +148,7 @@ def test_the_mean_of_the_gradients_is_the_servers(participation: float, momentum
 def test_a_client_that_drops_out_keeps_its_gradient():
     hospitals = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).hospitals(FedDyn(alpha=0.5))
     engine = LocalEngine(hospitals)
-    invariant = Invariant(engine.memory)
+    invariant = MeanOfAll(engine.memory, {"h": "gradient"})
     run(hospitals, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-6
     assert min(invariant.sizes) > 1e-3

@@ -9,18 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossward.core.engine import Sites
 from crossward.core.method import RoundContext
-from crossward.core.run import Observer, Plan, RoundRecord, run
+from crossward.core.run import Plan, run
 from crossward.core.site import Fit, Site
-from crossward.core.store import TreeStore
 from crossward.core.training import Training
 from crossward.core.tree import Tree
-from crossward.core.weights import Weights, mean
+from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.scaffold import Scaffold
 from crossward.testing.by_hand import Regression, matrix, regressions, start
+from crossward.testing.invariants import MeanOfAll
 from crossward.testing.rehearsal import assert_finite, finished
 from crossward.testing.taps import Losing
 from crossward.testing.toy import Toy, linear
@@ -108,22 +107,6 @@ def test_the_options_agree_for_one_full_batch_step_of_plain_sgd(net):
     assert ends[0][1].norm() > 1e-2
 
 
-class Invariant(Observer):
-    """The mean of all clients' c_i, those never asked counting as 0, is c after every round."""
-
-    def __init__(self, memory: TreeStore) -> None:
-        self.memory, self.gaps, self.sizes = memory, [], []
-
-    def on_start(self, sites: Sites, plan: Plan, progress: object) -> None:
-        self.clients = len([i for i in sites.ids if sites.work(i, "train")])
-
-    def on_round(self, record: RoundRecord) -> None:
-        c = record.progress.state["c"]
-        total = mean([tree["c"] for tree in self.memory.values()]) * (len(self.memory) / self.clients)
-        self.gaps.append((total - c).norm().item())
-        self.sizes.append(c.norm().item())
-
-
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -132,7 +115,7 @@ def test_the_mean_of_the_control_variates_is_the_servers(option: str, participat
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
     hospitals = toy.hospitals(Scaffold(option=option), training=training)
     engine = LocalEngine(hospitals)
-    invariant = Invariant(engine.memory)
+    invariant = MeanOfAll(engine.memory, {"c": "c"})
     run(hospitals, engine, Plan(4, participation=participation), [invariant])
     assert max(invariant.gaps) < 1e-5
     assert min(invariant.sizes) > 1e-2
@@ -141,7 +124,7 @@ def test_the_mean_of_the_control_variates_is_the_servers(option: str, participat
 def test_a_client_that_drops_out_keeps_its_control_variate():
     hospitals = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).hospitals(Scaffold())
     engine = LocalEngine(hospitals)
-    invariant = Invariant(engine.memory)
+    invariant = MeanOfAll(engine.memory, {"c": "c"})
     run(hospitals, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-5
 
