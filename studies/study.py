@@ -7,7 +7,8 @@ The file holds the configuration that all runs share, and under [study] what dif
 for each method with its options (`label`, if it has a name of its own; `plugin`, the options of its plugins), and if
 wanted `vary`, a key and its values. `columns` are what is told of each: "last.global.f1" is the mean over the last
 `last` rounds, "best.…" the round that validation chose; "mean" and "worst" are over the sites' own test sets. `pairs`
-are labels whose difference is told, seed by seed. Runs that have finished are not repeated, those that were cut off go
+are labels whose difference is told, seed by seed. `reach`, if there, holds options of crossward.experiment.reach: what
+it took to reach a target. Runs that have finished are not repeated, those that were cut off go
 on, so a study may be stopped at any time. Nothing here looks at a test set to choose anything.
 """
 
@@ -98,6 +99,24 @@ class Study:
             rows.append([f"{one} − {other}", *(f"{spread(g, '+')} ({sum(x > 0 for x in g)}/{len(g)})" for g in gains)])
         return _drawn(["difference (better in)", *map(_title, columns)], rows)
 
+    def reached(self) -> str:
+        """The rounds and the traffic that each method needed, for each value that varies."""
+        from crossward.experiment.reach import reach
+
+        tables = []
+        for value in self.asked["vary"]["values"]:
+            mine = [cell for cell in self.cells() if cell.finished and cell.value == value]
+            told = reach([c.folder for c in mine], labels=[c.method for c in mine], **self.asked["reach"])
+            rows = []
+            for cost in told.costs:
+                n = cost.numbers()
+                kinds = ("rounds", "times_rounds", "mib", "times_parameters")
+                rows.append([cost.method, f"{cost.reached}/{len(cost.runs)}", *(spread(n[kind]) for kind in kinds)])
+            heads = ["rounds", f"x {told.reference}", "MiB", f"x {told.reference}"]
+            goal = f"{told.measure.metric} {spread([100 * t for t in told.targets])}"
+            tables.append(_drawn([f"to {goal}{f', {value}' if value else ''}", "reached", *heads], rows))
+        return "\n\n".join(tables)
+
 
 def judged(folder: Path, columns: list[str], last: int) -> dict[str, float]:
     """The columns of one run, in percent, and its minutes."""
@@ -167,6 +186,8 @@ def main() -> None:
     print(study.table(figures))
     if study.asked["pairs"]:
         print(f"\n{study.differences(figures)}")
+    if "reach" in study.asked:
+        print(f"\n{study.reached()}")
 
 
 if __name__ == "__main__":

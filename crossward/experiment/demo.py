@@ -33,8 +33,8 @@ COMPARISONS = (
     Comparison(
         "blood",
         "Blood cells of eight classes, at six hospitals that differ in stain, camera and patients",
-        ("local", "fedavg", "fedprox", "scaffold", "fedavg+ft", "fednpr", "fednpr-per", "fedcb", "fedbm",
-         "central"),
+        ("local", "fedavg", "fedprox", "scaffold", "fedavg+ft", "fednpr", "fednpr-per", "fedcd", "fedcb",
+         "fedbm", "central"),
         15,
         {
             "data": {"kind": "blood", "augment": ["hflip", "vflip"]},

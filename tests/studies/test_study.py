@@ -89,3 +89,32 @@ def test_mean_and_deviation(study):
     assert study.spread([1.0, 3.0]) == "2.0 ± 1.4"
     assert study.spread([2.0]) == "2.0 ± 0.0"
     assert study.spread([]) == "–"
+
+
+def test_a_study_runs_and_tells_what_a_target_took(study, tmp_path: Path):
+    file = tmp_path / "tiny.toml"
+    file.write_text(
+        """
+        [study]
+        seeds = [0]
+        last = 1
+        columns = ["last.global.accuracy"]
+        reach = { reference = "fedavg", target = 0.0, metric = "accuracy" }
+        method = [{ name = "fedavg" }, { name = "scaffold" }]
+        [data]
+        sites = 2
+        train = 16
+        val = 4
+        test = 4
+        global_test = 8
+        [run]
+        rounds = 1
+        """
+    )
+    made = study.Study(file, tmp_path)
+    study.run_all(made, 1)
+    assert len(made.figures()) == 2
+    rows = [row.split(" | ") for row in made.reached().splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| fedavg", "| scaffold"]
+    assert [row[1:4] for row in rows] == [["1/1", "1.0 ± 0.0", "1.0 ± 0.0"]] * 2  # the first round is the target's
+    assert float(rows[1][5].split()[0]) == pytest.approx(2.0, abs=0.05)  # SCAFFOLD sends twice as much
