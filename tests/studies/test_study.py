@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -17,11 +17,8 @@ FILES = sorted((ROOT / "studies").glob("*.toml"))
 
 @pytest.fixture(scope="module")
 def study():
-    spec = importlib.util.spec_from_file_location("study", ROOT / "studies" / "study.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["study"] = module  # dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+    sys.path.append(str(ROOT / "studies"))  # processes that a study starts import it by its name
+    return importlib.import_module("study")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
