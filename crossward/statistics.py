@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
+
+
+def joined(rows: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Pieces of (z, y) as one; there must be at least one."""
+    zs, ys = zip(*rows, strict=True)
+    return torch.cat(zs), torch.cat(ys)
+
+
+def scarce(counts: Mapping[str, Mapping[str, int]], least: int) -> str:
+    """The classes of which a site has fewer samples than `least`, in words, the first five; empty where there are none.
+    `counts`: site -> class -> samples."""
+    few = [f"{site} {name} ({n})" for site, row in counts.items() for name, n in row.items() if 0 < n < least]
+    return f"{len(few)} case(s): {', '.join(few[:5])}{' ...' if len(few) > 5 else ''}" if few else ""
 
 
 def class_sums(rows: Iterable[tuple[Tensor, Tensor]], classes: int) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,7 @@ from crossward.core.site import Out, Predictor, Site
 from crossward.core.task import Task
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.statistics import class_means, class_sums
+from crossward.statistics import class_means, class_sums, joined
 
 DRAWS = 500  # of noise in a fit
 NonNegative = Annotated[float, Ge(0)]
@@ -103,7 +103,7 @@ class Noise:
     @classmethod
     def of(cls, site: Site) -> Noise:
         """As the site's network sees its training images."""
-        z, y = (torch.cat(parts) for parts in zip(*site.vectors(site.train), strict=True))
+        z, y = joined(site.vectors(site.train))
         counts = site.counts
         return cls(deviations(z, y, site.num_classes, site.rng), 1 - counts / counts.max())
 

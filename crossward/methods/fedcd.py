@@ -23,6 +23,7 @@ Departures:
 - Until there are global prototypes, features are assigned to the site's own centroids. A class with fewer samples than
   M repeats some, with a little noise. Prototypes of classes that nobody had yet are no one's negatives.
 - Eq. 14 takes all clients in, those without a class as well; mask_absent = true leaves these out where others have it.
+- Plugins that shift logits reach the samples' part of Eq. 10 alone.
 - Distillation, contrast and batch prototypes of segmentation see at most `pixels` pixels of each class in a batch.
 """
 
@@ -47,10 +48,10 @@ from crossward.losses import distilled
 from crossward.nets.net import Net
 from crossward.nets.parts.fine_head import FineHead, Pool
 from crossward.nets.parts.projection import projected
-from crossward.statistics import class_means, class_sums, drawn_evenly, kmeans
+from crossward.statistics import class_means, class_sums, drawn_evenly, joined, kmeans, scarce
 
 PHI = "head.weight"
-NOISE = 1e-3  # of what is repeated, in standard deviations of the features
+NOISE = 1e-3  # of what is repeated, relative to the size of a feature
 NonNegative = Annotated[float, Ge(0)]
 Count = Annotated[int, Ge(1)]
 
@@ -89,10 +90,8 @@ class FedCD(Method):
         told = []
         if self.alpha >= 0.5:
             told.append(f"alpha = {self.alpha}: from 0.5 on Eq. 4 pushes a class's sub-classes apart more than classes")
-        few = [f"{s} {c} ({n})" for s, row in counts.items() for c, n in row.items() if 0 < n < self.subclasses]
-        if few:
-            some = ", ".join(few[:5]) + (" ..." if len(few) > 5 else "")
-            told.append(f"subclasses = {self.subclasses}, but a class has fewer samples, in {len(few)} case(s): {some}")
+        if few := scarce(counts, self.subclasses):
+            told.append(f"subclasses = {self.subclasses}, but a class has fewer samples, in {few}")
         return told
 
     # both halves -----------------------------------------------------------------------------------------------------
@@ -177,9 +176,7 @@ class FedCD(Method):
         return begun
 
     def _rows(self, site: Site, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        pieces = [self._few(site, rng, z, y) for z, y in site.vectors(site.train)]
-        zs, ys = zip(*pieces, strict=True)
-        return torch.cat(zs), torch.cat(ys)
+        return joined(self._few(site, rng, z, y) for z, y in site.vectors(site.train))
 
     def _few(self, site: Site, rng: torch.Generator, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if site.task.name == "classification":

@@ -29,7 +29,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -40,9 +40,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core.plugin import Plugin
-from crossward.core.samples import Batch, Samples
+from crossward.core.samples import Batch
+from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
-from crossward.statistics import drawn_evenly, sinkhorn
+from crossward.statistics import drawn_evenly, joined, scarce, sinkhorn
 
 MOST = 8  # clusters of a class with k = "auto"
 
@@ -52,6 +53,7 @@ class Clusters:
     prototypes: Tensor  # (C, K, D) of unit length
     alive: Tensor  # (C, K) those in use
     whole: bool  # whether all are
+    rng: torch.Generator  # of what is drawn while they are in use; the site's own is left to the batches
 
     def nearest(self, z: Tensor) -> Tensor:
         """(N, C) max_k <z, p_c,k> for unit rows z (N, D)."""
@@ -78,9 +80,8 @@ class Npr(Plugin):
     def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
         if self.k == "auto" or not self.weight:
             return []
-        few = [f"{site} {name} ({n})" for site, row in counts.items() for name, n in row.items() if 0 < n < self.k]
-        told = f"{', '.join(few[:5])}{' ...' if len(few) > 5 else ''}"
-        return [f"npr.k = {self.k} is more than a class has samples, in {len(few)} case(s): {told}"] if few else []
+        few = scarce(counts, self.k)
+        return [f"npr.k = {self.k} is more than a class has samples, in {few}"] if few else []
 
     def before_fit(self, site: Site) -> None:
         if self.weight and site.size and "npr" not in site.scratch:  # later fits of a step start from other weights
@@ -90,7 +91,9 @@ class Npr(Plugin):
         if "npr" not in site.scratch:
             return None
         found: Clusters = site.scratch["npr"]
-        z, y = self._some([site.task.vectors(out.z, out.y)], site) if out.z.ndim > 2 else (out.z, out.y)
+        z, y = site.task.vectors(out.z, out.y)
+        if site.task.name == "segmentation":
+            z, y = drawn_evenly(z, y, site.num_classes, self.pixels, found.rng)
         best = found.nearest(F.normalize(z.float(), dim=1))
         if self.missing == "mask":
             best, y = _present(best, y, found.alive.any(1))
@@ -101,10 +104,10 @@ class Npr(Plugin):
         return self.weight * F.cross_entropy(best, y)  # Eqs. 3 and 5
 
     def clustered(self, site: Site) -> Clusters:
-        rows = site.vectors(self._sample(site))
-        z, y = self._some(rows, site) if site.task.name == "segmentation" else _joined(rows)
+        rng = stream(site.rng, "npr")
+        z, y = self._rows(site, rng)
         z = F.normalize(z.float(), dim=1)
-        prototypes = self._remembered(site, z.shape[1])
+        prototypes = self._remembered(site, z.shape[1], rng)
         counts = torch.bincount(y, minlength=site.num_classes).tolist()
         alive = torch.zeros(prototypes.shape[:2], dtype=torch.bool, device=z.device)
         for c, n in enumerate(counts):
@@ -115,7 +118,7 @@ class Npr(Plugin):
             elif self.missing == "keep":
                 alive[c] = True
         site.memory["npr"] = prototypes
-        return Clusters(prototypes, alive, bool(alive.all()))
+        return Clusters(prototypes, alive, bool(alive.all()), rng)
 
     def clusters(self, n: int) -> int:
         """Sub-clusters of a class of n samples."""
@@ -129,31 +132,22 @@ class Npr(Plugin):
         means = F.normalize(member.T @ z, dim=1)  # Eq. 2: dividing by N_k first would change nothing
         return torch.where(member.any(0)[:, None], means, prototypes)
 
-    def _sample(self, site: Site) -> Samples:
-        """The training images to look at."""
-        if self.samples is None or site.task.name == "segmentation":
-            return site.train
-        order = torch.randperm(site.size, generator=site.rng)
-        ranked = site.train.labels[order]
-        some = torch.cat([order[ranked == c][: self.samples] for c in range(site.num_classes)])
-        return site.train.only(some.sort().values)
+    def _rows(self, site: Site, rng: torch.Generator) -> Batch:
+        """The features that prototypes are made of: of all training images, or of some of each class."""
+        few = partial(drawn_evenly, classes=site.num_classes, rng=rng)
+        if site.task.name == "segmentation":
+            return few(*joined(few(z, y, most=self.pixels) for z, y in site.vectors(site.train)), most=self.pixels)
+        if self.samples is None:
+            return joined(site.vectors(site.train))
+        some, _ = few(torch.arange(site.size), site.train.labels, most=self.samples)
+        return joined(site.vectors(site.train.only(some)))
 
-    def _remembered(self, site: Site, width: int) -> Tensor:
+    def _remembered(self, site: Site, width: int, rng: torch.Generator) -> Tensor:
         known: Tensor | None = site.memory.get("npr")
         if known is not None:
             return known.clone()
         shape = (site.num_classes, self.room, width)
-        return F.normalize(torch.randn(shape, generator=site.rng), dim=2).to(site.device)
-
-    def _some(self, rows: Iterable[Batch], site: Site) -> Batch:
-        """At most `pixels` rows of each class, by chance."""
-        few = partial(drawn_evenly, classes=site.num_classes, most=self.pixels, rng=site.rng)
-        return few(*_joined(few(z, y) for z, y in rows))
-
-
-def _joined(rows: Iterable[Batch]) -> Batch:
-    zs, ys = zip(*rows, strict=True)
-    return torch.cat(zs), torch.cat(ys)
+        return F.normalize(torch.randn(shape, generator=rng), dim=2).to(site.device)
 
 
 def _present(scores: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core.method import answer
+from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
 from crossward.core.training import Training
 from crossward.core.weights import Weights
@@ -96,7 +97,7 @@ def test_the_loss_by_hand(layernorm: bool):
 
 def test_one_orthogonal_prototype_a_class_is_cross_entropy_of_cosines():
     npr, site = Npr(k=1, weight=1.0, layernorm=False), opened(Npr(k=1))
-    site.scratch["npr"] = Clusters(torch.eye(16)[:3, None], torch.ones(3, 1, dtype=torch.bool), True)
+    site.scratch["npr"] = Clusters(torch.eye(16)[:3, None], torch.ones(3, 1, dtype=torch.bool), True, site.rng)
     out = passed(site)
     cosines = F.normalize(out.z, dim=1)[:, :3]
     torch.testing.assert_close(npr.loss(site, out), F.cross_entropy(cosines, out.y))
@@ -174,7 +175,7 @@ def test_a_class_of_one_sample_keeps_random_prototypes():
     labels = site.train.labels
     few = torch.cat([torch.nonzero(labels == 0)[:1], torch.nonzero(labels == 1)[:5]]).flatten()
     site.train = site.train.only(few)
-    drawn = F.normalize(torch.randn(3, 2, 16, generator=torch.Generator().manual_seed(0)), dim=2)
+    drawn = F.normalize(torch.randn(3, 2, 16, generator=stream(site.rng, "npr")), dim=2)
     found = Npr(k=2).clustered(site)
     torch.testing.assert_close(found.prototypes[[0, 2]], drawn[[0, 2]])
     assert not torch.allclose(found.prototypes[1], drawn[1])
@@ -197,7 +198,7 @@ def test_auto_follows_how_much_there_is(n: int, k: int):
 def test_pixels_of_each_class_are_limited():
     npr = Npr(k=2, pixels=10)
     site = opened(npr, toy=replace(TOY, task="segmentation"))
-    z, y = npr._some(site.vectors(site.train), site)
+    z, y = npr._rows(site, site.rng)
     assert torch.bincount(y).tolist() == [10, 10, 10]
     assert z.shape == (30, 5)
     npr.before_fit(site)
@@ -215,9 +216,19 @@ def test_classes_with_few_samples_are_told_before_a_run():
 def test_a_sample_of_each_class_can_make_the_prototypes():
     npr = Npr(k=1, samples=3)
     site = opened(npr)
-    seen = [y for _, y in site.vectors(npr._sample(site))]
-    assert torch.bincount(torch.cat(seen)).tolist() == [3, 3, 3]
+    assert torch.bincount(npr._rows(site, site.rng)[1]).tolist() == [3, 3, 3]
     whole, sampled = opened(Npr(k=1)), opened(Npr(k=1, samples=1000))
     torch.testing.assert_close(
         Npr(k=1, samples=1000).clustered(sampled).prototypes, Npr(k=1).clustered(whole).prototypes
     )
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_the_hosts_batches_are_left_as_they_are(task: str):
+    """So that a run with it and one without differ by the term alone."""
+    npr = Npr(samples=3)
+    site = opened(npr, toy=replace(TOY, task=task))
+    before = site.rng.get_state()
+    npr.before_fit(site)
+    npr.loss(site, passed(site))
+    assert torch.equal(site.rng.get_state(), before)
