@@ -93,11 +93,11 @@ def inspect(file: Path, sets: Sequence[str], *, as_json: bool) -> None:
     title = f"{collection.name}: {len(collection)} images of {size[0]}x{size[1]}, training {unit} by class"
     made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
     made.add_column("site", style="bold", no_wrap=True)
-    for name in (*federation.classes, *PARTS):
+    for name in (*PARTS, *federation.classes):  # a narrow screen cuts off on the right
         made.add_column(name, justify="right", overflow="fold", min_width=5)
     for site in (*federation.sites, *((federation.server,) if len(federation.server.test) else ())):
         row = [str(n or "·") for n in counts.get(site.name, [""] * len(federation.classes))]
-        made.add_row(site.name, *row, *(str(len(getattr(site, part)) or "·") for part in PARTS))
+        made.add_row(site.name, *(str(len(getattr(site, part)) or "·") for part in PARTS), *row)
     console.print(made)
     if len(federation.public):
         console.print(f"public pool: {len(federation.public)} images")
