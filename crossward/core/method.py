@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -23,6 +23,7 @@ from crossward.core.site import Predictor, Site
 from crossward.core.task import Task
 from crossward.core.tree import Tree, finite
 from crossward.core.weights import Weights, mean
+from crossward.errors import ConfigError
 
 View = Literal["local", "global"]  # of a test set: a site's own, or the one that the whole federation has
 PERSONAL = "_personal"  # where a site's memory keeps the weights that do not travel
@@ -36,11 +37,18 @@ class Need(StrEnum):
     SAME_NETS = "the same network at every site"
 
 
+class NewNet(Protocol):
+    def __call__(self, kind: str | None = None) -> nn.Module:
+        """A fresh network as the method builds it, always with the same initial weights; of the architecture `kind`,
+        or of the first."""
+        ...
+
+
 @dataclass(frozen=True)
 class Server:
     """What the server may touch."""
 
-    new_net: Callable[[], nn.Module]  # a fresh network as the method builds it, always with the same initial weights
+    new_net: NewNet
     task: Task
     rng: torch.Generator
     device: torch.device
@@ -48,6 +56,12 @@ class Server:
     public: Samples | None = None
     val: Samples | None = None  # the federation's own validation set
     text: Concepts | None = None  # what a language model says of the classes
+    kinds: Mapping[int, str] = field(default_factory=dict)  # the architecture of each client
+    shrinks: Mapping[str, int] = field(default_factory=dict)  # how much smaller an architecture sees images, if it does
+
+    def public_for(self, kind: str) -> Samples | None:
+        """The public set as the sites with this architecture see it."""
+        return replace(self.public, shrink=self.shrinks.get(kind, 1)) if self.public else None
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,18 @@ class Method:
         """Add this method's own modules to a network."""
         return net
 
+    def check_nets(self, nets: Mapping[str, nn.Module]) -> None:
+        """Refuse networks that cannot serve together, before round 1; each is named by a site that has it."""
+        which = select.everything if Need.SAME_NETS in self.needs else self.travels
+        (first, one), *others = nets.items()
+        for name, other in others:
+            if apart := _differences(one, other, which):
+                raise ConfigError(
+                    f"{type(self).__name__} averages networks, and those of {first} and {name} differ",
+                    details=apart,
+                    hint="Give these sites the same network.",
+                )
+
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
         return {"model": Weights.of(ctx.server.new_net(), self.travels)}
@@ -155,6 +181,12 @@ class Method:
         if "model" in down:
             down["model"].into(site.model)
         return site.model
+
+
+def _differences(one: nn.Module, other: nn.Module, which: Select) -> list[str]:
+    mine, theirs = ({n: tuple(w.shape) for n, w in Weights.of(net, which).items()} for net in (one, other))
+    names = [n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n)]
+    return [f"{n}: {mine.get(n, 'absent')} and {theirs.get(n, 'absent')}" for n in names]
 
 
 def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tree:

@@ -8,6 +8,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Batch = tuple[Tensor, Tensor]
 Augment = Callable[[Tensor, Tensor, torch.Generator], Batch]
@@ -22,6 +23,7 @@ class Samples:
     std: tuple[float, ...]
     augment: Augment | None = None
     device: torch.device = torch.device("cpu")
+    shrink: int = 1  # images are seen at 1 / shrink of their size, each pixel the mean of those it stands for
 
     def __len__(self) -> int:
         return len(self.index)
@@ -42,6 +44,8 @@ class Samples:
         scale, shift = _affine(self.mean, self.std, self.images.shape[2], self.device)
         lines = x.view(-1, len(scale)).to(torch.float32)  # (B * H, W * C): long rows, where C alone would be slow
         pixels = torch.addcmul(shift, lines, scale).view(x.shape).permute(0, 3, 1, 2)
+        if self.shrink > 1:
+            pixels = F.avg_pool2d(pixels, self.shrink)
         return pixels, y if y.dtype == torch.int64 else y.long()
 
     def shuffled(self, size: int, rng: torch.Generator) -> Iterator[Batch]:

@@ -63,6 +63,7 @@ class Site:
     fits: list[Fit] = field(default_factory=list)  # of the step that runs
     scratch: dict[str, Any] = field(default_factory=dict)  # for methods and plugins, gone after the step
     epoch: int = 0  # of the fit that runs
+    kind: str = ""  # the architecture of its network, a key of what the server keeps for each
 
     @property
     def size(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossward import __version__
+from crossward.core.engine import SERVER
 from crossward.core.run import Observer
 from crossward.core.run import run as run_rounds
 from crossward.core.store import TreeStore, present, write_whole
@@ -23,8 +24,9 @@ from crossward.errors import ConfigError, CrosswardError, Interrupted, StorageEr
 from crossward.experiment import toml
 from crossward.experiment.build import Experiment, engine_for, prepare
 from crossward.experiment.config import Config
-from crossward.experiment.hospitals import NetPlan
+from crossward.experiment.hospitals import Hospitals
 from crossward.experiment.load import checked, differences, overridden, read
+from crossward.experiment.netplan import NetPlan
 from crossward.experiment.recorder import Recorder, checkpoint, deploy
 from crossward.experiment.result import Result, load, summarised
 from crossward.experiment.rundir import FORMAT, RunDir
@@ -139,7 +141,8 @@ def _describe(rundir: RunDir, experiment: Experiment) -> None:
             "config": config.canonical(),
             "method": {"name": config.method.name, **asdict(hospitals.method)},
             "plugins": {name: asdict(p) for name, p in zip(config.plugin_names, hospitals.plugins, strict=True)},
-            "net": asdict(hospitals.net) if isinstance(hospitals.net, NetPlan) else {},
+            "net": _net(hospitals, SERVER),
+            "nets": {hospitals.name(i): _net(hospitals, i) for i in hospitals.ids} if len(hospitals.kinds) > 1 else {},
             "task": {"name": hospitals.task.name, "classes": list(hospitals.task.classes), "main": hospitals.task.main},
             "images": {"size": list(collection.size), "mean": list(hospitals.mean), "std": list(hospitals.std)},
             "text": _told(experiment.text) if experiment.text else {},
@@ -150,6 +153,11 @@ def _describe(rundir: RunDir, experiment: Experiment) -> None:
             "warnings": experiment.warnings,
         },
     )
+
+
+def _net(hospitals: Hospitals, site: int) -> dict[str, Any]:
+    plan = hospitals.plan(site)
+    return asdict(plan) if isinstance(plan, NetPlan) else {}
 
 
 def _told(text: Embedded) -> dict[str, Any]:

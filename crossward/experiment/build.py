@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from crossward import nets
 from crossward.core.engine import Engine
 from crossward.core.method import Method, Need, RoundContext
 from crossward.core.run import Plan
@@ -21,9 +22,11 @@ from crossward.engines.local import LocalEngine
 from crossward.engines.pool import Crew, PoolEngine
 from crossward.errors import ConfigError
 from crossward.experiment.config import Config
-from crossward.experiment.hospitals import Hospitals, NetPlan
+from crossward.experiment.hospitals import Hospitals
 from crossward.experiment.load import method_of, plugins_of
+from crossward.experiment.netplan import planned
 from crossward.experiment.sources import collect
+from crossward.methods import METHODS, method_class
 from crossward.names import nearest
 from crossward.places import cache_folder
 from crossward.tasks import task as make_task
@@ -35,7 +38,6 @@ NORMALISATIONS = {
     "half": ((0.5,), (0.25,)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
-DEFAULT_NETS = {"classification": "cnn", "segmentation": "unet"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
         federation,
         method,
         task,
-        net_plan(config, collection),
+        planned(config, collection, [site.name for site in federation.sites]),
         config.train,
         plugins,
         config.run.seed,
@@ -94,14 +96,6 @@ def partitioned(config: Config, collection: Collection) -> Federation:
     if asked.name is not None:
         return named(collection, asked.name, cache_folder() / "partitions", **options)
     return federate(collection, **options)
-
-
-def net_plan(config: Config, collection: Collection) -> NetPlan:
-    name = DEFAULT_NETS[collection.task] if config.net.name == "auto" else config.net.name
-    if nets.NETS[name].task != collection.task:
-        fitting = [n for n, entry in nets.NETS.items() if entry.task == collection.task]
-        raise ConfigError(f"the net {name!r} does not serve {collection.task}", hint=f"These do: {', '.join(fitting)}.")
-    return NetPlan(name, collection.channels, len(collection.classes), collection.size[0], config.net.options)
 
 
 def plan(config: Config) -> Plan:
@@ -158,11 +152,23 @@ def _check_net(config: Config, hospitals: Hospitals) -> None:
     """Nets that cannot be built for these images say so now, the method's own too; BatchNorm cannot learn from one
     image at a time."""
     hospitals.method.start(RoundContext(0, config.run.rounds, len(hospitals.ids), hospitals.task, hospitals.server(0)))
-    norms = [m for m in hospitals.server(0).new_net().modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    networks = {f"{hospitals.name(site)} ({kind})": hospitals.server(0).new_net(kind)
+                for kind, site in hospitals.kinds.items()}  # fmt: skip
+    _check_together(hospitals.method, networks)
+    norms = [m for net in networks.values() for m in net.modules() if isinstance(m, BatchNorm)]
     if norms and config.train.batch_size == 1:
         raise ConfigError(
             "train.batch_size = 1 with a net that has BatchNorm", hint='Use 2 or more, or net.norm = "group".'
         )
+
+
+def _check_together(method: Method, networks: dict[str, nn.Module]) -> None:
+    try:
+        method.check_nets(networks)
+    except ConfigError as error:
+        free = [name for name in METHODS if Need.SAME_NETS not in method_class(name).needs]
+        hint = f"{error.hint} Networks may differ with {', '.join(free)}."
+        raise ConfigError(error.what, details=error.details, hint=hint) from None
 
 
 def _check_metric(config: Config, task: Task) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from crossward.core.brief import Brief
 from crossward.core.method import restored
@@ -18,8 +19,8 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.data.decode import Frame, box, image
 from crossward.errors import ConfigError, DataError
-from crossward.experiment.hospitals import NetPlan
 from crossward.experiment.load import checked, method_of
+from crossward.experiment.netplan import NetPlan
 from crossward.tasks import task as make_task
 
 if TYPE_CHECKING:
@@ -29,21 +30,22 @@ Size = tuple[int, int]  # width, height
 
 
 class Deployed:
-    def __init__(self, about: Mapping[str, Any], kept: Tree) -> None:
+    def __init__(self, about: Mapping[str, Any], kept: Tree, site: str | None = None) -> None:
         config = checked(about["config"])
         self.classes = tuple(about["task"]["classes"])
-        self.size, self.channels = about["images"]["size"][0], about["net"]["channels"]
+        asked = about.get("nets", {}).get(site, about["net"])
+        self.size, self.channels, self.shrink = about["images"]["size"][0], asked["channels"], asked.get("shrink", 1)
         self.mean, self.std = tuple(about["images"]["mean"]), tuple(about["images"]["std"])
         self.fit, self.prepare = getattr(config.data, "fit", "stretch"), getattr(config.data, "prepare", ())
         method = method_of(config)
         task = make_task(about["task"]["name"], self.classes, **config.task)
         none = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
-        brief = Brief(
-            self.channels, self.size, len(self.classes), about.get("text", {}).get("numbers", 0), self.mean, self.std
-        )
-        options = {key: value for key, value in about["net"]["options"].items() if key != "start"}  # trained since
-        net = method.build(NetPlan(**about["net"] | {"options": options})(), brief)
-        self._site = Site(0, "deployed", net, task, none, none, none, Training())
+        numbers = about.get("text", {}).get("numbers", 0)
+        brief = Brief(self.channels, asked["size"], len(self.classes), numbers, self.mean, self.std)
+        options = {key: value for key, value in asked["options"].items() if key != "start"}  # trained since
+        plan = NetPlan(**asked | {"options": options})
+        net = method.build(plan(), brief)
+        self._site = Site(0, "deployed", net, task, none, none, none, Training(), kind=plan.kind)
         self._predictor = restored(method, self._site, kept)
 
     @property
@@ -89,22 +91,25 @@ class Deployed:
 
     def module(self) -> nn.Module:
         """Pixels in [0, 1], (B, C, H, W), to probabilities: for export."""
-        return _Whole(self._site.model, self._predictor, self.mean, self.std)
+        return _Whole(self._site.model, self._predictor, self.mean, self.std, self.shrink)
 
     def _samples(self, images: Tensor) -> Samples:
         targets = torch.zeros(len(images), dtype=torch.int64)
-        return Samples(images, targets, torch.arange(len(images)), self.mean, self.std)
+        return Samples(images, targets, torch.arange(len(images)), self.mean, self.std, shrink=self.shrink)
 
 
 class _Whole(nn.Module):
     """Normalisation, network and softmax in one."""
 
-    def __init__(self, net: nn.Module, predictor: Any, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self, net: nn.Module, predictor: Any, mean: Sequence[float], std: Sequence[float], shrink: int
+    ) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.shrink = net, shrink
         self._predictor = predictor
         self.mean, self.std = (torch.tensor(v).view(1, -1, 1, 1) for v in (mean, std))
 
     def forward(self, pixels: Tensor) -> Tensor:
+        pixels = F.avg_pool2d(pixels, self.shrink) if self.shrink > 1 else pixels
         logits: Tensor = self._predictor((pixels - self.mean) / self.std)
         return logits.softmax(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,34 +25,20 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.data.federation import Federation, Split
+from crossward.experiment.netplan import NetPlan, Plan, kind_of
 
 PARTS = ("train", "val", "test")
 
 
-@dataclass(frozen=True)
-class NetPlan:
-    """How a site's network is made; the networks of all sites are alike."""
-
-    name: str
-    channels: int
-    classes: int
-    size: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(self) -> nn.Module:
-        from crossward import nets
-
-        return nets.build(self.name, channels=self.channels, classes=self.classes, size=self.size, **self.options)
-
-
 @dataclass
 class Hospitals:
-    """All sites share one network in memory: a site's own weights are written into it when the site is opened."""
+    """Sites of one architecture share one network in memory: a site's own weights are written into it when the site
+    is opened."""
 
     federation: Federation
     method: Method
     task: Task
-    net: NetPlan | Callable[[], nn.Module]  # picklable
+    net: Plan | tuple[Plan, ...]  # the same at all sites, or one for each
     training: Training = field(default_factory=Training)
     plugins: tuple[Plugin, ...] = ()
     seed: int = 0
@@ -62,7 +47,7 @@ class Hospitals:
     augment: Augment | None = None
     devices: tuple[str, ...] = ("cpu",)
     text: Concepts | None = None
-    _network: nn.Module | None = field(default=None, init=False, repr=False)
+    _networks: dict[str, nn.Module] = field(default_factory=dict, init=False, repr=False)
     _holder: IO[bytes] | tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +56,7 @@ class Hospitals:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name != "device"}  # each worker has its own
-        return kept | {"_network": None, "_holder": None}
+        return kept | {"_networks": {}, "_holder": None}
 
     def share_images(self) -> None:
         """Put images that live in this process's memory where other processes can map them, too."""
@@ -109,7 +94,23 @@ class Hospitals:
     @cached_property
     def personal(self) -> bool:
         """Whether sites predict with networks of their own: some weights stay, or a method or plugin says so."""
-        return bool(self._staying) or self.method.personalises or any(p.personalises for p in self.carried)
+        own = len(self.kinds) > 1 or bool(self._staying(SERVER))
+        return own or self.method.personalises or any(p.personalises for p in self.carried)
+
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        """Every architecture, and a site that has it: the first."""
+        found: dict[str, int] = {}
+        for site in self.ids:
+            found.setdefault(self.kind(site), site)
+        return found or {self.kind(SERVER): SERVER}
+
+    def plan(self, site: int) -> Plan:
+        """The server's network is that of the first site."""
+        return self.net[max(site, 0)] if isinstance(self.net, tuple) else self.net
+
+    def kind(self, site: int) -> str:
+        return kind_of(self.plan(site))
 
     def targets(self, site: int, split: str) -> Tensor:
         rows: Tensor = getattr(self._split(site), split)
@@ -117,47 +118,51 @@ class Hospitals:
 
     def open(self, site: int, round: int, memory: Tree, fresh: bool = False) -> Site:
         split = self._split(site)
-        network = self._built(site) if fresh else self._shared_network()
-        if not fresh and self._staying and PERSONAL not in memory:  # its first time: as its own seed says
+        network = self._built(site) if fresh else self._shared_network(site)
+        if not fresh and self._staying(site) and PERSONAL not in memory:  # its first time: as its own seed says
             Weights.of(self._built(site), ~self.method.travels).into(network)
         for buffer in network.buffers():
             if not buffer.is_floating_point():
                 buffer.zero_()
-        common = {part: self._samples(getattr(self.federation.server, part)) for part in ("val", "test")}
+        shrink = self._shrink(site)
+        common = {part: self._samples(getattr(self.federation.server, part), shrink) for part in ("val", "test")}
         return Site(
             id=site,
             name=split.name,
             model=network,
             task=self.task,
-            **{part: self._samples(getattr(split, part), part == "train") for part in PARTS},  # type: ignore[arg-type]
+            **{part: self._samples(getattr(split, part), shrink, part) for part in PARTS},  # type: ignore[arg-type]
             training=self.training,
             round=round,
             memory=memory,
             plugins=self.carried,
-            public=self._public(),
+            public=self._public(shrink),
             common=common if site != SERVER and self.personal else {},
             device=self.device,
+            kind=self.kind(site),
         )
 
     def server(self, round: int) -> Server:
         rng = torch.Generator().manual_seed(derive(self.seed, "server", round))
-        val = self._samples(self.federation.server.val)
+        shrink = self._shrink(SERVER)
+        val = self._samples(self.federation.server.val, shrink)
         return Server(
-            new_net=lambda: self._built(SERVER),
+            new_net=lambda kind=None: self._built(SERVER, kind),
             task=self.task,
             rng=rng,
             device=self.device,
-            brief=self.brief,
-            public=self._public(),
+            brief=self.brief(SERVER),
+            public=self._public(shrink),
             val=val if len(val) else None,
             text=self.text,
+            kinds={site: self.kind(site) for site in self.ids},
+            shrinks={kind: self._shrink(site) for kind, site in self.kinds.items()},
         )
 
-    @cached_property
-    def brief(self) -> Brief:
-        collection = self.federation.collection
-        text = self.text.dim if self.text else 0
-        return Brief(collection.channels, collection.size[0], len(self.task.classes), text, self.mean, self.std)
+    def brief(self, site: int) -> Brief:
+        collection, plan = self.federation.collection, self.plan(site)
+        text, size = self.text.dim if self.text else 0, plan.size if isinstance(plan, NetPlan) else collection.size[0]
+        return Brief(collection.channels, size, len(self.task.classes), text, self.mean, self.std)
 
     @cached_property
     def device(self) -> torch.device:
@@ -167,25 +172,31 @@ class Hospitals:
     def _split(self, site: int) -> Split:
         return self.federation.server if site == SERVER else self.federation.sites[site]
 
-    def _samples(self, rows: Tensor, training: bool = False) -> Samples:
+    def _shrink(self, site: int) -> int:
+        plan = self.plan(site)
+        return plan.shrink if isinstance(plan, NetPlan) else 1
+
+    def _samples(self, rows: Tensor, shrink: int, part: str = "") -> Samples:
         collection = self.federation.collection
-        augment = self.augment if training else None
-        return Samples(collection.images, collection.targets, rows, self.mean, self.std, augment, self.device)
+        augment = self.augment if part == "train" else None
+        return Samples(collection.images, collection.targets, rows, self.mean, self.std, augment, self.device, shrink)
 
-    def _public(self) -> Samples | None:
-        return self._samples(self.federation.public) if len(self.federation.public) else None
+    def _public(self, shrink: int) -> Samples | None:
+        return self._samples(self.federation.public, shrink) if len(self.federation.public) else None
 
-    def _built(self, site: int) -> nn.Module:
+    def _built(self, site: int, kind: str | None = None) -> nn.Module:
+        """As the site's seed says; the server may ask for any architecture."""
+        like = site if kind is None else self.kinds[kind]
         with seeded(derive(self.seed, "network", site)):
-            network = self.method.build(self.net(), self.brief)
+            network = self.method.build(self.plan(like)(), self.brief(like))
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    @cached_property
-    def _staying(self) -> list[str]:
+    def _staying(self, site: int) -> list[str]:
         """The weights that never leave a site."""
-        return (~self.method.travels).names(self._shared_network())
+        return (~self.method.travels).names(self._shared_network(site))
 
-    def _shared_network(self) -> nn.Module:
-        if self._network is None:
-            self._network = self._built(SERVER)
-        return self._network
+    def _shared_network(self, site: int) -> nn.Module:
+        kind = self.kind(site)
+        if kind not in self._networks:
+            self._networks[kind] = self._built(SERVER, kind if site != SERVER else None)
+        return self._networks[kind]

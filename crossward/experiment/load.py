@@ -18,7 +18,8 @@ from crossward.core.method import Method
 from crossward.core.plugin import Plugin
 from crossward.core.training import Training
 from crossward.errors import ConfigError
-from crossward.experiment.config import SOURCES, Config
+from crossward.experiment.config import Config, NetSettings, SiteSettings
+from crossward.experiment.data_settings import SOURCES
 from crossward.methods import METHODS, method_class
 from crossward.names import nearest
 from crossward.plugins import PLUGINS, plugin_class
@@ -92,12 +93,21 @@ def _wrong_names(config: Config, where: Where) -> list[str]:
         if name in PLUGINS and name not in config.plugin_names:
             carried = f'method.name = "{config.method.name}+{name}"'
             wrong.append(f"plugin.{name}: the method does not carry it{_place(at, where)}. Write {carried}.")
-    net = config.net.name
-    if net != "auto" and net not in nets.NETS:
-        wrong.append(f"net.name: there is no net {net!r}{_place(('net', 'name'), where)}. {nearest(net, nets.NETS)}")
-    elif net != "auto":
-        wrong += _alien(("net",), config.net.options, nets.NETS[net].options, where)
-    return wrong
+    own = [((("site", str(i), "net")), entry.net) for i, entry in enumerate(config.site) if entry.net]
+    return wrong + [line for at, net in [(("net",), config.net), *own] for line in _wrong_net(at, net, where)]
+
+
+def _wrong_net(at: Key, net: NetSettings, where: Where) -> list[str]:
+    told = []
+    for name in net.name if isinstance(net.name, tuple) else (net.name,):
+        if name == "auto" or nets.is_own(name):
+            continue
+        if name in nets.NETS:
+            told += _alien(at, net.options, nets.NETS[name].options, where)
+        else:
+            place = _place((*at, "name"), where)
+            told.append(f"{'.'.join(at)}.name: there is no net {name!r}{place}. {nearest(name, nets.NETS)}")
+    return told
 
 
 def _wrong(
@@ -225,6 +235,8 @@ def _known(section: Key, data: Mapping[str, Any]) -> list[str]:
         return list(Config.model_fields)
     if section == ("data",):
         return list(SOURCES[data["data"].get("source", "phantom")].model_fields)
+    if section[0] == "site":
+        return list(SiteSettings.model_fields)
     if section == ("train",):
         return [f.name for f in fields(Training)]
     kind = Config.model_fields[section[0]].annotation

@@ -72,7 +72,7 @@ class Result:
             raise StorageError(
                 f"{self.folder} has no best network: no round was evaluated", hint='Take the "last" one.'
             )
-        return Deployed(self.about, self._rundir.tree(file))
+        return Deployed(self.about, self._rundir.tree(file), site)
 
 
 def load(folder: str | Path) -> Result:

@@ -6,7 +6,7 @@ from typing import Any
 
 from crossward.data.collection import Collection
 from crossward.errors import ConfigError
-from crossward.experiment import config as settings
+from crossward.experiment import data_settings as settings
 from crossward.experiment.config import Config
 from crossward.places import cache_folder, data_root
 

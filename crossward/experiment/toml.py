@@ -37,6 +37,9 @@ def _value(value: Any) -> str:
             return "true" if value else "false"
         case str():
             return _text(value)
+        case Mapping():
+            inside = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
+            return f"{{ {inside} }}"
         case list() | tuple():
             return f"[{', '.join(map(_value, value))}]"
         case _:

@@ -33,6 +33,7 @@ METHODS = {
     "fedbm": ("crossward.methods.fedbm", "FedBM"),
     "fednpr": ("crossward.methods.fednpr", "FedNPR"),
     "fednpr-per": ("crossward.methods.fednpr_per", "FedNPRPer"),
+    "mh-pflgb": ("crossward.methods.mh_pflgb", "MHpFLGB"),
     "local": ("crossward.methods.local", "Local"),
     "central": ("crossward.methods.central", "Central"),
 }

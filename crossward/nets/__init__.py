@@ -68,8 +68,17 @@ def describe(name: str) -> tuple[str, dict[str, Any]]:
     return entry.description, dict(entry.options)
 
 
+def is_own(name: str) -> bool:
+    """Whether a person brings this net: "package.module:function"."""
+    return ":" in name
+
+
 def build(name: str, *, channels: int, classes: int, size: int, **options: Any) -> Net:
     """A freshly initialised net for images of `size` x `size` pixels; torch.manual_seed decides its weights."""
+    if is_own(name):
+        from crossward.nets.own import adopted
+
+        return adopted(name, channels=channels, classes=classes, size=size, **options)
     entry = _entry(name)
     wrong = [line for key, value in options.items() if (line := _objection(entry, key, value))]
     if wrong:

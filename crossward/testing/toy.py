@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,7 @@ from crossward.core.training import Training
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, Split
 from crossward.experiment.hospitals import Hospitals
+from crossward.experiment.netplan import Plan
 from crossward.nets.net import Net
 from crossward.tasks import task as make_task
 
@@ -93,7 +93,7 @@ class Toy:
         method: Method,
         plugins: tuple[Plugin, ...] = (),
         training: Training | None = None,
-        net: Callable[[], nn.Module] | None = None,
+        net: Plan | tuple[Plan, ...] | None = None,
     ) -> Hospitals:
         return Hospitals(
             self.federation(),

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from crossward.core.training import Training
 from crossward.errors import ConfigError
-from crossward.experiment.config import SOURCES, Config, Phantom
+from crossward.experiment.config import Config
+from crossward.experiment.data_settings import SOURCES, Phantom
 from crossward.experiment.load import checked
 
 EVERY_SOURCE = {
