@@ -48,10 +48,80 @@ NETS: Mapping[str, Entry] = MappingProxyType({
         "EfficientNet-Lite0 of any width, started at random, from ImageNet weights or from a file of weights",
         MappingProxyType({"start": "", "width": 1.0, "dropout": 0.2, "drop_connect": 0.2, "norm_momentum": 0.01}),
     ),
+    "resnet17": Entry(
+        "crossward.nets.resnet_shallow", "resnet17", "classification",
+        "17 layers: five bottlenecks without expansion; MH-pFLGB's for images of full resolution",
+        MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
+    ),
+    "resnet11": Entry(
+        "crossward.nets.resnet_shallow", "resnet11", "classification",
+        "11 layers: three bottlenecks without expansion; MH-pFLGB's for half the resolution",
+        MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
+    ),
+    "resnet8": Entry(
+        "crossward.nets.resnet_shallow", "resnet8", "classification",
+        "8 layers: two bottlenecks without expansion; MH-pFLGB's for a quarter of the resolution",
+        MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
+    ),
+    "resnet5": Entry(
+        "crossward.nets.resnet_shallow", "resnet5", "classification",
+        "5 layers: one bottleneck without expansion; MH-pFLGB's for an eighth of the resolution",
+        MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
+    ),
+    "resnext": Entry(
+        "crossward.nets.resnet", "resnext", "classification",
+        "ResNeXt-26 (32x2d) of any width, with the ImageNet stem or one for small images",
+        MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
+    ),
+    "senet": Entry(
+        "crossward.nets.resnet", "senet", "classification",
+        "SE-ResNet-18 of any width, with the ImageNet stem or one for small images",
+        MappingProxyType({"stem": "auto", "width": 1.0, "norm": "batch"}),
+    ),
+    "shufflenet": Entry(
+        "crossward.nets.shufflenet", "shufflenet", "classification",
+        "ShuffleNetV2 of any width, with the ImageNet stem or one for small images",
+        MappingProxyType({"stem": "auto", "width": 1.0}),
+    ),
+    "squeezenet": Entry(
+        "crossward.nets.squeezenet", "squeezenet", "classification",
+        "SqueezeNet v1.1 of any width, with a linear head; it has no BatchNorm",
+        MappingProxyType({"stem": "auto", "width": 1.0, "dropout": 0.5}),
+    ),
+    "mobilenet": Entry(
+        "crossward.nets.mobilenet", "mobilenet", "classification",
+        "MobileNetV2 of any width, with the ImageNet stem or one for small images",
+        MappingProxyType({"stem": "auto", "width": 1.0}),
+    ),
+    "densenet": Entry(
+        "crossward.nets.densenet", "densenet", "classification",
+        "small DenseNet-BC of any growth, with the ImageNet stem or one for small images",
+        MappingProxyType({"stem": "auto", "width": 1.0}),
+    ),
+    "vgg": Entry(
+        "crossward.nets.vgg", "vgg", "classification",
+        "VGG-16 with BatchNorm of any width, for any image size",
+        MappingProxyType({"width": 1.0, "dropout": 0.5}),
+    ),
     "unet": Entry(
         "crossward.nets.unet", "unet", "segmentation",
         "compact U-Net with skip connections, for any image size",
         MappingProxyType({"base": 16, "levels": 4, "up": "bilinear"}),
+    ),
+    "unetpp": Entry(
+        "crossward.nets.unetpp", "unetpp", "segmentation",
+        "U-Net++ with nested skip connections, for any image size",
+        MappingProxyType({"base": 16, "levels": 4, "up": "bilinear"}),
+    ),
+    "fcn": Entry(
+        "crossward.nets.fcn", "fcn", "segmentation",
+        "FCN-8s on a VGG-16 of any width, which sums three scales",
+        MappingProxyType({"base": 16}),
+    ),
+    "resunet": Entry(
+        "crossward.nets.resunet", "resunet", "segmentation",
+        "U-Net of residual units with strides in place of pooling",
+        MappingProxyType({"base": 16, "levels": 4}),
     ),
 })  # fmt: skip
 

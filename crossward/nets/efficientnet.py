@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from crossward.errors import ConfigError
-from crossward.nets.net import Net, require_size
+from crossward.nets.net import Net, require_rates, require_size
 from crossward.nets.start import from_file
 
 STEM, TOP = 32, 1280  # channels of the first and the last convolution
@@ -114,11 +114,6 @@ def classifier(classes: int, dropout: float) -> nn.Sequential:
 def translation(ours: Names, *theirs: Names) -> dict[str, str]:
     """Their modules and ours; those that we lack are left out."""
     return {b: a for names in theirs for a, b in zip(ours.modules(), names.modules(), strict=True) if a[-1] != "."}
-
-
-def require_rates(net: str, **rates: float) -> None:
-    if wrong := [f"{name}: {rate}" for name, rate in rates.items() if not 0 <= rate < 1]:
-        raise ConfigError(f"The net {net!r} needs these to be at least 0 and below 1.", details=wrong)
 
 
 def _body(channels: int, size: int, drop_connect: float, momentum: float) -> nn.Sequential:

@@ -13,7 +13,7 @@ from torch.nn.grad import conv2d_input
 
 from crossward.errors import ConfigError
 from crossward.nets import efficientnet as b0
-from crossward.nets.net import Net, require_least, require_size
+from crossward.nets.net import Net, require_least, require_rates, require_size
 from crossward.nets.start import from_file, lite0_imagenet
 
 STEP = 8  # channels come in steps of 8
@@ -43,7 +43,7 @@ def efficientnet_lite0(
     """
     require_size("efficientnet-lite0", size, b0.LEAST)
     require_least("efficientnet-lite0", "width", width, 0.01)
-    b0.require_rates("efficientnet-lite0", dropout=dropout, drop_connect=drop_connect, norm_momentum=norm_momentum)
+    require_rates("efficientnet-lite0", dropout=dropout, drop_connect=drop_connect, norm_momentum=norm_momentum)
     if start == "imagenet" and width != 1:
         raise ConfigError(f"The net 'efficientnet-lite0' has weights for start = \"imagenet\" at width 1, not {width}.")
     net = Net(_body(channels, width, drop_connect, norm_momentum), b0.classifier(classes, dropout), b0.TOP)

@@ -39,3 +39,8 @@ def require_choice(net: str, option: str, value: str, choices: tuple[str, ...]) 
 def require_least(net: str, option: str, value: float, least: float) -> None:
     if not value >= least:
         raise ConfigError(f"The net {net!r} needs {option} of at least {least}, not {value}.")
+
+
+def require_rates(net: str, **rates: float) -> None:
+    if wrong := [f"{name}: {rate}" for name, rate in rates.items() if not 0 <= rate < 1]:
+        raise ConfigError(f"The net {net!r} needs these to be at least 0 and below 1.", details=wrong)

@@ -1,8 +1,9 @@
-"""resnet18 and resnet50: shapes, stems, widths, norms and known parameter counts."""
+"""resnet18, resnet50 and their relatives: shapes, stems, widths, norms and known parameter counts."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import nn
 
 from crossward.errors import ConfigError
 from crossward.nets import build
+from crossward.nets.net import Net
+from crossward.nets.resnet import Excitation, resnext, senet
 
 torch.set_num_threads(1)
 
@@ -124,3 +127,44 @@ def test_wrong_values(name: str, size: int, options: dict[str, float | str], say
         build(name, channels=1, classes=2, size=size, **options)
     assert says in str(error.value)
     assert name in str(error.value)
+
+
+def test_known_parameter_counts_of_resnext():
+    with torch.device("meta"):
+        net = resnext(channels=3, classes=8, size=64)
+        assert parameters(net) == 7_891_528
+        assert parameters(resnext(channels=3, classes=8, size=28)) == 7_891_528 - 64 * 3 * (49 - 9)
+    dense = 64 * 64 + 9 * 64 * 64 + 64 * 256 + 2 * (64 + 64 + 256)  # its first block, were it not grouped
+    grouped = dense - 9 * 64 * 64 * 31 // 32
+    assert parameters(net.body[1][0].residual) == grouped
+
+
+@pytest.mark.parametrize(("width", "groups"), [(0.125, [8, 16, 32, 32]), (0.375, [8, 16, 32, 32]), (1.0, [32] * 4)])
+def test_groups_of_resnext(width: float, groups: list[int]):
+    with torch.device("meta"):
+        net = resnext(channels=1, classes=2, size=28, width=width)
+    assert [stage[0].residual[3].groups for stage in net.body[1:5]] == groups
+    assert [len(stage) for stage in net.body[1:5]] == [2, 2, 2, 2]
+
+
+def test_known_parameter_counts_of_senet():
+    with torch.device("meta"):
+        plain, net = build("resnet18", channels=3, classes=8, size=64), senet(channels=3, classes=8, size=64)
+    excitations = [2 * c * inside + inside + c for c, inside in [(64, 8), (128, 8), (256, 16), (512, 32)]]
+    assert parameters(net) == parameters(plain) + 2 * sum(excitations) == 11_270_728
+
+
+def test_excitation_weighs_each_channel_of_each_image():
+    excitation, x = Excitation(16), torch.rand(2, 16, 3, 3) + 1
+    ratio = excitation(x) / x
+    assert bool(((ratio > 0) & (ratio < 1)).all())
+    torch.testing.assert_close(ratio, ratio[:, :, :1, :1].expand_as(ratio))
+    net = senet(channels=1, classes=2, size=24, width=0.125)
+    assert isinstance(net.body[1][0].residual[-1], Excitation)  # before the shortcut is added
+
+
+@pytest.mark.parametrize("maker", [resnext, senet])
+def test_relatives_with_group_norm_have_no_buffers(maker: Callable[..., Net]):
+    net = maker(channels=1, classes=2, size=32, width=0.125, norm="group")
+    assert list(net.buffers()) == []
+    assert net(torch.randn(1, 1, 32, 32)).shape == (1, 2)

@@ -36,6 +36,22 @@ def test_parameters_by_hand():
         assert parameters(net) == down + lift + join + head
 
 
+def test_parameters_of_the_default():
+    assert parameters(build("unet", channels=3, classes=2, size=24)) == 450_498
+
+
+def test_names_of_the_weights():
+    """Runs are resumed and weights exchanged by these names."""
+    net = build("unet", channels=1, classes=2, size=16, base=2, levels=2)
+    pair = ("0.weight", "1.weight", "1.bias", "3.weight", "4.weight", "4.bias")
+    assert [name for name, _ in net.named_parameters()] == [
+        *(f"body.down.{level}.{n}" for level in (0, 1) for n in pair),
+        "body.lift.0.convolution.weight", "body.lift.0.convolution.bias",
+        *(f"body.join.0.{n}" for n in pair),
+        "head.weight", "head.bias",
+    ]  # fmt: skip
+
+
 def test_default_has_four_resolutions():
     net = build("unet", channels=1, classes=2, size=16)
     assert [block[0].out_channels for block in net.body.down] == [16, 32, 64, 128]

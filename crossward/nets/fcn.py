@@ -1,0 +1,64 @@
+"""FCN-8s (Long, Shelhamer and Darrell, CVPR 2015, https://arxiv.org/abs/1411.4038) on a VGG-16 of any width.
+
+Maps at 1/32, 1/16 and 1/8 of the image go through a 1x1 convolution each and are summed from the coarsest, up-sampled
+to the next; the sum, up-sampled to the image, is the features. All of that is linear, so with a head of at most `base`
+classes it is the paper's sum of class scores, written so that features come before the head.
+
+Departures: BatchNorm in place of dropout and of a start from ImageNet; the two convolutions that were VGG's fully
+connected layers are 3x3 and 1x1 with 16 * base channels in place of 7x7 and 1x1 with 4096, for 7x7 would see
+little but padding in small images; up-sampling is bilinear throughout, where the paper learns it from there.
+
+For 3 channels and 2 classes: 1,290,562 parameters; with `base=80` 32.2 M, the nearest to the 32.6 M of the FCN in
+MH-pFLGB's paper.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossward.nets.net import Net, require_least, require_size
+from crossward.nets.parts.maps import convolution, resized
+
+STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # VGG-16: the channels, in `base`, and the convolutions of a stage
+LEAST = 16  # pixels; 2 x 2 at 1/8
+
+
+def fcn(*, channels: int, classes: int, size: int, base: int = 16) -> Net:
+    """`base` channels in the first stage; features are (B, base, H, W). Images have at least 16 x 16 pixels."""
+    require_least("fcn", "base", base, 1)
+    require_size("fcn", size, LEAST)
+    return Net(FusedBody(channels, base), nn.Conv2d(base, classes, 1), base)
+
+
+class FusedBody(nn.Module):
+    def __init__(self, channels: int, base: int) -> None:
+        super().__init__()
+        widths = [base * times for times, _ in STAGES]
+        befores = pairwise([channels, *widths])
+        self.stages = nn.ModuleList(_stage(a, b, depth) for (a, b), (_, depth) in zip(befores, STAGES, strict=True))
+        self.top = nn.Sequential(*convolution(widths[-1], 16 * base), *convolution(16 * base, 16 * base, 1))
+        self.fuse = nn.ModuleList(nn.Conv2d(width, base, 1) for width in (16 * base, widths[3], widths[2]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        image, maps = x, []
+        for stage in self.stages:
+            x = _halved(stage(x))
+            maps.append(x)
+        coarse, *finer = self.top(x), maps[3], maps[2]  # 1/32, 1/16, 1/8
+        first, *others = self.fuse
+        z: Tensor = first(coarse)
+        for fuse, here in zip(others, finer, strict=True):
+            z = resized(z, here) + fuse(here)
+        return resized(z, image)
+
+
+def _stage(before: int, after: int, depth: int) -> nn.Sequential:
+    return nn.Sequential(*(layer for a, b in pairwise([before] + [after] * depth) for layer in convolution(a, b)))
+
+
+def _halved(x: Tensor) -> Tensor:
+    """Max-pooling, which stops at 2 x 2, so that BatchNorm can train on one image."""
+    return F.max_pool2d(x, 2, ceil_mode=True) if min(x.shape[2:]) > 2 else x
