@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -52,6 +52,7 @@ class Decoded:
     file: Path | None
     kept: tuple[int, ...]  # which of the asked rows these are
     problems: tuple[tuple[int, str], ...]  # row and reason of the others
+    notes: tuple[str, ...] = ()  # what a person should know of the masks
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Entry:
     hashes: list[str]
     ids: list[str]
     bad: list[list[Any]]  # [position among the rows, reason]
+    habits: list[list[Any]] = field(default_factory=list)  # [position among the rows, habit of its mask]
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class _Done:
     hash: str
     problems: tuple[str, ...]
     prints: Reasons
+    habit: str = ""
 
 
 def decoded(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> Decoded:
@@ -91,8 +94,7 @@ def decoded(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> Dec
     bad = {place for place, _ in entry.bad}
     problems += [(usable[place], reason) for place, reason in entry.bad]
     kept = tuple(place for position, place in enumerate(usable) if position not in bad)
-    images, masks = _raw(cache, key)
-    shape = tuple(entry.shape)
+    (images, masks), shape = _raw(cache, key), tuple(entry.shape)
     if not kept:
         return Decoded(torch.empty(shape, dtype=torch.uint8), None, (), None, (), tuple(sorted(problems)))
     return Decoded(
@@ -102,6 +104,7 @@ def decoded(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> Dec
         images,
         kept,
         tuple(sorted(problems)),
+        decode.notices((wanted[place].mask, habit) for place, habit in entry.habits),
     )
 
 
@@ -141,8 +144,9 @@ def _prints(files: Files, rows: Sequence[Row], cache: Path) -> tuple[Reasons, Re
 
 
 def _key(rows: Sequence[Row], frame: Frame, prints: Reasons) -> str:
-    # entries of images that nothing was done to have the keys they always had
+    # entries of images that nothing was done to have the keys they always had; those of two-class masks knew no habits
     framing = {name: value for name, value in asdict(frame).items() if name != "prepare" or value}
+    framing |= {"habits": True} if frame.classes == 2 else {}
     state = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
     for row in rows:
         for path in (row.image, row.mask):
@@ -172,6 +176,7 @@ def _build(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> tupl
     hashes: list[str] = []
     ids: list[str] = []
     bad: list[list[Any]] = []
+    habits: list[list[Any]] = []
     with _storage(cache), ExitStack() as stack:
         _sweep(cache)
         images = stack.enter_context(_part(cache))
@@ -186,9 +191,10 @@ def _build(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> tupl
                 masks.write(done.mask.data)
             hashes.append(done.hash)
             ids.append(rows[position].image)
+            habits += [[position, done.habit]] if done.habit else []
         # of what was really read: a file that changed since its stamp was taken gets the key of its new content
         key = _key(rows, frame, prints)
-        entry = Entry(VERSION, [len(ids), frame.size, frame.size, frame.channels], hashes, ids, bad)
+        entry = Entry(VERSION, [len(ids), frame.size, frame.size, frame.channels], hashes, ids, bad, habits)
         if ids:
             _place(cache, key, entry, [part for part in (images, masks) if part is not None])
     return key, entry
@@ -204,14 +210,14 @@ def _done(files: Files, frame: Frame, row: Row) -> _Done:
     prints: Reasons = {}
     problems: list[str] = []
     image = mask = None
-    size = mask_size = (0, 0)
+    size, mask_size, habit = (0, 0), (0, 0), ""
     try:
         image, size = decode.image(_noted(files, row.image, prints), row.image, frame)
     except DataError as error:
         problems.append(error.what)
     if row.mask:
         try:
-            mask, mask_size = decode.mask(_noted(files, row.mask, prints), row.mask, frame)
+            mask, mask_size, habit = decode.mask(_noted(files, row.mask, prints), row.mask, frame)
         except DataError as error:
             problems.append(f"mask {row.mask}: {error.what}")
         if image is not None and mask is not None and size != mask_size:
@@ -219,7 +225,7 @@ def _done(files: Files, frame: Frame, row: Row) -> _Done:
             problems.append(f"its mask {row.mask} is {is_}, but the image is {should_be}")
     if problems or image is None:
         return _Done(None, None, "", tuple(problems), prints)
-    return _Done(image, mask, digest(image.data), (), prints)
+    return _Done(image, mask, digest(image.data), (), prints, habit)
 
 
 def _noted(files: Files, path: str, prints: Reasons) -> bytes:

@@ -23,6 +23,7 @@ class Collection:
     sites: tuple[str, ...] | None = None  # hospital of each row; "" = the server's own (global validation and test)
     splits: tuple[str, ...] | None = None  # "train" | "val" | "test" | "" (undecided) of each row
     file: Path | None = None  # where `images` is mapped from; None when it lives in memory
+    notes: tuple[str, ...] = ()  # what a person should know of how the rows were read
 
     def __len__(self) -> int:
         return len(self.ids)

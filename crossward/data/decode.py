@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,10 @@ SUFFIXES = {suffix: name for name, suffixes in FORMATS.items() for suffix in suf
 LOSSY = ("JPEG", "WEBP", "JPEG2000")
 PAGED = ("TIFF", "GIF", "WEBP")
 EXACT = ("PNG", "TIFF")  # whose 16-bit values Pillow gives as they are: others it may spread over the whole range
+HABITS = {  # of masks of two classes that were understood, though not by two values
+    "grey": "hold grey values, as JPEG makes them: thresholded at half of the maximum",
+    "faint": "are stored with loss and bright nowhere: taken as empty",
+}
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG2000": b"\xff\xd9"}  # the marks whose absence Pillow forgives
 
 
@@ -80,17 +85,26 @@ def image(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]
         return frame.preparation(pixels)[0], shape
 
 
-def mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]]:
-    """(S, S) class ids below `frame.classes`, and the (width, height) of the upright original."""
+def mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int], str]:
+    """(S, S) class ids below `frame.classes`, the (width, height) of the upright original, and its habit or ""."""
     from PIL import Image, ImageOps
 
     with _opened(data, path) as picture:
         lossy = _format(picture) in LOSSY
         ImageOps.exif_transpose(picture, in_place=True)
-        ids = _foreground(picture, lossy) if frame.classes == 2 else _class_ids(picture, lossy, frame.classes)
+        two = frame.classes == 2
+        ids, habit = _foreground(picture, lossy) if two else (_class_ids(picture, lossy, frame.classes), "")
         whole = Image.fromarray(ids)
         small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=box(whole.size, frame.fit))
-        return np.asarray(small, dtype=np.uint8), whole.size
+        return np.asarray(small, dtype=np.uint8), whole.size, habit
+
+
+def notices(masks: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """A line for each habit among (mask, habit): how many masks have it, and the first of them."""
+    having: dict[str, list[str]] = defaultdict(list)
+    for path, habit in masks:
+        having[habit].append(path)
+    return tuple(f"{len(m)} mask(s) {HABITS[habit]}; first: {', '.join(m[:3])}" for habit, m in having.items())
 
 
 @contextmanager
@@ -179,17 +193,45 @@ def _signed(picture: Image) -> bool:
     return getattr(picture, "tag_v2", {}).get(SAMPLEFORMAT) == (2,)
 
 
-def _foreground(picture: Image, lossy: bool) -> Pixels:
-    """1 above half of the maximum. Faint noise of a lossy mask that has no bright pixel is background."""
+def _foreground(picture: Image, lossy: bool) -> tuple[Pixels, str]:
+    """1 where the higher of two values is, or above half of the maximum; and the habit.
+
+    Faint noise of a lossy mask that has no bright pixel is background.
+    """
     wide = picture.mode.startswith("I")  # 16 bits: scaling would lose a foreground of 1
     values = np.asarray(picture if wide else _eight_bits(picture, "L"))
     top = int(values.max())
     found = np.unique(values)
     if top <= 127 and lossy:
-        return np.zeros(values.shape, dtype=np.uint8)
+        return np.zeros(values.shape, dtype=np.uint8), "faint" if top else ""
     if top <= 127 and len(found) > 2:
         raise DataError(f"has the values {_listed(found)}: name the classes to read it as a class map")
-    return (values > top / 2).astype(np.uint8)
+    if len(found) == 1 or (len(found) == 2 and top - found[0] > top / 8):  # nearer values are noise
+        return (values > (top / 2 if len(found) == 1 else found[0])).astype(np.uint8), ""
+    if third := _plateau(values, top):
+        raise DataError(f"has areas of about {third} between 0 and {top}: a mask of two classes has two values")
+    return (values > top / 2).astype(np.uint8), "grey"
+
+
+def _plateau(values: NDArray[np.generic], top: int) -> int:
+    """A value between background and foreground that fills an area, as a third class does; 0 if there is none.
+
+    Blurred and noisy edges hold such values, too, but nowhere even ones, nor the same ones throughout.
+    """
+    wide = values.astype(np.int64)
+    if min(wide.shape) < 3:
+        return 0
+    ends = []
+    for pick in (np.minimum, np.maximum):  # of each 3 x 3 pixels
+        rows = pick(pick(wide[:-2], wide[1:-1]), wide[2:])
+        ends.append(pick(pick(rows[:, :-2], rows[:, 1:-1]), rows[:, 2:]))
+    low, high = ends
+    even = low[(high - low <= top / 16) & (low > top / 8) & (high < top * 7 / 8)]
+    if not len(even):
+        return 0
+    counts = np.bincount(even * 16 // top)
+    fullest = int(counts.argmax())
+    return int(np.median(even[even * 16 // top == fullest])) if counts[fullest] > wide.size / 100 else 0
 
 
 def _class_ids(picture: Image, lossy: bool, classes: int) -> Pixels:

@@ -124,7 +124,7 @@ def _made(collection: Collection, recipe: dict[str, Any]) -> Federation:
         cells = np.asarray([f"{where[row]}\n{labels[row]}" for row in rows])
         rows = rows[splits.subsample(cells, recipe["limit"], seed)]
     by_group, by_pixels = recipe["group_aware"] or kind == "group", recipe["local_split"][0] < 1
-    units = splits.together(collection, rows, groups=by_group, duplicates=by_pixels)
+    units = splits.together(collection, rows, groups=by_group, duplicates=by_pixels or recipe["public"] > 0)
     pool = splits.public_pool(labels[rows], units, recipe["public"], seed)
     public, rows = rows[pool], np.delete(rows, pool)
     units = splits.together(collection, rows, groups=by_group, duplicates=by_pixels)
@@ -165,6 +165,8 @@ def audit(federation: Federation) -> None:
         problems.append(f"training rows of fewer than 2 classes: {', '.join(seen) or 'none'}")
     groups = collection.groups if federation.recipe.get("group_aware", True) else None
     problems += splits.leaks(collection.ids, collection.hashes, groups or (), _places(federation))
+    at_sites, public = _holdings(federation)[: len(PARTS) * len(federation.sites)], federation.public.tolist()
+    problems += splits.overlaps(collection.ids, collection.hashes, groups or (), public, at_sites)
     if problems:
         raise DataError(
             f"the federation of {collection.name} is not sound: {len(problems)} problem(s)",
@@ -186,7 +188,7 @@ def warnings(federation: Federation) -> list[str]:
     if twice := sum(n > 1 for n in Counter(image for image, _ in owners).values()):
         found.append(f"{twice} image(s) are trained on at more than one site")
     both = {part: splits.straddling(collection.groups or (), places["train"], places[part]) for part in PARTS[1:]}
-    return found + [
+    return [*found, *collection.notes] + [
         f"{len(groups)} group(s) have rows in train and in {part}" for part, groups in both.items() if groups
     ]
 

@@ -151,6 +151,35 @@ def leaks(
     return found
 
 
+def overlaps(
+    ids: Sequence[str],
+    hashes: Sequence[str],
+    groups: Sequence[str],
+    public: Sequence[int],
+    holdings: Iterable[tuple[str, str, Sequence[int]]],
+) -> list[str]:
+    """What everybody sees and a site holds, a line each, the first ten of its kind; `holdings` are (site, part, rows).
+
+    What is public and elsewhere validated or tested on is left to `leaks`, but for groups in validation.
+    """
+    if not public:
+        return []
+    held: dict[str, dict[int, str]] = {"train": {}, "val": {}, "test": {}}
+    for site, part, rows in holdings:
+        held[part] |= dict.fromkeys(set(rows) - set(public), site)
+    train, learnt = held["train"], held["train"] | held["val"]
+    pairs = [(a, b) for _, ours, theirs in straddling(hashes, public, train) for a in ours for b in theirs]
+    images = [f"image in public and at a site: {ids[a]} = {ids[b]} ({train[b]}, train)" for a, b in pairs]
+    both = [(group, sorted({learnt[row] for row in rows})) for group, _, rows in straddling(groups, public, learnt)]
+    patients = [f"group in public and at a site: {group} ({', '.join(sites)})" for group, sites in both]
+    return [*_first(images, "images"), *_first(patients, "groups")]
+
+
+def _first(lines: Sequence[str], kind: str, most: int = 10) -> list[str]:
+    more = [f"… and {len(lines) - most} more {kind} in public and at a site"] if len(lines) > most else []
+    return [*lines[:most], *more]
+
+
 def checked(fractions: Fractions) -> Floats:
     """The fractions as an array, if they are three shares of one whole."""
     shares = np.asarray(fractions, dtype=np.float64)

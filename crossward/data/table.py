@@ -82,6 +82,7 @@ def _collection(
         task="classification" if masks is None else "segmentation",
         classes=classes,
         images=decoded.images,
+        notes=decoded.notes,
         targets=torch.tensor([number[row.label] for row in rows]) if masks is None else masks,
         ids=tuple(row.path for row in rows),
         hashes=decoded.hashes,

@@ -102,6 +102,25 @@ class FedIsic(Decoded):
     listing: Place | None = None  # of images, centres and folds; None: fed_isic2019_train_test_split.csv there
 
 
+class Polyps(Decoded):
+    source: Literal["polypgen", "kvasir-seg", "cvc-clinicdb", "etis", "cvc-colondb"]
+    path: Place | None = None  # None: the archive, or the folder, of the set in CROSSWARD_DATA
+
+
+class BreaKHis(Decoded):
+    source: Literal["breakhis"]
+    path: Place | None = None  # None: BreaKHis_v1.zip, or that folder, in CROSSWARD_DATA
+    magnification: Literal["40", "100", "200", "400", "all"] = "all"
+    classes: Literal["binary", "subtypes"] = "binary"
+
+
+class Oct2017(Decoded):
+    source: Literal["oct2017"]
+    path: Place | None = None  # None: OCT2017.zip, or that folder, in CROSSWARD_DATA
+    channels: Literal[1, 3] = 1
+    split: Literal["official", "none"] = "none"  # "none" leaves it to [partition]
+
+
 class Small(Images):
     """What sets of small pictures have in common."""
 
@@ -126,7 +145,20 @@ class Femnist(Small):
 
 
 Data = Annotated[
-    Phantom | Folder | Table | Npz | MedMnist | Pbc | Ham10000 | FedIsic | Cifar | Idx | Femnist,
+    Phantom
+    | Folder
+    | Table
+    | Npz
+    | MedMnist
+    | Pbc
+    | Ham10000
+    | FedIsic
+    | Polyps
+    | BreaKHis
+    | Oct2017
+    | Cifar
+    | Idx
+    | Femnist,
     Field(discriminator="source"),
 ]
 
@@ -140,6 +172,9 @@ SOURCES: dict[str, type[Images]] = {
     "pbc": Pbc,
     "ham10000": Ham10000,
     "fed-isic2019": FedIsic,
+    **dict.fromkeys(("polypgen", "kvasir-seg", "cvc-clinicdb", "etis", "cvc-colondb"), Polyps),
+    "breakhis": BreaKHis,
+    "oct2017": Oct2017,
     "cifar10": Cifar,
     "cifar100": Cifar,
     "mnist": Idx,

@@ -59,6 +59,24 @@ def collect(config: Config) -> tuple[Collection, list[str]]:
 
             listing, images = fed_isic.located(data_root(), listing=data.listing, images=data.path)
             made, bad = fed_isic.read(images, listing=listing, **_file_options(data))
+        case settings.Polyps() as data:
+            from crossward.data import polyps
+
+            place = data.path or polyps.located(data_root(), data.source)
+            made, bad = polyps.read(place, name=data.source, **_file_options(data))
+        case settings.BreaKHis() as data:
+            from crossward.data import breakhis
+
+            made, bad = breakhis.read(
+                data.path or breakhis.located(data_root()),
+                **_file_options(data),
+                magnification=data.magnification,
+                classes=data.classes,
+            )
+        case settings.Oct2017() as data:
+            from crossward.data import oct2017
+
+            made, bad = oct2017.read(data.path or oct2017.located(data_root()), **_file_options(data), split=data.split)
         case settings.Cifar() as data:
             from crossward.data import cifar
 

@@ -276,3 +276,24 @@ def test_masks_are_stored_beside_images(root, store):
         )
     next(store.glob("*.masks")).write_bytes(b"")
     assert run(root, store, rows, Frame(4, 1, classes=2)).masks.tolist() == [[[0, 0, 1, 1]] * 4] * 2
+
+
+def test_habits_of_masks_are_remembered(root, store):
+    Image.fromarray(np.array([[0, 0, 90, 255]] * 4, dtype=np.uint8)).save(root / "m.png")
+    paint(root / "n.jpg", 9)
+    rows = [Row("b.png", "n.jpg"), Row("gone.png", "m.png"), *[Row("a.png", "m.png")] * 4]
+    for _ in range(2):
+        assert run(root, store, rows, Frame(4, 1, classes=2)).notes == (
+            "1 mask(s) are stored with loss and bright nowhere: taken as empty; first: n.jpg",
+            "4 mask(s) hold grey values, as JPEG makes them: thresholded at half of the maximum; "
+            "first: m.png, m.png, m.png",
+        )
+
+
+def test_entries_of_before_there_were_habits_are_found(root, store, decodings):
+    run(root, store)
+    file = next(store.glob("[0-9a-f]*.json"))
+    body = json.loads(file.read_text())["body"]
+    del body["habits"]
+    module._seal(file, body)
+    assert (values(run(root, store)), run(root, store).notes, len(decodings)) == ([1, 2, 3], (), 3)

@@ -217,10 +217,35 @@ def test_noisy_jpeg_masks():
     half = np.zeros((16, 16), dtype=np.uint8)
     half[:, 8:] = 255
     noisy = encoded(Image.fromarray(half), "JPEG", quality=30)
-    found, size = mask(noisy, "m.jpg", Frame(16, classes=2))
+    found, size, _ = mask(noisy, "m.jpg", Frame(16, classes=2))
     assert (found.tolist(), size) == ((half // 255).tolist(), (16, 16))
     empty = encoded(Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 6), "JPEG")
     assert ids(empty, "m.jpg") == [[0, 0], [0, 0]]  # noise around black is not a lesion
+
+
+def habit(rows: np.ndarray, kind: str = "PNG", **options: object) -> str:
+    return mask(encoded(Image.fromarray(rows), kind, **options), f"m.{kind.lower()}", BINARY)[2]
+
+
+def test_habits_of_masks():
+    half = np.tile(np.repeat(np.array([0, 255], dtype=np.uint8), (11, 13)), (24, 1))
+    assert [habit(rows) for rows in (half, half // 255, half * 0, half | 255)] == ["", "", "", ""]
+    assert [habit(half, "JPEG", quality=quality) for quality in (20, 50, 90)] == ["grey"] * 3
+    assert [habit(half // 255 * top, "JPEG") for top in (0, 100)] == ["", "faint"]
+    low_and_high, noise = np.where(half, 255, 200).astype(np.uint8), np.where(half, 255, 254).astype(np.uint8)
+    assert mask(encoded(Image.fromarray(low_and_high)), "m.png", BINARY)[0].tolist() == [[0, 1], [0, 1]]
+    assert mask(encoded(Image.fromarray(noise)), "m.png", BINARY)[0].tolist() == [[1, 1], [1, 1]]
+    assert (habit(low_and_high), habit(noise)) == ("", "grey")
+    blurred = np.asarray(Image.fromarray(half).resize((96, 96), Image.Resampling.BICUBIC))
+    assert habit(blurred) == "grey"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("levels", [(0, 128, 255), (0, 85, 170, 255), (0, 50, 100, 150, 200, 250)])
+def test_masks_of_more_than_two_classes_are_no_noise(kind, levels):
+    bands = np.tile(np.repeat(np.array(levels, dtype=np.uint8), 16), (32, 1))
+    with pytest.raises(DataError, match=r"areas of about .* a mask of two classes has two values"):
+        habit(bands, kind)
 
 
 def test_class_maps_keep_their_ids():
