@@ -27,14 +27,14 @@ from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from annotated_types import Ge
-from torch import Tensor
+from torch import Tensor, nn
 
 from crossward.core import select
 from crossward.core.method import Method, Need, RoundContext, View
 from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
-from crossward.errors import RunError
+from crossward.errors import ConfigError
 from crossward.statistics import class_means, class_sums
 
 FAR = -1e30  # the logit of a class without a prototype: no distance is as large, and softmax can take it
@@ -49,6 +49,16 @@ class FedProto(Method):
     weight: Annotated[float, Ge(0)] = 1.0  # lambda, Eq. 7; the authors take 1 for MNIST, 0.1 for CIFAR-10
     weighting: Literal["uniform", "samples"] = "uniform"  # of the clients in a class's mean, Eq. 6
 
+    def check_nets(self, nets: Mapping[str, nn.Module]) -> None:
+        """Networks may differ, the number of their features may not."""
+        widths = {name: cast(int, net.width) for name, net in nets.items()}
+        if len({*widths.values()}) > 1:
+            raise ConfigError(
+                "FedProto averages features, and these networks give different numbers of them",
+                details=[f"{name}: {width}" for name, width in widths.items()],
+                hint="Choose networks of the same feature width; the rest of them may differ.",
+            )
+
     def start(self, ctx: RoundContext) -> Tree:
         width, device = cast(int, ctx.server.new_net().width), ctx.server.device
         none = torch.zeros(ctx.num_classes, dtype=torch.bool, device=device)
@@ -56,7 +66,6 @@ class FedProto(Method):
 
     def train(self, site: Site, down: Tree) -> Tree:
         c, known = _told(site, down)
-        _require_width(site, c.shape[1])
 
         def apart(out: Out) -> Tensor:  # Eq. 8
             z, y = site.task.vectors(out.z, out.y)  # (N, D), (N,)
@@ -101,13 +110,3 @@ def distances(z: Tensor, c: Tensor) -> Tensor:
 def _told(site: Site, down: Tree) -> tuple[Tensor, Tensor]:
     """(K, D) global prototypes, and (K,) which of them there are."""
     return down["prototypes"].to(site.device), down["known"].to(site.device)
-
-
-def _require_width(site: Site, width: int) -> None:
-    """Networks may differ, their features may not."""
-    own = cast(int, site.model.width)
-    if own != width:
-        raise RunError(
-            f"{site.name}: its network gives {own} features, the federation's prototypes have {width}",
-            hint="Choose networks of the same feature width; the rest of them may differ.",
-        )

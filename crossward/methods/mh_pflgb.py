@@ -28,7 +28,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Interval
@@ -54,7 +54,7 @@ class MHpFLGB(Method):
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "adam", "lr": 1e-4, "batch_size": 8, "epochs": 5}
 
     weight: Annotated[float, Interval(ge=0, le=1)] = 0.9  # of the network that a stage trains; the other has the rest
-    bypass_epochs: Annotated[int, Ge(1)] = 1  # of train.epochs
+    bypass_epochs: Annotated[int, Ge(0)] = 1  # of train.epochs; 0: the bypass stays as it is
     bypass_lr: Annotated[float, Gt(0)] | None = None  # None: a tenth of train.lr
     fusion: Rule = "weighted"  # or "add": local and global features are only added
     body: bool = True  # whether the bypass has a body, whose features are fused
@@ -75,8 +75,13 @@ class MHpFLGB(Method):
         # stage a: B_g and H_g are frozen
         site.fit(local, params=~BYPASS, epochs=max(1, site.training.epochs - self.bypass_epochs))
         # stage b: B_i, H_i and the adapters are frozen
-        site.fit(bypass, params=BYPASS, epochs=self.bypass_epochs, lr=self.bypass_lr or site.training.lr / 10)
+        if self.bypass_epochs:
+            site.fit(bypass, params=BYPASS, epochs=self.bypass_epochs, lr=self.bypass_lr or site.training.lr / 10)
         return {"model": Weights.of(site.model, self.returns), "n": site.size}
+
+    @property
+    def joining(self) -> MHpFLGB:
+        return replace(self, bypass_epochs=0)
 
     def losses(self, site: Site) -> tuple[Callable[[Out], Tensor], Callable[[Out], Tensor]]:
         """Of the two stages."""

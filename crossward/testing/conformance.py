@@ -41,6 +41,8 @@ SHAPES = ((1, SIDE, SIDE), (SIDE, SIDE, 1))  # of an image, as a network sees it
 WORKERS = (1, 2, 3)
 SMALL_OPTIONS: Mapping[str, dict[str, Any]] = {  # of methods whose own would do nothing in two rounds, or take long
     "creff": {"features_per_class": 4, "draws": 2, "draw_size": 3, "match_steps": 3, "retrain_epochs": 2},
+    "fedmd": {"start_epochs": 2, "digest_batch": 2},
+    "kt-pfl": {"digest_batch": 3},
     "fedcd": {"subclasses": 2, "projection": 6},
     "fedcb": {"taus": (5.0, 10.0), "warmup": 1},
     "fedbm": {"taus": (5.0,), "warmup": 1, "synthetic": 3, "cycle": 1, "iterations": 2, "generator_batch": 6,
