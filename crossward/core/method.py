@@ -165,6 +165,11 @@ class Method:
         averaged = mean((reply["model"] for reply in replies.values()), sizes)
         return state | {"model": Weights({**state["model"], **averaged})}
 
+    @property
+    def joining(self) -> Method:
+        """This method at a site that joins when the federation is over: what it sends is not used any more."""
+        return self
+
     def pictures(self, state: Tree, ctx: RoundContext) -> Mapping[str, Tensor]:
         """What this round has to show people: name -> (K, n, H, W, C) uint8, a row of images for each class."""
         return {}

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from crossward.core.engine import Cohort, Engine, Outcome, Traffic
 from crossward.core.evaluation import LOWER_IS_BETTER, Evaluation, Judged, at, evaluate, judge
-from crossward.core.method import RoundContext
+from crossward.core.method import Clients, RoundContext
 from crossward.core.seeds import derive
 from crossward.core.tree import Tree
+
+Turn = Callable[[Tree, Clients, RoundContext], Tree]  # state before a round -> state after it
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,10 @@ def run(
     plan: Plan,
     observers: Sequence[Observer] = (),
     progress: Progress | None = None,
+    turn: Turn | None = None,
 ) -> Progress:
-    """Run to the last round from the start, or from where a checkpoint stands."""
+    """Run to the last round from the start, or from where a checkpoint stands. `turn` is what happens in a round: None
+    is the method's own."""
     method = sites.method
     clients = [i for i in sites.ids if sites.work(i, "train")]
     drawn = cohorts(plan, clients)
@@ -106,7 +110,7 @@ def run(
         began = time.perf_counter()
         told = _progress_teller(observers, round, len(drawn[round]))
         cohort = Cohort(sites, engine, round, drawn[round], min_clients=plan.min_clients, told=told)
-        state = method.round(at_hand.state, cohort, context(round))
+        state = (turn or method.round)(at_hand.state, cohort, context(round))
         cohort.close()
         at_hand = replace(at_hand, state=state, done=round + 1)
         evaluation = None

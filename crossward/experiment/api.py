@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from crossward import __version__
 from crossward.core.engine import SERVER
-from crossward.core.run import Observer
+from crossward.core.method import Clients, Method, RoundContext
+from crossward.core.run import Observer, Progress, Turn
 from crossward.core.run import run as run_rounds
 from crossward.core.store import TreeStore, present, write_whole
+from crossward.core.tree import Tree
 from crossward.data.federation import manifest
 from crossward.engines.pool import Crew
 from crossward.errors import ConfigError, CrosswardError, Interrupted, StorageError
@@ -59,8 +61,7 @@ def run(
             settings = checked(overridden(config, overrides))
     experiment = prepare(settings)
     rundir = RunDir.create(_folder(settings))
-    _describe(rundir, experiment)
-    return _go_on(rundir, experiment, observers, crew)
+    return begin(rundir, experiment, observers, crew)
 
 
 def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequence[Observer] = ()) -> Result:
@@ -80,10 +81,28 @@ def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequenc
     return _go_on(rundir, experiment, observers)
 
 
-def _go_on(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer], crew: Crew | None = None) -> Result:
+def begin(
+    rundir: RunDir,
+    experiment: Experiment,
+    observers: Sequence[Observer] = (),
+    crew: Crew | None = None,
+    joining: Tree | None = None,
+) -> Result:
+    """A new run in a new directory; `joining`: the state of a federation that is over, and stays as it is."""
+    _describe(rundir, experiment)
+    return _go_on(rundir, experiment, observers, crew, joining)
+
+
+def _go_on(
+    rundir: RunDir,
+    experiment: Experiment,
+    observers: Sequence[Observer],
+    crew: Crew | None = None,
+    joining: Tree | None = None,
+) -> Result:
     with rundir.held():
         try:
-            _run(rundir, experiment, observers, crew)
+            _run(rundir, experiment, observers, crew, joining)
         except KeyboardInterrupt:
             with suppress(StorageError):
                 rundir.mark("interrupted")
@@ -95,20 +114,33 @@ def _go_on(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer]
     return load(rundir.folder)
 
 
-def _run(rundir: RunDir, experiment: Experiment, observers: Sequence[Observer], crew: Crew | None) -> None:
+def _run(
+    rundir: RunDir, experiment: Experiment, observers: Sequence[Observer], crew: Crew | None, joining: Tree | None
+) -> None:
     config = experiment.config
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
-    progress = checkpoint(rundir, memory)
+    progress = checkpoint(rundir, memory) or (None if joining is None else Progress(joining))
     rundir.mark("running")
-    recorder = Recorder(rundir, memory, config.evaluate.keep_predictions)
+    recorder = Recorder(rundir, memory, config.evaluate.keep_predictions, experiment.hospitals.test_images)
     engine = engine_for(experiment, memory, crew)
     try:
-        run_rounds(experiment.hospitals, engine, experiment.plan, [recorder, *observers], progress)
+        turn = None if joining is None else _unmoved(experiment.hospitals.method)
+        run_rounds(experiment.hospitals, engine, experiment.plan, [recorder, *observers], progress, turn)
         deploy(rundir, experiment.hospitals, engine)
     finally:
         engine.close()
     rundir.write("summary.json", summarised(rundir))
     rundir.mark("finished", finished=_now())
+
+
+def _unmoved(method: Method) -> Turn:
+    """Rounds of a site that joins: it trains, and what it would send is not used."""
+
+    def turn(state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
+        clients.ask("train", method.broadcast(state))
+        return state
+
+    return turn
 
 
 def _folder(config: Config) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,12 +90,25 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
 def partitioned(config: Config, collection: Collection) -> Federation:
     asked = config.partition
     if asked.file is not None:
-        return load(collection, asked.file)
-    options = asked.model_dump(exclude={"name", "file", "kind", "seed"})
+        return _without(load(collection, asked.file), asked.leave_out)
+    options = asked.model_dump(exclude={"name", "file", "kind", "seed", "leave_out"})
     options |= {"partition": asked.kind, "seed": config.run.seed if asked.seed is None else asked.seed}
     if asked.name is not None:
-        return named(collection, asked.name, cache_folder() / "partitions", **options)
-    return federate(collection, **options)
+        made = named(collection, asked.name, cache_folder() / "partitions", **options)
+    else:
+        made = federate(collection, **options)
+    return _without(made, asked.leave_out)
+
+
+def _without(federation: Federation, names: tuple[str, ...]) -> Federation:
+    """The federation without these sites."""
+    known = [site.name for site in federation.sites]
+    if unknown := [f"{name!r}: {nearest(name, known)}" for name in names if name not in known]:
+        raise ConfigError("partition.leave_out names sites that there are not", details=unknown)
+    if names and {*names} == {*known}:
+        raise ConfigError("partition.leave_out leaves no site")
+    recipe = federation.recipe | ({"leave_out": list(names)} if names else {})
+    return replace(federation, sites=tuple(s for s in federation.sites if s.name not in names), recipe=recipe)
 
 
 def plan(config: Config) -> Plan:

@@ -78,16 +78,19 @@ def methods(
 
 @app.command()
 def nets(
-    cost: Annotated[bool, typer.Option("--cost", help="Count parameters and FLOPs (takes seconds).")] = False,
-    size: Annotated[int, typer.Option(min=1, help="Pixels, for --cost.")] = 64,
-    channels: Annotated[int, typer.Option(min=1, help="For --cost.")] = 3,
-    classes: Annotated[int, typer.Option(min=2, help="For --cost.")] = 8,
+    table: Annotated[bool, typer.Option("--table", help="Count parameters and FLOPs (takes seconds).")] = False,
+    size: Annotated[int, typer.Option(min=1, help="Pixels, for --table.")] = 64,
+    channels: Annotated[int, typer.Option(min=1, help="For --table.")] = 3,
+    classes: Annotated[int | None, typer.Option(min=2, help="For --table; default: 8, in segmentation 2.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the networks and their options."""
-    from crossward.experiment.listing import list_nets
+    """List the networks and their options, or with --table what each of them costs."""
+    from crossward.experiment.listing import list_nets, price_nets
 
-    list_nets({"size": size, "channels": channels, "classes": classes} if cost else None, as_json)
+    if table:
+        price_nets(channels, classes, size, as_json)
+    else:
+        list_nets(as_json)
 
 
 @app.command()
@@ -168,6 +171,20 @@ def reach(
 
     asked = {"reference": reference, "target": target, "metric": metric, "view": view, "split": split}
     compare_reach(folders, asked | {"window": window, "last": last}, as_json=as_json)
+
+
+@app.command()
+def join(
+    folder: Folder,
+    site: Annotated[str, typer.Option(help="A site that the run left out, or a TOML file with the newcomer's [data].")],
+    sets: Sets = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Let a new hospital join a finished federation: what it gains over training alone."""
+    from crossward.experiment.commands import join_run
+
+    join_run(folder, site, sets or [], quiet=quiet, as_json=as_json)
 
 
 @app.command()

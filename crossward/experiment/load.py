@@ -34,15 +34,20 @@ ASSIGNMENT = re.compile(r"^\s*([A-Za-z0-9_\-.\"]+)\s*=")
 
 def read(file: Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration in a TOML file, with `a.b=c` overrides."""
+    data, where = sections(file)
+    return checked(overridden(data, overrides), {**where, **_flags(overrides)})
+
+
+def sections(file: Path) -> tuple[dict[str, Any], Where]:
+    """What a TOML file says, and in which lines."""
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration {file}: {error}") from None
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text), _lines(text, file)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
-    return checked(overridden(data, overrides), {**_lines(text, file), **_flags(overrides)})
 
 
 def checked(data: Mapping[str, Any], where: Where | None = None) -> Config:

@@ -8,30 +8,38 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
+
+from torch import Tensor
 
 from crossward.core.engine import SERVER, Cohort, Engine
 from crossward.core.evaluation import Judged
 from crossward.core.run import Observer, Plan, Progress, RoundRecord
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree
+from crossward.experiment import overlays
 from crossward.experiment.rundir import RunDir
 
 CHECKPOINT = "checkpoint/last.safetensors"
 BEST = "checkpoint/best.safetensors"
+Images = Callable[[int, Tensor], Tensor]  # site, rows of its test set -> (n, H, W, C) uint8
 
 
 class Recorder(Observer):
-    def __init__(self, rundir: RunDir, memory: TreeStore, keep_predictions: bool = True) -> None:
-        self.rundir, self.memory, self.keep_predictions = rundir, memory, keep_predictions
+    def __init__(
+        self, rundir: RunDir, memory: TreeStore, keep_predictions: bool = True, images: Images | None = None
+    ) -> None:
+        """`images`: where they are to be had, if overlays are wanted."""
+        self.rundir, self.memory, self.keep_predictions, self.images = rundir, memory, keep_predictions, images
         self._best_files: set[str] = set()
         self._classes: tuple[str, ...] = ()
 
     def on_start(self, sites: Judged, plan: Plan, progress: Progress) -> None:
         self._classes = sites.task.classes
+        self._sites = sites
         self.rundir.forget_after(progress.done)
         if progress.done == 0:
             self._keep_targets(sites)
@@ -45,6 +53,8 @@ class Recorder(Observer):
                 self.rundir.keep_predictions(f"round-{record.round:04d}", evaluation.predictions)
             for name, images in record.pictures.items():
                 self.rundir.keep_picture(f"{name}-round-{record.round:04d}", images, self._classes)
+            if evaluation and record.is_best and self.images and self._sites.task.name == "segmentation":
+                self._keep_overlays(record.round, evaluation.predictions)
             self.rundir.append("metrics.jsonl", [metrics_line(record)])
             self.rundir.append("traffic.jsonl", [asdict(t) | {"round": t.round + 1} for t in record.traffic])
             self._checkpoint(record)
@@ -68,6 +78,19 @@ class Recorder(Observer):
         if record.is_best:
             self._best_files = set(files.values())
         self.memory.discard_unnamed(self._best_files)
+
+    def _keep_overlays(self, round: int, predictions: Tree) -> None:
+        """Of every site's test set, at the best round so far."""
+        assert self.images is not None
+        for i in self._sites.ids:
+            name = self._sites.name(i)
+            found = predictions.get(name, {}).get("test")
+            if found is None or not len(found):
+                continue
+            truth = self._sites.targets(i, "test")
+            rows, dice = overlays.chosen(found, truth)
+            shown = overlays.drawn(self.images(i, rows), truth[rows], found[rows])
+            self.rundir.keep_overlay(name, round, shown, overlays.labels(dice))
 
     def _keep_targets(self, sites: Judged) -> None:
         truth: Tree = {}

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,15 @@ class RunDir:
     def keep_picture(self, name: str, images: Tensor, classes: Sequence[str]) -> None:
         """(K, n, H, W, C) bytes as a PNG, a row for each class."""
         pictures.write(self.folder / "pictures" / f"{name}.png", pictures.grid(images, classes))
+
+    def keep_overlay(self, site: str, round: int, images: Tensor, labels: Sequence[str]) -> None:
+        """(n, columns, H, W, C) bytes as a PNG, in place of the site's last one."""
+        place = self.folder / "pictures"
+        before = [*place.glob(f"{escape(f'overlay-{site}')}-round-*.png")]
+        pictures.write(place / f"overlay-{site}-round-{round:04d}.png", pictures.grid(images, labels))
+        for file in before:
+            if not file.stem.endswith(f"-{round:04d}"):
+                file.unlink()
 
     def keep_predictions(self, name: str, predictions: Mapping[str, Tree]) -> None:
         packed = {site: {part: pack(t) for part, t in parts.items()} for site, parts in predictions.items()}

@@ -124,14 +124,6 @@ def test_nets(cli):
     assert all(name in cli("nets").out for name in NETS)
 
 
-def test_the_cost_of_nets(cli):
-    told = {row["name"]: row for row in json.loads(cli("nets", "--cost", "--size", "28", "--json").out)}
-    assert told["cnn"]["parameters"] == 44556
-    # multiply and add: 24*24*6*75 + 8*8*16*150 + 256*120 + 120*84 + 84*8
-    assert told["cnn"]["flops"] == 2 * (259200 + 153600 + 30720 + 10080 + 672)
-    assert "44,556" in cli("nets", "--cost", "--size", "28").out
-
-
 def test_data_list(cli, monkeypatch, tmp_path, cache):
     (tmp_path / "pictures.zip").touch()
     (cache / "partitions").mkdir(exist_ok=True)

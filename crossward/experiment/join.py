@@ -1,0 +1,178 @@
+"""A hospital joins a federation that is over: it is given what the sites shared, trains a network of its own with it,
+and is told what that is worth beside training alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from crossward.core.run import Observer
+from crossward.core.store import present
+from crossward.core.tree import Tree
+from crossward.data.collection import Collection
+from crossward.data.federation import Federation, manifest
+from crossward.errors import ConfigError, StorageError
+from crossward.experiment.api import begin
+from crossward.experiment.build import Experiment, partitioned, prepare
+from crossward.experiment.config import Config
+from crossward.experiment.data_settings import SOURCES, Images
+from crossward.experiment.load import Where, checked, method_of, overridden, sections
+from crossward.experiment.recorder import BEST, CHECKPOINT
+from crossward.experiment.result import Result, load
+from crossward.experiment.rundir import RunDir
+from crossward.experiment.sources import collect
+
+OWN = ("data", "partition", "net", "train")  # sections that a newcomer's file may hold
+READ_ALIKE = ("normalise", "augment", "prepare", "size", "channels", "fit")  # unless it says otherwise
+Watched = Callable[[str], AbstractContextManager[Sequence[Observer]]]  # by the label of a run
+
+
+@dataclass(frozen=True)
+class Joined:
+    site: str
+    alone: Result
+    joined: Result
+
+
+def join(folder: str | Path, site: str, overrides: Sequence[str], watched: Watched) -> Joined:
+    """`site` is one that the run left out, or a TOML file that says what the newcomer has otherwise than the run: its
+    [data], and if wanted [partition], [net], [train]. Two runs are written below the run: `alone`, `joined`."""
+    federation = load(folder)
+    if federation.about["status"] != "finished":
+        raise StorageError(
+            f"{folder} has not finished: it is {federation.about['status']}",
+            hint=f"Finish it by `crossward resume {folder}`.",
+        )
+    config, name = _newcomer(federation, site, overrides)
+    state = _state(RunDir.open(Path(folder)))
+    one = _alone_in(config, federation, name)
+    where = _new_folder(federation.folder / "joined" / one.sites[0].name)
+    told = {}
+    for label, method in (("alone", "local"), ("joined", config.method.name)):
+        run = {"name": label, "out": str(where), "participation": 1.0, "min_clients": 1}
+        asked = {"run": config.canonical()["run"] | run, "method": _method(config, method), "site": []}
+        asked["plugin"] = {} if label == "alone" else config.canonical()["plugin"]
+        experiment = prepare(checked(config.canonical() | asked), manifest(one))
+        joining = None if label == "alone" else state
+        if joining is not None:
+            experiment = _fitting(experiment, joining)
+        with watched(label) as observers:
+            told[label] = begin(RunDir.create(where / label), experiment, observers, joining=joining)
+    return Joined(one.sites[0].name, **told)
+
+
+def _newcomer(federation: Result, site: str, overrides: Sequence[str]) -> tuple[Config, str | None]:
+    """The newcomer's configuration, and its name if the run knows it."""
+    config = checked(federation.config)
+    if len(method_of(config).steps) > 1 or method_of(config).pooled:
+        raise ConfigError(f"{config.method.name} cannot be joined: its rounds need the other sites")
+    left_out = config.partition.leave_out
+    base = federation.config | {"site": [], "partition": federation.config["partition"] | {"leave_out": []}}
+    if isinstance(base["net"]["name"], list):  # sites took turns
+        base["net"] = base["net"] | {"name": base["net"]["name"][0]}
+    where: Where = {}
+    if Path(site).suffix == ".toml":
+        own, where = sections(Path(site))
+        base = _with(base, own, site)
+    elif site not in left_out:
+        known = f"It left out: {', '.join(left_out)}." if left_out else "It left none out (partition.leave_out)."
+        raise ConfigError(f"--site {site!r} is neither a site that the run left out nor a TOML file", hint=known)
+    return checked(overridden(base, overrides), where), site if site in left_out else None
+
+
+def _with(base: dict[str, Any], own: dict[str, Any], file: str) -> dict[str, Any]:
+    """The run's settings with the newcomer's before them. Its images are read as the run's, and are all its own."""
+    if wrong := [f"[{key}]" for key in own if key not in OWN]:
+        raise ConfigError(
+            f"{file} holds what is not the newcomer's to say", details=wrong, hint=f"It may hold {', '.join(OWN)}."
+        )
+    if "data" not in own:
+        raise ConfigError(f"{file} has no section [data]: where are the newcomer's images?")
+    known = SOURCES.get(own["data"].get("source", "phantom"), Images).model_fields
+    data = {key: base["data"][key] for key in READ_ALIKE if key in base["data"] and key in known} | own["data"]
+    split = {key: base["partition"][key] for key in ("split", "local_split")}
+    partition = {"kind": "iid", "sites": 1} | split | own.get("partition", {})
+    net = own.get("net", base["net"])
+    return base | {"data": data, "partition": partition, "net": net, "train": base["train"] | own.get("train", {})}
+
+
+def _alone_in(config: Config, federation: Result, name: str | None) -> Federation:
+    """A federation of the newcomer alone, whose classes and colours are those of the run."""
+    collection, _ = collect(config)
+    _check_images(collection, federation)
+    made = partitioned(config, collection)
+    sites = [site for site in made.sites if name in (None, site.name)]
+    if len(sites) != 1:
+        names = ", ".join(s.name for s in sites)
+        raise ConfigError(
+            f"the newcomer's data are of {len(sites)} sites: {names}",
+            hint='Keep one by partition.leave_out, or make them one by partition.kind = "iid" and partition.sites = 1.',
+        )
+    return replace(made, sites=tuple(sites), recipe=made.recipe | {"joins": str(federation.folder)})
+
+
+def _check_images(collection: Collection, federation: Result) -> None:
+    known, task = tuple(federation.about["task"]["classes"]), federation.about["task"]["name"]
+    if collection.task != task:
+        raise ConfigError(f"the newcomer's images are for {collection.task}, the federation's for {task}")
+    if collection.classes != known:
+        missing, other = (
+            [c for c in known if c not in collection.classes],
+            [c for c in collection.classes if c not in known],
+        )
+        details = [f"the federation's alone: {', '.join(missing)}"] * bool(missing)
+        details += [f"the newcomer's alone: {', '.join(other)}"] * bool(other)
+        raise ConfigError(
+            "the newcomer's classes are not those of the federation",
+            details=details or [f"in another order: {', '.join(collection.classes)} for {', '.join(known)}"],
+            hint="Name its folders or its data.classes as the federation does, in its order.",
+        )
+    if collection.channels != federation.about["net"]["channels"]:
+        raise ConfigError(
+            f"the newcomer's images have {collection.channels} channels, the federation's "
+            f"{federation.about['net']['channels']}",
+            hint="Set data.channels.",
+        )
+
+
+def _state(rundir: RunDir) -> Tree:
+    """What the server had in the best round on validation, or else in the last."""
+    file = BEST if (rundir.folder / BEST).exists() else CHECKPOINT
+    state: Tree = rundir.tree(file)["state"]
+    return state
+
+
+def _method(config: Config, name: str) -> dict[str, Any]:
+    return {"name": name} if name == "local" else config.canonical()["method"]
+
+
+def _fitting(experiment: Experiment, state: Tree) -> Experiment:
+    """The experiment with the method as a newcomer trains by it; what it would be sent must fit its network."""
+    hospitals = experiment.hospitals
+    net = hospitals.server(0).new_net()
+    own = net.state_dict()
+    wrong = [
+        f"{name}: {tuple(sent.shape)} is sent, its own is {tuple(own[name].shape) if name in own else 'absent'}"
+        for name, sent in state.get("model", {}).items()
+        if name not in own or own[name].shape != sent.shape
+    ]
+    if "model" not in state or wrong:
+        raise ConfigError(
+            f"{experiment.config.method.name}: what this federation shares does not fit the newcomer's network",
+            details=wrong,
+            hint="Give it the network of the federation, or join a federation that shares less, as mh-pflgb does.",
+        )
+    return replace(experiment, hospitals=replace(hospitals, method=hospitals.method.joining))
+
+
+def _new_folder(folder: Path) -> Path:
+    """The first that is free: a second attempt does not touch the first."""
+    if not present(folder):
+        return folder
+    number = 2
+    while present(named := folder.with_name(f"{folder.name}-{number}")):
+        number += 1
+    return named
