@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 from torch import Tensor, nn
 
 from crossward.nets.net import Net, require_choice
-from crossward.nets.parts.layers import convolution, require_frame, scaled, stem_kind
+from crossward.nets.parts.layers import LEAST, convolution, require_frame, scaled, stem_kind
 from crossward.nets.parts.layers import stem as first_layers
 
 STAGES = (64, 128, 256, 512)
@@ -123,12 +123,12 @@ class Excitation(nn.Module):
 
 def residual_net(
     name: str, block: type[Block | Bottleneck], depths: tuple[int, ...],
-    *, channels: int, classes: int, size: int, stem: str, width: float, norm: str, kernel: int = 7,
+    *, channels: int, classes: int, size: int, stem: str, width: float, norm: str, kernel: int = 7, least: int = LEAST,
 ) -> Net:  # fmt: skip
     """A stage of blocks for each of `depths`, behind a stem whose first convolution has this kernel."""
     kind = stem_kind(name, stem, size)
     require_choice(name, "norm", norm, ("batch", "group"))
-    require_frame(name, size, width)
+    require_frame(name, size, width, least)
     widths = [scaled(c, width) for c in STAGES[: len(depths)]]
     layers, before = [first_layers(channels, widths[0], kind, kernel=kernel, norm=norm)], widths[0]
     for depth, here in zip(depths, widths, strict=True):

@@ -47,6 +47,9 @@ def resnet5(
     return _shallow("resnet5", (1,), **sizes, stem=stem, width=width, norm=norm)
 
 
+LEAST = 8  # pixels: an eighth of a small picture
+
+
 class EvenBottleneck(Bottleneck):
     """Three convolutions of one width."""
 
@@ -57,4 +60,5 @@ def _shallow(
     name: str, depths: tuple[int, ...], *, channels: int, classes: int, size: int, stem: str, width: float, norm: str
 ) -> Net:
     sizes = {"channels": channels, "classes": classes, "size": size}
-    return residual_net(name, EvenBottleneck, depths, **sizes, stem=stem, width=width, norm=norm, kernel=3)
+    frame = {"kernel": 3, "least": LEAST}
+    return residual_net(name, EvenBottleneck, depths, **sizes, **frame, stem=stem, width=width, norm=norm)

@@ -46,10 +46,10 @@ def stem_kind(net: str, stem: str, size: int) -> str:
     return stem
 
 
-def require_frame(net: str, size: int, width: float) -> None:
+def require_frame(net: str, size: int, width: float, least: int = LEAST) -> None:
     """What every net of any width asks of its image size and its width."""
     require_least(net, "width", width, LEAST_WIDTH)
-    require_size(net, size, LEAST)
+    require_size(net, size, least)
 
 
 def scaled(channels: int, width: float, step: int = STEP) -> int:
