@@ -29,6 +29,12 @@ class Comparison:
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single methods
 
 
+POLYP: dict[str, Any] = {
+    "data": {"kind": "polyp", "sites": 4, "train": 60, "val": 16, "test": 24, "global_test": 60, "size": 48,
+             "augment": ["hflip", "vflip"]},
+    "train": {"optimizer": "adam", "lr": 0.003, "epochs": 2, "batch_size": 8},
+    "evaluate": {"every": 2},
+}  # fmt: skip
 COMPARISONS = (
     Comparison(
         "blood",
@@ -51,13 +57,14 @@ COMPARISONS = (
         "Polyps, at four hospitals with different endoscopes",
         ("local", "fedavg"),
         8,
-        {
-            "data": {"kind": "polyp", "sites": 4, "train": 60, "val": 16, "test": 24, "global_test": 60, "size": 48,
-                     "augment": ["hflip", "vflip"]},
-            "net": {"name": "unet", "base": 8, "levels": 3},
-            "train": {"optimizer": "adam", "lr": 0.003, "epochs": 2, "batch_size": 8},
-            "evaluate": {"every": 2},
-        },
+        POLYP | {"net": {"name": "unet", "base": 8, "levels": 3}},
+    ),
+    Comparison(
+        "mixed",
+        "Polyps, at four hospitals with a different network each: U-Net, U-Net++, FCN, ResUNet",
+        ("local", "mh-pflgb"),
+        8,
+        POLYP | {"net": {"name": ["unet", "unetpp", "fcn", "resunet"], "base": 8}},
     ),
 )  # fmt: skip
 
