@@ -32,7 +32,8 @@ def train(name: str) -> dict[str, float]:
     from crossward.data.federation import federate
     from crossward.data.phantom import blood
     from crossward.engines.local import LocalEngine
-    from crossward.experiment.hospitals import Hospitals, NetPlan
+    from crossward.experiment.hospitals import Hospitals
+    from crossward.experiment.netplan import NetPlan
     from crossward.methods import method_class
     from crossward.tasks import task
 

@@ -26,15 +26,19 @@ from crossward.core.training import Training
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, Split
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals, NetPlan
+from crossward.experiment.hospitals import Hospitals
+from crossward.experiment.netplan import NetPlan
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedbm import FedBM
 from crossward.methods.fedcb import FedCB
 from crossward.methods.fedcd import FedCD
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.fednpr import FedNPR
+from crossward.methods.local import Local
+from crossward.methods.mh_pflgb import MHpFLGB
 from crossward.methods.moon import Moon
 from crossward.methods.scaffold import Scaffold
+from crossward.nets import NETS
 from crossward.statistics import sinkhorn
 from crossward.tasks import task
 
@@ -89,7 +93,16 @@ DRIFT = (
     Pair("FedDyn / FedAvg on cnn", FedDyn(), FedAvg(), 1.15, 64, net=PROJECTED),
     Pair("MOON / FedAvg on cnn", Moon(projection=0), FedAvg(), 2.2, 64, net=PROJECTED),
 )
-GROUPS = {"fedbm": FEDBM, "fednpr": FEDNPR, "fedcd": DRIFT}
+# Five epochs as in the paper, of which MH-pFLGB gives one to the bypass.
+BYPASS = (
+    Pair("MH-pFLGB / local on a narrow resnet18", MHpFLGB(), Local(), 1.35, 8, 5, 1, clients=2),
+    Pair("MH-pFLGB / local on mobilenet", MHpFLGB(), Local(), 1.35, 8, 5, 1, ("mobilenet", {"width": 0.5}), 1, 128),
+    Pair(
+        "MH-pFLGB / local on unet at 64 pixels", MHpFLGB(), Local(), 1.35, 8, 5, 1,
+        net=("unet", {}), clients=1, images=64, size=64,
+    ),
+)  # fmt: skip
+GROUPS = {"fedbm": FEDBM, "fednpr": FEDNPR, "fedcd": DRIFT, "mh-pflgb": BYPASS}
 
 
 @dataclass(frozen=True)
@@ -165,15 +178,16 @@ def made(pair: Pair, method: Method) -> Hospitals:
     rng = torch.Generator().manual_seed(0)
     n, mine = pair.clients * pair.images, pair.images
     images = torch.randint(256, (n, pair.size, pair.size, 3), generator=rng).to(torch.uint8)
-    ids = tuple(map(str, range(n)))
-    collection = Collection("random", "classification", NAMES, images, torch.arange(n) % CLASSES, ids, ids)
+    ids, what = tuple(map(str, range(n))), NETS[pair.net[0]].task
+    targets = torch.arange(n) % CLASSES if what == "classification" else (images[..., 0] // 32)
+    collection = Collection("random", what, NAMES, images, targets, ids, ids)
     none = torch.zeros(0, dtype=torch.int64)
     sites = [Split(f"site-{k}", torch.arange(k * mine, (k + 1) * mine), none, none) for k in range(pair.clients)]
     federation = Federation(collection, tuple(sites), Split("server", none, none, none), none, {})
     embeddings = torch.nn.functional.normalize(torch.randn(CLASSES, PROMPTS, DIM, generator=rng), dim=2)
     name, options = pair.net
     return Hospitals(
-        federation, method, task("classification", NAMES), NetPlan(name, 3, CLASSES, pair.size, options),
+        federation, method, task(what, NAMES), NetPlan(name, 3, CLASSES, pair.size, options),
         Training(epochs=pair.epochs, batch_size=pair.batch_size, momentum=0.9),
         mean=(0.5,) * 3, std=(0.25,) * 3, text=Concepts.of(embeddings),
     )  # fmt: skip
