@@ -20,10 +20,12 @@ def descend(
     lr: float,
     rule: Literal["adam", "sgd"] = "adam",
     betas: tuple[float, float] = (0.9, 0.999),
+    schedule: Literal["constant", "cosine"] = "constant",
     what: str = "the server's fit",
 ) -> float:
     """Steps of Adam, with its `betas`, or of plain SGD on `parameters` alone, `loss` being drawn anew at every step;
-    gives the mean loss."""
+    gives the mean loss. A cosine schedule lets the rate fall from `lr` to 0 over the steps. Parameters that the loss
+    does not depend on stay."""
     chosen = list(parameters)
     optimiser: torch.optim.Optimizer
     if rule == "adam":
@@ -31,9 +33,12 @@ def descend(
     else:
         optimiser = torch.optim.SGD(chosen, lr=lr, fused=True)
     summed = torch.zeros((), device=chosen[0].device)  # on the device: reading it each step would stall
-    for _ in range(steps):
+    for step in range(steps):
+        if schedule == "cosine":
+            for group in optimiser.param_groups:
+                group["lr"] = lr * (1 + math.cos(math.pi * step / steps)) / 2
         value = loss()
-        for parameter, gradient in zip(chosen, torch.autograd.grad(value, chosen), strict=True):
+        for parameter, gradient in zip(chosen, torch.autograd.grad(value, chosen, allow_unused=True), strict=True):
             parameter.grad = gradient
         optimiser.step()
         summed += value.detach()

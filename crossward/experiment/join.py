@@ -3,15 +3,17 @@ and is told what that is worth beside training alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from crossward.core.method import Method, RoundContext
 from crossward.core.run import Observer
 from crossward.core.store import present
 from crossward.core.tree import Tree
+from crossward.core.weights import Weights
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, manifest
 from crossward.errors import ConfigError, StorageError
@@ -48,20 +50,22 @@ def join(folder: str | Path, site: str, overrides: Sequence[str], watched: Watch
         )
     config, name = _newcomer(federation, site, overrides)
     state = _state(RunDir.open(Path(folder)))
-    one = _alone_in(config, federation, name)
+    config, one = _alone_in(config, federation, name)
     where = _new_folder(federation.folder / "joined" / one.sites[0].name)
+    alone, joined = (prepare(_asked(config, label, where), manifest(one)) for label in ("alone", "joined"))
+    joined = _fitting(joined, state)  # whatever is wrong is told before either trains
     told = {}
-    for label, method in (("alone", "local"), ("joined", config.method.name)):
-        run = {"name": label, "out": str(where), "participation": 1.0, "min_clients": 1}
-        asked = {"run": config.canonical()["run"] | run, "method": _method(config, method), "site": []}
-        asked["plugin"] = {} if label == "alone" else config.canonical()["plugin"]
-        experiment = prepare(checked(config.canonical() | asked), manifest(one))
-        joining = None if label == "alone" else state
-        if joining is not None:
-            experiment = _fitting(experiment, joining)
+    for label, experiment, joining in (("alone", alone, None), ("joined", joined, state)):
         with watched(label) as observers:
             told[label] = begin(RunDir.create(where / label), experiment, observers, joining=joining)
     return Joined(one.sites[0].name, **told)
+
+
+def _asked(config: Config, label: str, where: Path) -> Config:
+    """The newcomer's configuration for one of the two runs."""
+    settings = config.canonical()
+    settings["run"] |= {"name": label, "out": str(where), "participation": 1.0, "min_clients": 1}
+    return checked(settings | ({"method": {"name": "local"}, "plugin": {}} if label == "alone" else {}))
 
 
 def _newcomer(federation: Result, site: str, overrides: Sequence[str]) -> tuple[Config, str | None]:
@@ -76,33 +80,38 @@ def _newcomer(federation: Result, site: str, overrides: Sequence[str]) -> tuple[
     where: Where = {}
     if Path(site).suffix == ".toml":
         own, where = sections(Path(site))
-        base = _with(base, own, site)
+        seen = {"size": federation.about["images"]["size"][0], "channels": federation.about["net"]["channels"]}
+        base = _with(base, own, site, base["data"] | seen)
     elif site not in left_out:
         known = f"It left out: {', '.join(left_out)}." if left_out else "It left none out (partition.leave_out)."
         raise ConfigError(f"--site {site!r} is neither a site that the run left out nor a TOML file", hint=known)
     return checked(overridden(base, overrides), where), site if site in left_out else None
 
 
-def _with(base: dict[str, Any], own: dict[str, Any], file: str) -> dict[str, Any]:
-    """The run's settings with the newcomer's before them. Its images are read as the run's, and are all its own."""
-    if wrong := [f"[{key}]" for key in own if key not in OWN]:
-        raise ConfigError(
-            f"{file} holds what is not the newcomer's to say", details=wrong, hint=f"It may hold {', '.join(OWN)}."
-        )
+def _with(base: dict[str, Any], own: dict[str, Any], file: str, read: dict[str, Any]) -> dict[str, Any]:
+    """The run's settings with the newcomer's before them. Its images are read as the run's were, by `read`."""
+    if wrong := [f"[{key}]" for key, value in own.items() if key not in OWN or not isinstance(value, dict)]:
+        hint = f"It may hold the sections {', '.join(OWN)}."
+        raise ConfigError(f"{file} holds what is not the newcomer's to say", details=wrong, hint=hint)
     if "data" not in own:
         raise ConfigError(f"{file} has no section [data]: where are the newcomer's images?")
-    known = SOURCES.get(own["data"].get("source", "phantom"), Images).model_fields
-    data = {key: base["data"][key] for key in READ_ALIKE if key in base["data"] and key in known} | own["data"]
+    known = SOURCES.get(str(own["data"].get("source", "phantom")), Images).model_fields
+    data = {key: read[key] for key in READ_ALIKE if key in read and key in known} | own["data"]
     split = {key: base["partition"][key] for key in ("split", "local_split")}
-    partition = {"kind": "iid", "sites": 1} | split | own.get("partition", {})
-    net = own.get("net", base["net"])
-    return base | {"data": data, "partition": partition, "net": net, "train": base["train"] | own.get("train", {})}
+    train = own.get("train", {})
+    return base | {
+        "data": data,
+        "partition": split | own.get("partition", {}),
+        "net": own.get("net", base["net"]),
+        "train": train if "recipe" in train else base["train"] | train,
+    }
 
 
-def _alone_in(config: Config, federation: Result, name: str | None) -> Federation:
-    """A federation of the newcomer alone, whose classes and colours are those of the run."""
+def _alone_in(config: Config, federation: Result, name: str | None) -> tuple[Config, Federation]:
+    """A federation of the newcomer alone, whose classes and colours are those of the run, and how it was made."""
     collection, _ = collect(config)
     _check_images(collection, federation)
+    config = config if name else _as_one_site(config, collection)
     made = partitioned(config, collection)
     sites = [site for site in made.sites if name in (None, site.name)]
     if len(sites) != 1:
@@ -111,7 +120,17 @@ def _alone_in(config: Config, federation: Result, name: str | None) -> Federatio
             f"the newcomer's data are of {len(sites)} sites: {names}",
             hint='Keep one by partition.leave_out, or make them one by partition.kind = "iid" and partition.sites = 1.',
         )
-    return replace(made, sites=tuple(sites), recipe=made.recipe | {"joins": str(federation.folder)})
+    return config, replace(made, sites=tuple(sites), recipe=made.recipe | {"joins": str(federation.folder)})
+
+
+def _as_one_site(config: Config, collection: Collection) -> Config:
+    """Unless it is said how they are shared out, the images are one site: the one that they name, or all together."""
+    asked = config.partition
+    if asked.file is not None or asked.kind != "auto":
+        return config
+    named = {*(collection.sites or ())} - {""}
+    settled = {"kind": "site" if len(named) == 1 else "iid", "sites": asked.sites or 1}
+    return checked(config.canonical() | {"partition": config.canonical()["partition"] | settled})
 
 
 def _check_images(collection: Collection, federation: Result) -> None:
@@ -145,27 +164,53 @@ def _state(rundir: RunDir) -> Tree:
     return state
 
 
-def _method(config: Config, name: str) -> dict[str, Any]:
-    return {"name": name} if name == "local" else config.canonical()["method"]
-
-
 def _fitting(experiment: Experiment, state: Tree) -> Experiment:
     """The experiment with the method as a newcomer trains by it; what it would be sent must fit its network."""
-    hospitals = experiment.hospitals
-    net = hospitals.server(0).new_net()
-    own = net.state_dict()
-    wrong = [
-        f"{name}: {tuple(sent.shape)} is sent, its own is {tuple(own[name].shape) if name in own else 'absent'}"
-        for name, sent in state.get("model", {}).items()
-        if name not in own or own[name].shape != sent.shape
-    ]
-    if "model" not in state or wrong:
+    hospitals, name = experiment.hospitals, experiment.config.method.name
+    method, server = hospitals.method.joining, hospitals.server(0)
+    sent = method.broadcast(state)
+    if not isinstance(sent.get("model"), Weights):
+        raise ConfigError(f"{name} cannot be joined: its sites do not share one network, nor a part of one")
+    told = _told(method, state, RoundContext(0, experiment.plan.rounds, 1, hospitals.task, server))
+    if more := [key for key in told if key not in sent]:
+        raise ConfigError(f"{name} cannot be joined: its rounds also tell the sites {', '.join(more)}")
+    own = Weights.of(server.new_net())
+    if wrong := [
+        f"{key}: {tuple(weight.shape)} is sent, its own is {tuple(own[key].shape) if key in own else 'absent'}"
+        for item in sent.values()
+        if isinstance(item, Weights)
+        for key, weight in item.items()
+        if key not in own or own[key].shape != weight.shape
+    ]:
         raise ConfigError(
-            f"{experiment.config.method.name}: what this federation shares does not fit the newcomer's network",
+            f"{name}: what this federation shares does not fit the newcomer's network",
             details=wrong,
             hint="Give it the network of the federation, or join a federation that shares less, as mh-pflgb does.",
         )
-    return replace(experiment, hospitals=replace(hospitals, method=hospitals.method.joining))
+    return replace(experiment, hospitals=replace(hospitals, method=method))
+
+
+class _Told(Exception):
+    def __init__(self, payload: Tree) -> None:
+        self.payload = payload
+
+
+class _Listener:
+    """Clients of a round that ends with the first thing they are told."""
+
+    ids: ClassVar[list[int]] = [0]
+
+    def ask(self, step: str, payload: Tree | Callable[[int], Tree]) -> Mapping[int, Tree]:
+        raise _Told(payload(0) if callable(payload) else payload)
+
+
+def _told(method: Method, state: Tree, ctx: RoundContext) -> Tree:
+    """What a round of the method begins by telling a site."""
+    try:
+        method.round(state, _Listener(), ctx)
+    except _Told as told:
+        return told.payload
+    return {}
 
 
 def _new_folder(folder: Path) -> Path:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from crossward import nets
+from crossward.core.seeds import seeded
 from crossward.data.collection import Collection
 from crossward.errors import ConfigError
 from crossward.experiment.config import Config, NetSettings, SiteSettings
@@ -29,14 +31,28 @@ class NetPlan:
     shrink: int = 1  # how much larger the images are
 
     def __call__(self) -> nn.Module:
-        return nets.build(self.name, channels=self.channels, classes=self.classes, size=self.size, **self.options)
+        sizes = {"channels": self.channels, "classes": self.classes, "size": self.size}
+        try:
+            return nets.build(self.name, **sizes, **self.options)
+        except ConfigError as error:
+            if self.shrink == 1:
+                raise
+            hint = f"{error.hint} The site sees images at 1 / {self.shrink} of their size (shrink).".strip()
+            raise ConfigError(error.what, details=error.details, hint=hint) from None
 
     @property
     def kind(self) -> str:
-        """The architecture in words: networks of one kind are alike."""
-        told = [f"{key}={value}" for key, value in sorted(self.options.items())]
+        """The architecture in words: networks of one kind are alike, however their options are written."""
+        usual = nets.NETS[self.name].options if self.name in nets.NETS else {}
+        asked = {key: value for key, value in sorted(self.options.items()) if key not in usual or value != usual[key]}
+        told = [f"{key}={_plain(value)}" for key, value in asked.items()]
         said = " ".join([self.name, *told, *([f"at {self.size} px"] if self.shrink > 1 else [])])
         return said.replace("/", "|")  # a name in a tree has no slash
+
+
+def _plain(value: object) -> object:
+    """2.0 as 2."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Plan = NetPlan | Callable[[], nn.Module]  # picklable
@@ -49,26 +65,43 @@ def kind_of(plan: Plan) -> str:
 def planned(config: Config, collection: Collection, sites: Sequence[str]) -> NetPlan | tuple[NetPlan, ...]:
     """One plan for all, or one for each of the sites."""
     named = config.net.name if isinstance(config.net.name, tuple) else (config.net.name,)
+    if not named:
+        raise ConfigError("net.name is an empty list", hint="Name a net, or several for the sites to take turns.")
     if len(named) == 1 and not config.site:
-        return _plan(named[0], config.net.options, 1, collection)
+        return _serving(_plan(named[0], config.net.options, 1, collection), collection.task)
     own, plans = _by_site(config.site, sites), []
     for turn, site in enumerate(sites):
         asked = own.get(site, SiteSettings())
         net = asked.net or NetSettings(name=named[turn % len(named)], **config.net.options)
         assert isinstance(net.name, str)  # SiteSettings refuses lists
+        if asked.shrink > collection.size[0]:
+            raise ConfigError(f"{site}: shrink = {asked.shrink} leaves nothing of images of {collection.size[0]} px")
         plans.append(_plan(net.name, net.options, asked.shrink, collection))
+    for plan in {plan.kind: plan for plan in plans}.values():
+        _serving(plan, collection.task)
     return tuple(plans)
 
 
 def _plan(name: str, options: dict[str, Any], shrink: int, collection: Collection) -> NetPlan:
     name = DEFAULT_NETS[collection.task] if name == "auto" else name
-    if not nets.is_own(name) and nets.NETS[name].task != collection.task:
-        fitting = [n for n, entry in nets.NETS.items() if entry.task == collection.task]
-        raise ConfigError(f"the net {name!r} does not serve {collection.task}", hint=f"These do: {', '.join(fitting)}.")
     if shrink > 1 and collection.task == "segmentation":
         raise ConfigError("site.shrink serves classification: masks are scored at the size of their images")
     size = collection.size[0] // shrink
     return NetPlan(name, collection.channels, len(collection.classes), size, options, shrink)
+
+
+def _serving(plan: NetPlan, task: str) -> NetPlan:
+    """The plan of a network that serves the task; one of a person's own says by its logits which it serves."""
+    if nets.is_own(plan.name):
+        with seeded(0), torch.no_grad():
+            logits = plan().eval()(torch.zeros(2, plan.channels, plan.size, plan.size))
+        served = "segmentation" if logits.ndim == 4 else "classification"
+    else:
+        served = nets.NETS[plan.name].task
+    if served != task:
+        fitting = [name for name, entry in nets.NETS.items() if entry.task == task]
+        raise ConfigError(f"the net {plan.name!r} does not serve {task}", hint=f"These do: {', '.join(fitting)}.")
+    return plan
 
 
 def _by_site(asked: Sequence[SiteSettings], sites: Sequence[str]) -> dict[str, SiteSettings]:

@@ -27,6 +27,28 @@ def test_sgd_by_hand():
     assert x.grad is None
 
 
+def test_a_cosine_schedule_ends_at_no_rate():
+    x = nn.Parameter(torch.tensor([0.0]))
+    told = []
+
+    def loss():
+        told.append(x.item())
+        return -x.sum()  # a gradient of -1: each step is as long as the rate
+
+    descend(loss, [x], 4, lr=0.1, rule="sgd", schedule="cosine")
+    rates = [b - a for a, b in zip(told, [*told[1:], x.item()], strict=True)]
+    half = 0.5**0.5
+    assert rates == pytest.approx([0.1, 0.05 * (1 + half), 0.05, 0.05 * (1 - half)])
+
+
+def test_a_parameter_that_the_loss_does_not_use_stays():
+    x, idle = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    for rule in ("adam", "sgd"):
+        descend(lambda: (x**2).sum(), [x, idle], 2, lr=0.1, rule=rule)
+    assert torch.equal(idle, torch.ones(2))
+    assert (x < 1).all()
+
+
 @pytest.mark.parametrize("rule", ["adam", "sgd"])
 def test_no_steps_change_nothing(rule: str):
     x = nn.Parameter(torch.tensor([3.0]))
