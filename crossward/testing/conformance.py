@@ -7,17 +7,17 @@ worker processes.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, FrozenInstanceError, dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from crossward.core import select
 from crossward.core.engine import Job
-from crossward.core.method import EVERY_SITE_CAN, Method
+from crossward.core.method import EVERY_SITE_CAN, Method, Need
 from crossward.core.plugin import Plugin
 from crossward.core.run import Progress
 from crossward.core.store import TreeStore
@@ -26,28 +26,20 @@ from crossward.core.tree import Tree, decode, items
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine
-from crossward.errors import RunError
+from crossward.errors import ConfigError, RunError
 from crossward.experiment.hospitals import Hospitals
 from crossward.methods import METHODS, method_class
 from crossward.plugins import PLUGINS, plugin_class
+from crossward.testing.options import SMALL_OPTIONS
 from crossward.testing.rehearsal import ROUNDS, Records, assert_finite, assert_same, crew, finished
 from crossward.testing.taps import Losing, Order, Reordered, Watching
-from crossward.testing.toy import SIDE, Toy
+from crossward.testing.toy import SIDE, Toy, mixed
 
 TRAINING = Training(epochs=1, batch_size=4, lr=0.05, momentum=0.5, keep_state=True)  # so that every site has a memory
 SIZES = ((6, 2, 0), (9, 2, 0), (4, 2, 0))
 SMALL = ((1, 0, 0), (0, 2, 0), (5, 1, 0))  # one training image, none, and splits that are missing
 SHAPES = ((1, SIDE, SIDE), (SIDE, SIDE, 1))  # of an image, as a network sees it and as the collection holds it
 WORKERS = (1, 2, 3)
-SMALL_OPTIONS: Mapping[str, dict[str, Any]] = {  # of methods whose own would do nothing in two rounds, or take long
-    "creff": {"features_per_class": 4, "draws": 2, "draw_size": 3, "match_steps": 3, "retrain_epochs": 2},
-    "fedmd": {"start_epochs": 2, "digest_batch": 2},
-    "kt-pfl": {"digest_batch": 3},
-    "fedcd": {"subclasses": 2, "projection": 6},
-    "fedcb": {"taus": (5.0, 10.0), "warmup": 1},
-    "fedbm": {"taus": (5.0,), "warmup": 1, "synthetic": 3, "cycle": 1, "iterations": 2, "generator_batch": 6,
-              "generator_width": 0.125},
-}  # fmt: skip
 POLICIES: tuple[Literal["average", "local", "server"], ...] = ("average", "local", "server")
 
 
@@ -60,9 +52,12 @@ class Case:
     def __str__(self) -> str:
         return f"{'+'.join(type(part).__name__.lower() for part in (self.method, *self.plugins))}-{self.task}"
 
-    def hospitals(self, sizes: tuple[tuple[int, int, int], ...] = SIZES, unseen: bool = False) -> Hospitals:
-        toy = Toy(self.task, sizes, common=0, public=4, unseen=unseen)
-        return toy.hospitals(self.method, self.plugins, TRAINING)
+    def hospitals(
+        self, sizes: tuple[tuple[int, int, int], ...] = SIZES, unseen: bool = False, differ: bool = False
+    ) -> Hospitals:
+        """`differ`: networks of two architectures."""
+        toy, net = Toy(self.task, sizes, common=0, public=4, unseen=unseen), mixed(self.task, len(sizes))
+        return toy.hospitals(self.method, self.plugins, TRAINING, net if differ else None)
 
 
 Check = Callable[[Case], None]
@@ -213,6 +208,23 @@ def check_buffers(case: Case) -> None:
         assert not told & private, f"buffers={policy!r}, yet a client sends {sorted(told & private)}"
 
 
+def check_networks_that_differ(case: Case) -> None:
+    """They are refused before round 1, or they serve: through the codec, too, and to the bit."""
+    hospitals = case.hospitals(differ=True)
+    networks = {kind: hospitals.server(0).new_net(kind) for kind in hospitals.kinds}
+    if Need.SAME_NETS in case.method.needs:
+        _refused(lambda: case.method.check_nets(networks), ConfigError)
+        return
+    try:
+        case.method.check_nets(networks)
+    except ConfigError:  # such as the bodies that LG-FedAvg averages in order to warm up
+        return
+    end = finished(hospitals, LocalEngine(hospitals))
+    assert_finite(end)
+    again = case.hospitals(differ=True)
+    assert_same(finished(again, LocalEngine(again, strict=True)), end)
+
+
 ABOUT_THE_CLASS: tuple[Check, ...] = (check_is_a_value, check_steps, check_docstring)
 CHECKS: tuple[Check, ...] = (
     *ABOUT_THE_CLASS,
@@ -228,6 +240,7 @@ CHECKS: tuple[Check, ...] = (
     check_class_nobody_has,
     check_small_sites,
     check_buffers,
+    check_networks_that_differ,
 )
 
 

@@ -35,6 +35,23 @@ def segmenter() -> nn.Module:
     return Net(body, nn.Conv2d(5, len(CLASSES), 1), width=5)
 
 
+def other_classifier() -> nn.Module:
+    """Another body, with as many features."""
+    body = nn.Sequential(nn.Conv2d(1, 4, 2, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.BatchNorm1d(16))
+    return Net(body, nn.Linear(16, len(CLASSES)), width=16)
+
+
+def other_segmenter() -> nn.Module:
+    body = nn.Sequential(nn.Conv2d(1, 5, 5, padding=2), nn.BatchNorm2d(5), nn.Tanh())
+    return Net(body, nn.Conv2d(5, len(CLASSES), 1), width=5)
+
+
+def mixed(task: str, sites: int) -> tuple[Plan, ...]:
+    """A network for each site, of two architectures in turn."""
+    kinds = (classifier, other_classifier) if task == "classification" else (segmenter, other_segmenter)
+    return tuple(kinds[k % 2] for k in range(sites))
+
+
 def linear() -> nn.Module:
     """Softmax regression: few enough parts to work out by hand, and no BatchNorm."""
     return Net(nn.Flatten(), nn.Linear(SIDE * SIDE, len(CLASSES)), width=SIDE * SIDE)

@@ -1,0 +1,16 @@
+"""Options of methods for a federation that trains in a fraction of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SMALL_OPTIONS: Mapping[str, dict[str, Any]] = {  # of methods whose own would do nothing in two rounds, or take long
+    "creff": {"features_per_class": 4, "draws": 2, "draw_size": 3, "match_steps": 3, "retrain_epochs": 2},
+    "fedmd": {"start_epochs": 2, "digest_batch": 2},
+    "kt-pfl": {"digest_batch": 3},
+    "fedcd": {"subclasses": 2, "projection": 6},
+    "fedcb": {"taus": (5.0, 10.0), "warmup": 1},
+    "fedbm": {"taus": (5.0,), "warmup": 1, "synthetic": 3, "cycle": 1, "iterations": 2, "generator_batch": 6,
+              "generator_width": 0.125},
+}  # fmt: skip
