@@ -41,7 +41,8 @@ class Deployed:
         task = make_task(about["task"]["name"], self.classes, **config.task)
         none = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
         numbers = about.get("text", {}).get("numbers", 0)
-        brief = Brief(self.channels, asked["size"], len(self.classes), numbers, self.mean, self.std)
+        sizes = (self.channels, asked["size"], len(self.classes), numbers)
+        brief = Brief(*sizes, self.mean, self.std, sites=len(about["sites"]))
         options = {key: value for key, value in asked["options"].items() if key != "start"}  # trained since
         plan = NetPlan(**asked | {"options": options})
         net = method.build(plan(), brief)

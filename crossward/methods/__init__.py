@@ -39,6 +39,7 @@ METHODS = {
     "fedmd": ("crossward.methods.fedmd", "FedMD"),
     "ds-pfl": ("crossward.methods.ds_pfl", "DSpFL"),
     "kt-pfl": ("crossward.methods.kt_pfl", "KTpFL"),
+    "lc-fed": ("crossward.methods.lc_fed", "LCFed"),
     "mh-pflgb": ("crossward.methods.mh_pflgb", "MHpFLGB"),
     "local": ("crossward.methods.local", "Local"),
     "central": ("crossward.methods.central", "Central"),
