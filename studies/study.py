@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
+from shutil import rmtree
 from statistics import mean, stdev
 from typing import Any
 
@@ -188,6 +189,7 @@ def perform(cell: Cell, join: str = "") -> str:
     if join and not (cell.folder / "joined" / join / "joined" / "summary.json").exists():
         from crossward.experiment.join import join as join_run
 
+        rmtree(cell.folder / "joined" / join, ignore_errors=True)  # an attempt that was cut off
         join_run(cell.folder, join, [], lambda label: nullcontext([]))
     return cell.folder.name
 

@@ -28,10 +28,11 @@ def remember(
 
 
 def recall(memory: Tree, key: str, optimiser: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> float:
-    """Give the optimiser its moments back; the velocity that `remember` kept."""
+    """Give the optimiser its moments back; the velocity that `remember` kept. Moments of a parameter that had another
+    shape, as another network's may have, are not its own: fused kernels would write past their end."""
     kept = memory.get(OPTIMISER, {}).get(key, {})
     for name, parameter in trained.items():
-        if name in kept:
+        if name in kept and all(v.ndim == 0 or v.shape == parameter.shape for v in kept[name].values()):
             optimiser.state[parameter] = {k: _laid_out_as(parameter, v) for k, v in kept[name].items()}
     return float(kept.get(VELOCITY, 0.0))
 

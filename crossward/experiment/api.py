@@ -77,7 +77,13 @@ def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequenc
         )
     if rundir.about["status"] == "finished":
         return load(folder)
-    experiment = prepare(settings, rundir.read("partition.json"))
+    partition = rundir.read("partition.json")
+    if joins := partition["recipe"].get("joins"):
+        raise ConfigError(
+            f"{rundir.folder} is a part of joining {joins}, which cannot be resumed",
+            hint=f"Join again by `crossward join {joins} --site …`: what is here stays.",
+        )
+    experiment = prepare(settings, partition)
     return _go_on(rundir, experiment, observers)
 
 

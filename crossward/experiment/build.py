@@ -17,7 +17,7 @@ from crossward.core.store import TreeStore
 from crossward.core.task import Task
 from crossward.data.augment import augmentation
 from crossward.data.collection import Collection
-from crossward.data.federation import Federation, federate, from_manifest, load, named, warnings
+from crossward.data.federation import Federation, audit, federate, from_manifest, load, named, warnings
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import Crew, PoolEngine
 from crossward.errors import ConfigError
@@ -108,7 +108,10 @@ def _without(federation: Federation, names: tuple[str, ...]) -> Federation:
     if names and {*names} == {*known}:
         raise ConfigError("partition.leave_out leaves no site")
     recipe = federation.recipe | ({"leave_out": list(names)} if names else {})
-    return replace(federation, sites=tuple(s for s in federation.sites if s.name not in names), recipe=recipe)
+    left = replace(federation, sites=tuple(s for s in federation.sites if s.name not in names), recipe=recipe)
+    if names:
+        audit(left)
+    return left
 
 
 def plan(config: Config) -> Plan:
@@ -179,7 +182,8 @@ def _check_together(method: Method, networks: dict[str, nn.Module]) -> None:
     try:
         method.check_nets(networks)
     except ConfigError as error:
-        free = [name for name in METHODS if Need.SAME_NETS not in method_class(name).needs]
+        others = [name for name in METHODS if not isinstance(method, method_class(name))]
+        free = [name for name in others if Need.SAME_NETS not in method_class(name).needs]
         hint = f"{error.hint} Networks may differ with {', '.join(free)}."
         raise ConfigError(error.what, details=error.details, hint=hint) from None
 

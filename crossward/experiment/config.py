@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringC
 
 from crossward.core.training import Training
 from crossward.experiment.data_settings import Count, Data, Phantom, Place, Positive, Section
+from crossward.nets import NETS
 from crossward.text.encoders import settled
 
 Fraction = Annotated[float, Interval(ge=0, le=1)]
@@ -66,7 +67,7 @@ class NetSettings(Named):
     def _placed(self) -> NetSettings:
         """A file that the weights start from may be named relative to where the run begins."""
         start = self.options.get("start", "")
-        if isinstance(start, str) and start not in ("", "imagenet"):
+        if isinstance(start, str) and start not in ("", "imagenet") and self.name in NETS:
             self.__pydantic_extra__["start"] = str(Path(start).expanduser().absolute())  # type: ignore[index]
         return self
 

@@ -21,6 +21,7 @@ from crossward.data.decode import Frame, box, image
 from crossward.errors import ConfigError, DataError
 from crossward.experiment.load import checked, method_of
 from crossward.experiment.netplan import NetPlan
+from crossward.nets import NETS
 from crossward.tasks import task as make_task
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Deployed:
         numbers = about.get("text", {}).get("numbers", 0)
         sizes = (self.channels, asked["size"], len(self.classes), numbers)
         brief = Brief(*sizes, self.mean, self.std, sites=len(about["sites"]))
-        options = {key: value for key, value in asked["options"].items() if key != "start"}  # trained since
+        begun = "start" if asked["name"] in NETS else ""  # a file of weights, not needed any more
+        options = {key: value for key, value in asked["options"].items() if key != begun}
         plan = NetPlan(**asked | {"options": options})
         net = method.build(plan(), brief)
         self._site = Site(0, "deployed", net, task, none, none, none, Training(), kind=plan.kind)

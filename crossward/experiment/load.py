@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
@@ -108,7 +109,7 @@ def _wrong_net(at: Key, net: NetSettings, where: Where) -> list[str]:
         if name == "auto" or nets.is_own(name):
             continue
         if name in nets.NETS:
-            told += _alien(at, net.options, nets.NETS[name].options, where)
+            told += _alien(at, net.options, nets.NETS[name].options, where, name)
         else:
             place = _place((*at, "name"), where)
             told.append(f"{'.'.join(at)}.name: there is no net {name!r}{place}. {nearest(name, nets.NETS)}")
@@ -146,10 +147,10 @@ def _told_together(at: Key, errors: Iterable[ErrorDetails], where: Where) -> lis
     ]
 
 
-def _alien(at: Key, options: Iterable[str], known: Iterable[str], where: Where) -> list[str]:
-    dotted, names = ".".join(at), list(known)
+def _alien(at: Key, options: Iterable[str], known: Iterable[str], where: Where, of: str = "") -> list[str]:
+    dotted, names, whose = ".".join(at), list(known), f" of {of}" if of else ""
     return [
-        f"{dotted}.{key}: no such option{_place((*at, key), where)}. {nearest(key, names)}"
+        f"{dotted}.{key}: no such option{whose}{_place((*at, key), where)}. {nearest(key, names)}"
         for key in options
         if key not in names
     ]
@@ -195,9 +196,12 @@ def _value(text: str) -> Any:
 def _lines(text: str, file: Path) -> dict[Key, str]:
     found: dict[Key, str] = {}
     section: Key = ()
+    entries: Counter[Key] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
         if header := HEADER.match(line):
             section = _parts(header[1])
+            if line.lstrip().startswith("[["):  # an entry of a list: site.0, site.1
+                section, entries[section] = (*section, str(entries[section])), entries[section] + 1
             found.setdefault(section, f"{file}, line {number}")
         elif assignment := ASSIGNMENT.match(line):
             found.setdefault((*section, *_parts(assignment[1])), f"{file}, line {number}")

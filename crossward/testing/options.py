@@ -7,6 +7,9 @@ from typing import Any
 
 SMALL_OPTIONS: Mapping[str, dict[str, Any]] = {  # of methods whose own would do nothing in two rounds, or take long
     "creff": {"features_per_class": 4, "draws": 2, "draw_size": 3, "match_steps": 3, "retrain_epochs": 2},
+    "feddf": {"distil_steps": 3, "distil_batch": 3},
+    "pfeddf": {"distil_steps": 3, "distil_batch": 3},
+    "fedsm": {"selector_steps": 2, "gamma": 0.34},  # so that personalised models are used
     "fedmd": {"start_epochs": 2, "digest_batch": 2},
     "kt-pfl": {"digest_batch": 3},
     "fedcd": {"subclasses": 2, "projection": 6},

@@ -11,6 +11,7 @@ from torch import nn
 
 from crossward.core import select
 from crossward.core.loop import Diverged, training_only
+from crossward.core.optimiser_memory import recall
 from crossward.core.select import Select
 from crossward.core.training import Training
 from crossward.core.tree import decode, encode
@@ -234,3 +235,15 @@ def test_dropout_inside_the_trained_part_stays_on():
     all_of_it = Select(lambda e: True, "all of it")
     with training_only(net, all_of_it):
         assert net[1].training
+
+
+def test_moments_of_another_shape_are_not_taken():
+    """As another network under the same name would have them: fused kernels do not look at sizes."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    optimiser = Training(momentum=0.9).optimiser([parameter], 0.1)
+    memory = {"_optimiser": {"0": {"_velocity": 1.0, "w": {"momentum_buffer": torch.ones(2)}}}}
+    recall(memory, "0", optimiser, {"w": parameter})
+    assert not optimiser.state
+    memory["_optimiser"]["0"]["w"] = {"momentum_buffer": torch.ones(3)}
+    recall(memory, "0", optimiser, {"w": parameter})
+    assert optimiser.state[parameter]["momentum_buffer"].tolist() == [1.0, 1.0, 1.0]

@@ -198,7 +198,10 @@ def test_images_too_small_for_the_net_are_refused(gallery, refused):
 
 def test_a_classifier_for_masks_is_refused(gallery, refused):
     error = refused(ConfigError, data=gallery.table(gallery.masked()), net={"name": "cnn"})
-    assert (error.what, error.hint) == ("the net 'cnn' does not serve segmentation", "These do: unet.")
+    assert (error.what, error.hint) == (
+        "the net 'cnn' does not serve segmentation",
+        "These do: unet, unetpp, fcn, resunet.",
+    )
 
 
 def test_data_that_is_not_there_is_refused(refused, tmp_path):

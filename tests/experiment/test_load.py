@@ -89,7 +89,7 @@ def test_names_and_options_are_told_at_once(written):
     assert any(line.startswith(f"plugin.ft.epoch: no such option ({file}, line 8)") for line in told)
     assert any(line.startswith("plugin.ft.epochs: ") and "not 0" in line for line in told)
     assert f'plugin.ft: the method does not carry it ({file}, line 6). Write method.name = "fedprix+nope+ft".' in told
-    assert any(f"net.name: there is no net 'resnet81' ({file}, line 5). Did you mean 'resnet18'?" in t for t in told)
+    assert any(f"net.name: there is no net 'resnet81' ({file}, line 5). Did you mean 'resnet8'?" in t for t in told)
 
 
 @pytest.mark.parametrize(

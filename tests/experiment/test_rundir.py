@@ -43,7 +43,8 @@ def test_documents_are_valid(finished):
     assert about["sites"] == ["hospital-1", "hospital-2", "hospital-3"]
     assert about["method"] == {"name": "scaffold", "buffers": "average", "server_lr": 1.0, "option": "II"}
     assert about["discloses"] == {"dy": "weights", "dc": "weights"}
-    assert about["net"] == {"name": "cnn", "channels": 3, "classes": 8, "size": 28, "options": {}}
+    assert about["net"] == {"name": "cnn", "channels": 3, "classes": 8, "size": 28, "options": {}, "shrink": 1}
+    assert about["nets"] == {}
     assert about["images"] == {"size": [28, 28], "mean": [0.5] * 3, "std": [0.25] * 3}
     config = tomllib.loads((result.folder / "config.toml").read_text())
     assert checked(config).canonical() == about["config"] == result.config

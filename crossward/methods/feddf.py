@@ -1,0 +1,201 @@
+"""FedDF: Ensemble Distillation for Robust Model Fusion in Federated Learning.
+Lin, Kong, Stich, Jaggi, NeurIPS 2020, https://arxiv.org/abs/2006.07242, Algorithm 1, and Algorithm 3 for sites whose
+networks differ; https://github.com/epfml/federated-learning-public-code
+
+    paper            here                                  lives
+    x_t, x_t^p       state["model"], of each architecture  server: one, or one for each of several
+    x^_t^k           reply["model"]                        sent; the teachers
+    x_{t,0}          the average within an architecture    server, where its student starts
+    d                the public set, without its labels    server
+    AVGLOGITS        Teachers.logits, divergence           server
+    N                distil_steps                          eta  distil_lr, with a cosine to 0      n_k  reply["n"]
+
+Every architecture is averaged over its own clients and taught by all clients. One that no client of a round has keeps
+its model (code). What is evaluated is the model after the fusion.
+
+Departures:
+- N = 200 steps of Adam in each round, and the last student stays. The paper takes up to 10,000, stops after 1,000 that
+  gain nothing on a validation set at the server, and keeps the best. The cosine comes to 0 after N.
+- Clients are weighted by n_k in the average, as printed; the code weighs them alike. Teachers count alike.
+- The student is in training mode (code): its dropout acts, and BatchNorm statistics move from the average of the
+  clients' towards those of the public set. The code's clipping of gradients, unknown to the paper, is left out.
+- With buffers = "local" or "server" the clients' BatchNorm statistics are not sent: those of a teacher are measured on
+  the public set. With "server" the students' are then what the server keeps.
+- The paper classifies images. In segmentation the divergence is that of single pixels, averaged. The logits of the
+  teachers are computed once in a round, in segmentation, where they are large, at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossward.core import select
+from crossward.core.descent import descend
+from crossward.core.method import Clients, Method, Need, RoundContext, View
+from crossward.core.samples import Batch, Samples
+from crossward.core.seeds import seeded, stream
+from crossward.core.site import Predictor, Site, portion
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+from crossward.methods.public import unlabelled
+from crossward.nets.parts.moments import remeasured
+
+Models = Weights | dict[str, Weights]  # of the one architecture, or of each of several
+
+
+@dataclass(frozen=True)
+class FedDF(Method):
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
+    recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "sgd", "lr": 0.1, "batch_size": 64, "epochs": 40}
+
+    distil_steps: Annotated[int, Ge(0)] = 200  # N, of each student in each round; 0: FedAvg within an architecture
+    distil_lr: Annotated[float, Gt(0)] = 1e-3  # of Adam at the first step
+    distil_batch: Annotated[int, Ge(2)] = 128  # public images in a step
+
+    def check_nets(self, nets: Mapping[str, nn.Module]) -> None:
+        """Any networks serve together: they meet in their logits."""
+
+    # server half -----------------------------------------------------------------------------------------------------
+    def start(self, ctx: RoundContext) -> Tree:
+        kinds = dict.fromkeys(ctx.server.kinds.values())
+        if len(kinds) < 2:
+            return super().start(ctx)
+        return {"model": {kind: Weights.of(ctx.server.new_net(kind), self.travels) for kind in kinds}}
+
+    def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
+        if isinstance(state["model"], Weights):
+            return super().round(state, clients, ctx)
+        parcel = lambda client: {"model": own(state["model"], ctx.server.kinds[client])}
+        return self.aggregate(state, clients.ask("train", parcel), ctx)
+
+    def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
+        kinds = {client: ctx.server.kinds[client] for client in replies}
+        new = {kind: self._averaged(state, replies, kinds, kind, ctx) for kind in dict.fromkeys(kinds.values())}
+        if self.distil_steps:
+            teachers = self._teachers(new, replies, kinds, ctx)
+            new = {kind: self._distilled(kind, start, teachers, ctx) for kind, start in new.items()}
+        one = isinstance(state["model"], Weights)
+        return state | {"model": next(iter(new.values())) if one else state["model"] | new}
+
+    def _averaged(
+        self, state: Tree, replies: Mapping[int, Tree], kinds: Mapping[int, str], kind: str, ctx: RoundContext
+    ) -> Weights:
+        """FedAvg among the clients of an architecture."""
+        alike = all(other == kind for other in kinds.values())  # then nothing need be taken out of its store at once
+        mine = replies if alike else {client: replies[client] for client in replies if kinds[client] == kind}
+        averaged = super().aggregate({"model": own(state["model"], kind)}, mine, ctx)["model"]  # line 6
+        assert isinstance(averaged, Weights)
+        return averaged
+
+    def _teachers(
+        self, averages: Mapping[str, Weights], replies: Mapping[int, Tree], kinds: Mapping[int, str], ctx: RoundContext
+    ) -> Teachers:
+        nets = {kind: ctx.server.new_net(kind).eval().requires_grad_(False) for kind in averages}
+        for kind, net in nets.items():
+            averages[kind].into(net)
+        teachers = Teachers(nets, replies, kinds, {})
+        return teachers if self.buffers == "average" else teachers.measured(lambda kind: self._public(kind, ctx))
+
+    def _public(self, kind: str, ctx: RoundContext) -> Samples:
+        """The public set as an architecture sees it, without labels."""
+        public = ctx.server.public_for(kind)
+        assert public is not None  # Need.PUBLIC_SET
+        return unlabelled(public, torch.arange(len(public)))
+
+    def _distilled(self, kind: str, start: Weights, teachers: Teachers, ctx: RoundContext) -> Weights:
+        """The student of an architecture, lines 7-10."""
+        student = ctx.server.new_net(kind)
+        start.into(student)
+        student.train()
+        rng = stream(ctx.server.rng, kind)
+        batches = forever(self._public(kind, ctx), self.distil_batch, rng)
+        wanted = self._wanted(teachers, ctx)
+
+        def loss() -> Tensor:
+            x, places = next(batches)  # line 8
+            return divergence(wanted(x, places), student(x))  # line 9
+
+        trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+        with seeded(rng.initial_seed()):  # of dropout
+            descend(loss, trained, self.distil_steps, lr=self.distil_lr, schedule="cosine", what="FedDF's distillation")
+        return Weights.of(student, self.travels)
+
+    def _wanted(self, teachers: Teachers, ctx: RoundContext) -> Callable[[Tensor, Tensor], Tensor]:
+        """What the teachers say of public images, given as a network sees them and by their places."""
+        if ctx.task.name == "segmentation":  # all see images of the same size
+            return lambda x, places: teachers.logits(lambda kind: [x])
+        every = teachers.logits(lambda kind: seen(self._public(kind, ctx)))  # (n, K)
+        return lambda x, places: every[places]
+
+    # client half -----------------------------------------------------------------------------------------------------
+    def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
+        """The fused model of the site's architecture."""
+        mine = {"model": own(down["model"], site.kind)} if "model" in down else {}
+        return super().predictor(site, mine, view)
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """The clients' networks of a round, in eval mode; of each architecture one is in memory at a time."""
+
+    nets: Mapping[str, nn.Module]
+    replies: Mapping[int, Tree]
+    kinds: Mapping[int, str]  # of the clients
+    statistics: Mapping[int, Weights]  # of their BatchNorm, where clients do not send theirs
+
+    def logits(self, images: Callable[[str], Iterable[Tensor]]) -> Tensor:
+        """(n, K) or (n, K, H, W): the mean over clients, of `images` as their architecture sees them."""
+        total: Tensor | None = None
+        with torch.no_grad():
+            for client in self.replies:
+                net = self._network(client)
+                told = torch.cat([net(x) for x in images(self.kinds[client])])
+                total = told if total is None else total.add_(told)
+        assert total is not None
+        return total / len(self.replies)
+
+    def measured(self, public: Callable[[str], Samples]) -> Teachers:
+        """The same with BatchNorm statistics of the public set."""
+        found = {}
+        for client in self.replies:
+            net = self._network(client)
+            remeasured(net, seen(public(self.kinds[client])))
+            net.eval()
+            found[client] = Weights.of(net, select.buffers)
+        return replace(self, statistics=found)
+
+    def _network(self, client: int) -> nn.Module:
+        net = self.nets[self.kinds[client]]
+        self.replies[client]["model"].into(net)
+        if client in self.statistics:
+            self.statistics[client].into(net)
+        return net
+
+
+def own(models: Models, kind: str) -> Weights:
+    """The model of an architecture."""
+    return models if isinstance(models, Weights) else models[kind]
+
+
+def seen(samples: Samples) -> Iterator[Tensor]:
+    """All images in order, some at a time."""
+    return (x for x, _ in samples.in_order(portion(samples)))
+
+
+def forever(samples: Samples, size: int, rng: torch.Generator) -> Iterator[Batch]:
+    """Shuffled batches, pass after pass."""
+    while True:
+        yield from samples.shuffled(size, rng)
+
+
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(student)) of logits (B, K, ...), the mean over images and pixels."""
+    apart = F.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True)
+    return apart.sum(1).mean()
