@@ -109,7 +109,7 @@ def test_options_of_a_method(method, told):
 
 def test_options_of_a_net():
     error = refused(checked, {"net": {"name": "resnet18", "widht": 0.5}})
-    assert error.details[0].startswith("net.widht: no such option. Did you mean 'width'?")
+    assert error.details[0].startswith("net.widht: no such option of resnet18. Did you mean 'width'?")
 
 
 def test_broken_toml_names_its_line(written):
