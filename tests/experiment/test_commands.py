@@ -189,16 +189,19 @@ def test_an_unknown_format_is_refused(cli, finished):
 def test_the_demo_compares_the_methods(cli, tmp_path, monkeypatch):
     small = {"train": 16, "val": 4, "test": 4, "global_test": 8}
     reduced = [
-        replace(c, methods=("local", "fedavg"), config=c.config | {"data": c.config["data"] | small})
+        replace(c, methods=c.methods[:2], config=c.config | {"data": c.config["data"] | small})
         for c in demo.COMPARISONS
     ]
     monkeypatch.setattr(demo, "COMPARISONS", reduced)
     said = cli("demo", "--rounds", "1", "--out", tmp_path, "--json")
     *lines, last = map(json.loads, said.out.splitlines())
-    assert [(line["run"], line["round"]) for line in lines] == [("local", 1), ("fedavg", 1)] * 2
+    assert [(line["run"], line["round"]) for line in lines] == [
+        (name, 1) for name in ("local", "fedavg", "local", "fedavg", "local", "mh-pflgb")
+    ]
     assert {name: [row["method"] for row in rows] for name, rows in last["results"].items()} == {
         "blood": ["local", "fedavg"],
         "polyp": ["local", "fedavg"],
+        "mixed": ["local", "mh-pflgb"],
     }
     assert last["folder"] == str(tmp_path / "demo-1")
     assert crossward.load(tmp_path / "demo-1" / "polyp" / "local").about["status"] == "finished"

@@ -16,7 +16,7 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.errors import RunError
+from crossward.errors import ConfigError
 from crossward.experiment.hospitals import Hospitals
 from crossward.methods.fedproto import FAR, FedProto, distances
 from crossward.methods.local import Local
@@ -24,7 +24,7 @@ from crossward.nets.net import Net
 from crossward.testing.by_hand import Regression, regressions
 from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
 from crossward.testing.taps import Watching
-from crossward.testing.toy import CLASSES, SIDE, Toy
+from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, linear, other_classifier
 
 torch.set_num_threads(1)
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))  # the first site lacks the last class
@@ -200,9 +200,11 @@ def test_one_sample_no_sample_and_a_class_nobody_has(task: str, sizes: tuple[tup
 
 
 def test_features_of_another_width_are_refused():
-    site = TWO.hospitals(FedProto()).open(0, 0, {})
-    with pytest.raises(RunError, match="site-0: its network gives 16 features, the federation's prototypes have 20"):
-        FedProto().train(site, prototypes(20, [False] * 3))
+    """Before round 1; bodies may differ."""
+    FedProto().check_nets({"a": classifier(), "b": other_classifier()})
+    with pytest.raises(ConfigError, match="different numbers") as error:
+        FedProto().check_nets({"a": classifier(), "b": linear()})
+    assert error.value.details == ("a: 16", "b: 64")
 
 
 # prediction ----------------------------------------------------------------------------------------------------------
