@@ -22,7 +22,7 @@ import torch
 from crossward.data import cache as decoded_images
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
-from crossward.data.files import Quarantined, checked_policy, opened, settle
+from crossward.data.files import Quarantined, checked_policy, dataset_in, opened, settle
 from crossward.errors import ConfigError, DataError
 
 NAME = "BreaKHis_v1"
@@ -68,21 +68,8 @@ class Entry:
 
 
 def located(root: Path | None) -> Path:
-    """The archive, or else the folder, of the set in `root`, where all datasets are kept."""
-    if root is None:
-        raise ConfigError(
-            "data.path is not set, nor is CROSSWARD_DATA.",
-            hint=f"Download BreaKHis from {WHERE} and set data.path to its folder or to a .zip of it, or "
-            f"CROSSWARD_DATA to the folder that holds {NAME}.zip or {NAME}.",
-        )
-    for place in (root / f"{NAME}.zip", root / NAME):
-        if place.exists():
-            return place
-    raise ConfigError(
-        f"BreaKHis is not in {root}.",
-        hint=f"Download it from {WHERE} and put it at {root / NAME}.zip, or unpacked at {root / NAME}; "
-        "or set data.path to where it is.",
-    )
+    """Where the set is in `root`, where all datasets are kept."""
+    return dataset_in(root, (NAME,), title="BreaKHis", where=WHERE)
 
 
 def read(

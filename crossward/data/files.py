@@ -124,6 +124,27 @@ def opened(root: Path) -> Iterator[Files]:
         yield Archive(root, archive, _entries(root, archive), (status.st_size, status.st_mtime_ns))
 
 
+def dataset_in(root: Path | None, names: Sequence[str], *, title: str, where: str) -> Path:
+    """The archive, or else the folder, of a dataset in `root`, where all datasets are kept; `names` are what it may be
+    called, without regard to case."""
+    known = names[0]
+    if root is None:
+        raise ConfigError(
+            "data.path is not set, nor is CROSSWARD_DATA.",
+            hint=f"Download {title} from {where} and set data.path to its folder or to a .zip of it, or CROSSWARD_DATA "
+            f"to the folder that holds {known}.zip or {known}.",
+        )
+    held = {place.name.casefold(): place for place in sorted(root.iterdir())} if root.is_dir() else {}
+    for name in (f"{name}{suffix}".casefold() for name in names for suffix in (".zip", "")):
+        if name in held:
+            return held[name]
+    raise ConfigError(
+        f"{title} is not in {root}.",
+        hint=f"Download it from {where} and put it at {root / known}.zip, or unpacked at {root / known}; or set "
+        "data.path to where it is.",
+    )
+
+
 def safe(path: str) -> str:
     """The path with forward slashes and without dots; names that lead out of their root are refused."""
     name = path.replace("\\", "/")

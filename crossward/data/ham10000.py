@@ -21,7 +21,7 @@ import torch
 from crossward.data import cache as decoded_images
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
-from crossward.data.files import Files, Quarantined, checked_policy, opened, settle
+from crossward.data.files import Files, Quarantined, checked_policy, dataset_in, opened, settle
 from crossward.errors import ConfigError, DataError
 
 NAME = "HAM10000"
@@ -46,23 +46,13 @@ class Entry:
 
 
 def located(root: Path | None) -> Path:
-    """The archive, or else the folder, of the set in `root`, where all datasets are kept; or `root` itself."""
-    if root is None:
-        raise ConfigError(
-            "data.path is not set, nor is CROSSWARD_DATA.",
-            hint=f"Download HAM10000 from {WHERE} and set data.path to the folder of its metadata and images, or to a "
-            f".zip of it, or CROSSWARD_DATA to the folder that holds {NAME}.zip or {NAME}.",
-        )
-    for place in (root / f"{NAME}.zip", root / NAME):
-        if place.exists():
-            return place
-    if any((root / table).is_file() for table in TABLES):
-        return root
-    raise ConfigError(
-        f"HAM10000 is not in {root}.",
-        hint=f"Download it from {WHERE} and put it at {root / NAME}.zip, or unpacked at {root / NAME}; "
-        "or set data.path to where it is.",
-    )
+    """Where the set is in `root`, where all datasets are kept, or `root` itself."""
+    try:
+        return dataset_in(root, (NAME,), title=NAME, where=WHERE)
+    except ConfigError:
+        if root is not None and any((root / table).is_file() for table in TABLES):
+            return root
+        raise
 
 
 def read(

@@ -19,8 +19,8 @@ from typing import Literal
 from crossward.data import folder
 from crossward.data.collection import Collection
 from crossward.data.decode import is_image
-from crossward.data.files import Quarantined, opened
-from crossward.errors import ConfigError, DataError
+from crossward.data.files import Quarantined, dataset_in, opened
+from crossward.errors import DataError
 
 NAME = "OCT2017"
 WHERE = "https://data.mendeley.com/datasets/rscbjbr9sj"
@@ -30,21 +30,8 @@ PATIENT = rf"(?:{'|'.join(CLASSES)})-(\d+)-\d+\.\w+$"
 
 
 def located(root: Path | None) -> Path:
-    """The archive, or else the folder, of the set in `root`, where all datasets are kept."""
-    if root is None:
-        raise ConfigError(
-            "data.path is not set, nor is CROSSWARD_DATA.",
-            hint=f"Download OCT2017 from {WHERE} and set data.path to the folder of train and test, or to a .zip of "
-            f"it, or CROSSWARD_DATA to the folder that holds {NAME}.zip or {NAME}.",
-        )
-    for place in (root / f"{NAME}.zip", root / NAME):
-        if place.exists():
-            return place
-    raise ConfigError(
-        f"OCT2017 is not in {root}.",
-        hint=f"Download it from {WHERE} and put it at {root / NAME}.zip, or unpacked at {root / NAME}; "
-        "or set data.path to where it is.",
-    )
+    """Where the set is in `root`, where all datasets are kept."""
+    return dataset_in(root, (NAME,), title="OCT2017", where=WHERE)
 
 
 def read(

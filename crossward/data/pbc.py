@@ -19,9 +19,9 @@ import numpy as np
 from crossward.data import folder
 from crossward.data.collection import Collection
 from crossward.data.decode import is_image
-from crossward.data.files import Quarantined, opened
+from crossward.data.files import Quarantined, dataset_in, opened
 from crossward.data.partition import Ints, tied
-from crossward.errors import ConfigError, DataError
+from crossward.errors import DataError
 
 NAME = "PBC_dataset_normal_DIB"
 WHERE = "https://data.mendeley.com/datasets/snkd93bnjr/1"
@@ -30,21 +30,8 @@ SIDES = ("train", "val", "test")
 
 
 def located(root: Path | None) -> Path:
-    """The archive, or else the folder, of the set in `root`, where all datasets are kept."""
-    if root is None:
-        raise ConfigError(
-            "data.path is not set, nor is CROSSWARD_DATA.",
-            hint=f"Download PBC from {WHERE} and set data.path to {NAME}.zip or to the folder it unpacks to, "
-            "or CROSSWARD_DATA to the folder that holds it.",
-        )
-    for place in (root / f"{NAME}.zip", root / NAME):
-        if place.exists():
-            return place
-    raise ConfigError(
-        f"PBC is not in {root}.",
-        hint=f"Download it from {WHERE} and put it at {root / NAME}.zip, or unpacked at {root / NAME}; "
-        "or set data.path to where it is.",
-    )
+    """Where the set is in `root`, where all datasets are kept."""
+    return dataset_in(root, (NAME,), title="PBC", where=WHERE)
 
 
 def read(

@@ -25,7 +25,7 @@ from crossward.data import cache as decoded_images
 from crossward.data import ham10000
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
-from crossward.data.files import Quarantined, checked_policy, opened, settle
+from crossward.data.files import Quarantined, checked_policy, dataset_in, opened, settle
 from crossward.data.partition import natural
 from crossward.errors import ConfigError, DataError
 
@@ -112,23 +112,9 @@ class Pair:
 
 
 def located(root: Path | None, name: str) -> Path:
-    """The archive, or else the folder, of the set in `root`, where all datasets are kept."""
+    """Where the set is in `root`, where all datasets are kept."""
     source = _source(name)
-    if root is None:
-        raise ConfigError(
-            "data.path is not set, nor is CROSSWARD_DATA.",
-            hint=f"Download {source.title} from {source.where} and set data.path to its folder or to a .zip of it, or "
-            f"CROSSWARD_DATA to the folder that holds {source.names[0]}.zip or {source.names[0]}.",
-        )
-    held = {place.name.casefold(): place for place in root.iterdir()} if root.is_dir() else {}
-    for known in (f"{title}{suffix}".casefold() for title in source.names for suffix in (".zip", "")):
-        if known in held:
-            return held[known]
-    raise ConfigError(
-        f"{source.title} is not in {root}.",
-        hint=f"Download it from {source.where} and put it at {root / source.names[0]}.zip, or unpacked at "
-        f"{root / source.names[0]}; or set data.path to where it is.",
-    )
+    return dataset_in(root, source.names, title=source.title, where=source.where)
 
 
 def read(
