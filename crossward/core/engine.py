@@ -9,6 +9,7 @@ from typing import Protocol
 
 from crossward.core.loop import Diverged
 from crossward.core.method import Method, Server, answer
+from crossward.core.robust import Robust, agreed
 from crossward.core.seeds import derive
 from crossward.core.site import Site
 from crossward.core.store import TreeStore
@@ -104,10 +105,11 @@ class Cohort:
         *,
         keep: bool = True,
         min_clients: int = 0,
+        robust: Robust | None = None,
         told: Callable[[Outcome], None] = lambda outcome: None,
     ) -> None:
         self._sites, self._engine, self._round, self._keep = sites, engine, round, keep
-        self._ids, self._min_clients, self._told = sorted(ids), min_clients, told
+        self._ids, self._min_clients, self._robust, self._told = sorted(ids), min_clients, robust, told
         self._asked: Counter[str] = Counter()
         self._stores: list[TreeStore] = []
         self.failures: dict[str, str] = {}
@@ -136,6 +138,9 @@ class Cohort:
                     self.losses[name] = sum(outcome.losses) / len(outcome.losses)
             self._told(outcome)
         self._account(step, payload, up, len(replies))
+        if self._robust and self._robust.rule != "none":
+            averaged = [item for item, what in self._sites.method.discloses.items() if what == "weights"]
+            replies.update(agreed(self._robust, payload, replies, averaged))
         self._ids = list(replies)
         if len(self._ids) < self._min_clients:
             raise RunError(
@@ -150,7 +155,7 @@ class Cohort:
             store.close()
 
     def _job(self, site: int, step: str, turn: int) -> Job:
-        purpose = "predict" if step == "deploy" else step  # deploy what was evaluated, to the bit
+        purpose = "predict" if step in ("deploy", "judge") else step  # deploy what was evaluated, to the bit
         seed = derive(self._sites.seed, purpose, self._round, turn, site)
         return Job(site, step, self._round, seed, self._keep)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,9 +18,10 @@ LOWER_IS_BETTER = frozenset({"ece", "nll", "hd95"})
 
 
 class Judged(Sites, Protocol):
-    """Sites whose targets are known here, as they are in a simulation."""
+    """Sites that are evaluated: by their targets, which a simulation knows, or by themselves."""
 
     task: Task
+    away: bool  # their images and targets are not here: each judges itself and tells its metrics
 
     @property
     def personal(self) -> bool:
@@ -41,6 +43,10 @@ def evaluate(sites: Judged, engine: Engine, down: Tree, round: int) -> Evaluatio
     `judge` adds the test metrics once it is known how thorough they must be."""
     ids = sites.ids if sites.personal else [*sites.ids, SERVER]
     cohort = Cohort(sites, engine, round, [i for i in ids if sites.work(i, "predict")], keep=False)
+    if sites.away:
+        told = {i: json.loads(reply["metrics"]) for i, reply in cohort.ask("judge", down).items()}
+        cohort.close()
+        return Evaluation({}, _told(sites, told, "val") | _told(sites, told, "test"), cohort.failures)
     replies = cohort.ask("predict", down)
     predictions = {sites.name(i): dict(reply) for i, reply in replies.items()}
     cohort.close()
@@ -48,18 +54,31 @@ def evaluate(sites: Judged, engine: Engine, down: Tree, round: int) -> Evaluatio
 
 
 def judge(sites: Judged, predictions: Mapping[str, Tree], split: str, full: bool) -> dict[str, Any]:
-    """{split: both views} from kept predictions; empty when nobody has such a set."""
+    """{split: both views} from kept predictions; empty when nobody has such a set, or each judges itself."""
     ids = {sites.name(i): i for i in [*sites.ids, SERVER]}
     told = {ids[name]: reply for name, reply in predictions.items()}
     own = {i: reply[split] for i, reply in told.items() if split in reply and i != SERVER}
     each = {i: sites.task.metrics(p, sites.targets(i, split), full=full) for i, p in own.items()}
     views: dict[str, Any] = {}
     if each:
-        named = {sites.name(i): m for i, m in each.items()}
-        views["local"] = {"mean": mean(named.values()), "worst": worst(named.values()), "sites": named}
+        views["local"] = _local({sites.name(i): m for i, m in each.items()})
     if overall := _global(sites, told, own, split, full):
         views["global"] = overall
     return {split: views} if views else {}
+
+
+def _told(sites: Judged, told: Mapping[int, Mapping[str, Metrics]], split: str) -> dict[str, Any]:
+    """{split: views} from what every site says of itself."""
+    views: dict[str, Any] = {}
+    if named := {sites.name(i): metrics[split] for i, metrics in told.items() if split in metrics and i != SERVER}:
+        views["local"] = _local(named)
+    if overall := told.get(SERVER, {}).get(split):
+        views["global"] = overall
+    return {split: views} if views else {}
+
+
+def _local(named: dict[str, Metrics]) -> dict[str, Any]:
+    return {"mean": mean(named.values()), "worst": worst(named.values()), "sites": named}
 
 
 def _global(sites: Judged, told: Mapping[int, Tree], own: Mapping[int, Tensor], split: str, full: bool) -> Metrics:

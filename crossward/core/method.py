@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -228,6 +229,14 @@ def predictions(method: Method, site: Site, down: Tree) -> Tree:
     return told
 
 
+def judgement(method: Method, site: Site, down: Tree) -> Tree:
+    """The site's metrics on its own validation and test sets, for a coordinator that must not see its predictions."""
+    found = predictions(method, site, down)
+    sets = {"val": site.val, "test": site.test}
+    told = {name: site.task.metrics(found[name], s.labels.long()) for name, s in sets.items() if name in found}
+    return {"metrics": json.dumps(told)}
+
+
 def _by_view(
     method: Method, own: Mapping[str, Samples], common: Mapping[str, Samples]
 ) -> list[tuple[View, Mapping[str, Samples]]]:
@@ -260,4 +269,8 @@ def _prepared(method: Method, site: Site, down: Tree, view: View) -> Predictor:
     return predictor
 
 
-EVERY_SITE_CAN: Mapping[str, Callable[[Method, Site, Tree], Tree]] = {"predict": predictions, "deploy": deployable}
+EVERY_SITE_CAN: Mapping[str, Callable[[Method, Site, Tree], Tree]] = {
+    "predict": predictions,
+    "judge": judgement,
+    "deploy": deployable,
+}

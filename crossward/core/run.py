@@ -13,6 +13,7 @@ from torch import Tensor
 from crossward.core.engine import Cohort, Engine, Outcome, Traffic
 from crossward.core.evaluation import LOWER_IS_BETTER, Evaluation, Judged, at, evaluate, judge
 from crossward.core.method import Clients, RoundContext
+from crossward.core.robust import Robust
 from crossward.core.seeds import derive
 from crossward.core.tree import Tree
 
@@ -29,6 +30,7 @@ class Plan:
     evaluate_first: int = 1  # the round before which nothing is evaluated
     select: str | None = None  # the metric that chooses the best round on validation; None: the task's own
     view: Literal["local", "global"] = "local"  # on the mean of the sites' validation sets, or on the federation's
+    robust: Robust = Robust()  # how what clients send is made to agree before it is aggregated
 
     def evaluates(self, round: int) -> bool:
         """Whether this round, from 1, is evaluated."""
@@ -109,7 +111,8 @@ def run(
     for round in range(at_hand.done, plan.rounds):
         began = time.perf_counter()
         told = _progress_teller(observers, round, len(drawn[round]))
-        cohort = Cohort(sites, engine, round, drawn[round], min_clients=plan.min_clients, told=told)
+        least, robust = plan.min_clients, plan.robust
+        cohort = Cohort(sites, engine, round, drawn[round], min_clients=least, robust=robust, told=told)
         state = (turn or method.round)(at_hand.state, cohort, context(round))
         cohort.close()
         at_hand = replace(at_hand, state=state, done=round + 1)
@@ -118,7 +121,8 @@ def run(
             evaluation = evaluate(sites, engine, method.broadcast(state), round)
             at_hand = _selected(at_hand, plan, sites, evaluation)
             thorough = at_hand.best_round == round + 1 or round + 1 == plan.rounds
-            evaluation.metrics.update(judge(sites, evaluation.predictions, "test", full=thorough))
+            if not sites.away:
+                evaluation.metrics.update(judge(sites, evaluation.predictions, "test", full=thorough))
         record = RoundRecord(
             round=round + 1,
             cohort=[sites.name(i) for i in drawn[round]],

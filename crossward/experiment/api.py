@@ -95,7 +95,7 @@ def begin(
     joining: Tree | None = None,
 ) -> Result:
     """A new run in a new directory; `joining`: the state of a federation that is over, and stays as it is."""
-    _describe(rundir, experiment)
+    describe(rundir, experiment)
     return _go_on(rundir, experiment, observers, crew, joining)
 
 
@@ -161,7 +161,7 @@ def _folder(config: Config) -> Path:
     return folder
 
 
-def _describe(rundir: RunDir, experiment: Experiment) -> None:
+def describe(rundir: RunDir, experiment: Experiment) -> None:
     hospitals, config = experiment.hospitals, experiment.config
     collection = experiment.federation.collection
     rundir.write("partition.json", manifest(experiment.federation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +56,19 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
     """Everything before round 1; `manifest` is the partition of a run that is resumed."""
     if config.engine.strict and config.engine.name == "pool":
         raise ConfigError('engine.strict is for engine.name = "local": the pool always goes through the codec')
-    method, plugins = method_of(config), plugins_of(config)
     collection, quarantined = collect(config)
     federation = from_manifest(collection, manifest) if manifest else partitioned(config, collection)
+    made = assembled(config, federation, quarantined)
+    notes = [*warnings(federation), *_cautions(config, made.hospitals), *(made.text.cautions() if made.text else ())]
+    return replace(made, warnings=notes)
+
+
+def assembled(
+    config: Config, federation: Federation, quarantined: Sequence[str] = (), numbers: int | None = None
+) -> Experiment:
+    """The experiment on a federation, once all that can be known to be wrong has been refused. `numbers`: of the text
+    of a class, at a site that leaves the server's part, and so the language model, to a coordinator."""
+    method, plugins, collection = method_of(config), plugins_of(config), federation.collection
     task = make_task(federation.task, federation.classes, **config.task)
     if twice := [type(p).__name__.lower() for p in plugins if type(p) in map(type, method.carried)]:
         raise ConfigError(f"{config.method.name!r}: {config.method_name} carries {', '.join(twice)} by itself")
@@ -65,7 +76,7 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
         if task.name not in served:
             raise ConfigError(f"{kind.__name__} does not serve {task.name}", hint=f"It serves {', '.join(served)}.")
     _check_needs(method, federation)
-    described = _described(config, method, task)
+    described = _described(config, method, task) if numbers is None else None
     _check_metric(config, task)
     mean, std = _normalisation(config, collection.channels)
     hospitals = Hospitals(
@@ -81,10 +92,12 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> Experimen
         augmentation(config.data.augment),
         devices(config.engine.device),
         described.concepts if described else None,
+        numbers or 0,
     )
+    if numbers is None:
+        _check_start(config, hospitals)
     _check_net(config, hospitals)
-    notes = [*warnings(federation), *_cautions(config, hospitals), *(described.cautions() if described else ())]
-    return Experiment(config, hospitals, plan(config), notes, quarantined, federation, described)
+    return Experiment(config, hospitals, plan(config), [], list(quarantined), federation, described)
 
 
 def partitioned(config: Config, collection: Collection) -> Federation:
@@ -124,6 +137,7 @@ def plan(config: Config) -> Plan:
         config.evaluate.first,
         config.evaluate.select,
         config.evaluate.view,
+        config.robust,
     )
 
 
@@ -164,10 +178,14 @@ def _described(config: Config, method: Method, task: Task) -> Embedded | None:
     return embedded(task.classes, **config.text.model_dump(), cache=cache_folder())
 
 
+def _check_start(config: Config, hospitals: Hospitals) -> None:
+    """What the method itself refuses at the start, it refuses now."""
+    hospitals.method.start(RoundContext(0, config.run.rounds, len(hospitals.ids), hospitals.task, hospitals.server(0)))
+
+
 def _check_net(config: Config, hospitals: Hospitals) -> None:
     """Nets that cannot be built for these images say so now, the method's own too; BatchNorm cannot learn from one
     image at a time."""
-    hospitals.method.start(RoundContext(0, config.run.rounds, len(hospitals.ids), hospitals.task, hospitals.server(0)))
     networks = {f"{hospitals.name(site)} ({kind})": hospitals.server(0).new_net(kind)
                 for kind, site in hospitals.kinds.items()}  # fmt: skip
     _check_together(hospitals.method, networks)

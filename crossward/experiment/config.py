@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Interval
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
+from crossward.core.robust import Robust
 from crossward.core.training import Training
 from crossward.experiment.data_settings import Count, Data, Phantom, Place, Positive, Section
 from crossward.nets import NETS
@@ -133,6 +134,7 @@ class Config(Section):
     text: Text = Text()
     engine: Engine = Engine()
     evaluate: Evaluate = Evaluate()
+    robust: Annotated[Robust, Field(default_factory=Robust)]
 
     @model_validator(mode="before")
     @classmethod

@@ -47,6 +47,8 @@ class Hospitals:
     augment: Augment | None = None
     devices: tuple[str, ...] = ("cpu",)
     text: Concepts | None = None
+    text_numbers: int = 0  # of the embedding of a class, where the text itself is not at hand
+    away: bool = False  # the images are at the hospitals, not here
     _networks: dict[str, nn.Module] = field(default_factory=dict, init=False, repr=False)
     _holder: IO[bytes] | tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
 
@@ -81,6 +83,8 @@ class Hospitals:
 
     def work(self, site: int, step: str) -> int:
         split = self._split(site)
+        if self.away and site != SERVER:
+            return 1  # it is not known here
         if step in ("predict", "deploy"):
             common = self.federation.server if self.personal else None
             return sum(len(s.val) + len(s.test) for s in (split, common) if s is not None)
@@ -165,7 +169,10 @@ class Hospitals:
 
     def brief(self, site: int) -> Brief:
         collection, plan = self.federation.collection, self.plan(site)
-        text, size = self.text.dim if self.text else 0, plan.size if isinstance(plan, NetPlan) else collection.size[0]
+        text, size = (
+            self.text.dim if self.text else self.text_numbers,
+            plan.size if isinstance(plan, NetPlan) else collection.size[0],
+        )
         return Brief(collection.channels, size, len(self.task.classes), text, self.mean, self.std, len(self.ids))
 
     @cached_property

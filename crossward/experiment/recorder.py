@@ -49,7 +49,7 @@ class Recorder(Observer):
     def on_round(self, record: RoundRecord) -> None:
         with uninterrupted():
             evaluation = record.evaluation
-            if evaluation and self.keep_predictions:
+            if evaluation and evaluation.predictions and self.keep_predictions:
                 self.rundir.keep_predictions(f"round-{record.round:04d}", evaluation.predictions)
             for name, images in record.pictures.items():
                 self.rundir.keep_picture(f"{name}-round-{record.round:04d}", images, self._classes)
@@ -94,7 +94,7 @@ class Recorder(Observer):
 
     def _keep_targets(self, sites: Judged) -> None:
         truth: Tree = {}
-        for i in [*sites.ids, SERVER]:
+        for i in [SERVER] if sites.away else [*sites.ids, SERVER]:
             parts = {part: sites.targets(i, part) for part in ("val", "test")}
             kept = {part: t if t.ndim == 1 else t.byte() for part, t in parts.items() if len(t)}
             if kept:
@@ -135,6 +135,8 @@ def checkpoint(rundir: RunDir, memory: TreeStore) -> Progress | None:
 def deploy(rundir: RunDir, sites: Judged, engine: Engine) -> None:
     """Keep what each site would deploy, from the best round and from the last: one network, or one a site."""
     ids = [i for i in sites.ids if sites.work(i, "train") or sites.work(i, "deploy")] if sites.personal else [SERVER]
+    if sites.away:  # each keeps its own, whether or not it differs from the others'
+        ids = [*sites.ids, *([] if sites.personal else [SERVER])]
     for name, file in (("last", CHECKPOINT), ("best", BEST)):
         if not (rundir.folder / file).exists():  # nothing was evaluated, so no round is the best
             continue
@@ -145,7 +147,8 @@ def deploy(rundir: RunDir, sites: Judged, engine: Engine) -> None:
         replies = cohort.ask("deploy", sites.method.broadcast(kept["state"]))
         (rundir.folder / "weights" / name).mkdir(exist_ok=True)
         for i, reply in replies.items():
-            rundir.keep(f"weights/{name}/{sites.name(i) if sites.personal else 'global'}.safetensors", reply)
+            if reply:  # a site that is away says nothing
+                rundir.keep(f"weights/{name}/{sites.name(i) if sites.personal else 'global'}.safetensors", reply)
         cohort.close()
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, FrozenInstanceError, dataclass, fields, replace
-from functools import cache
+from dataclasses import MISSING, FrozenInstanceError, fields, replace
 from typing import Literal
 
 import torch
@@ -17,60 +16,28 @@ from torch import Tensor
 
 from crossward.core import select
 from crossward.core.engine import Job
-from crossward.core.method import EVERY_SITE_CAN, Method, Need
-from crossward.core.plugin import Plugin
-from crossward.core.run import Progress
+from crossward.core.method import EVERY_SITE_CAN, Need
+from crossward.core.run import Plan, Progress, run
 from crossward.core.store import TreeStore
-from crossward.core.training import Training
 from crossward.core.tree import Tree, decode, items
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine
 from crossward.errors import ConfigError, RunError
 from crossward.experiment.hospitals import Hospitals
-from crossward.methods import METHODS, method_class
 from crossward.plugins import PLUGINS, plugin_class
-from crossward.testing.options import SMALL_OPTIONS
-from crossward.testing.rehearsal import ROUNDS, Records, assert_finite, assert_same, crew, finished
+from crossward.testing.cases import Case, of_the_method, reference
+from crossward.testing.rehearsal import ROUNDS, Records, assert_finite, assert_same, crew, finished, kept
 from crossward.testing.taps import Losing, Order, Reordered, Watching
-from crossward.testing.toy import SIDE, Toy, mixed
+from crossward.testing.toy import SIDE
 
-TRAINING = Training(epochs=1, batch_size=4, lr=0.05, momentum=0.5, keep_state=True)  # so that every site has a memory
-SIZES = ((6, 2, 0), (9, 2, 0), (4, 2, 0))
 SMALL = ((1, 0, 0), (0, 2, 0), (5, 1, 0))  # one training image, none, and splits that are missing
 SHAPES = ((1, SIDE, SIDE), (SIDE, SIDE, 1))  # of an image, as a network sees it and as the collection holds it
 WORKERS = (1, 2, 3)
 POLICIES: tuple[Literal["average", "local", "server"], ...] = ("average", "local", "server")
 
 
-@dataclass(frozen=True)
-class Case:
-    method: Method
-    task: str
-    plugins: tuple[Plugin, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{'+'.join(type(part).__name__.lower() for part in (self.method, *self.plugins))}-{self.task}"
-
-    def hospitals(
-        self, sizes: tuple[tuple[int, int, int], ...] = SIZES, unseen: bool = False, differ: bool = False
-    ) -> Hospitals:
-        """`differ`: networks of two architectures."""
-        toy, net = Toy(self.task, sizes, common=0, public=4, unseen=unseen), mixed(self.task, len(sizes))
-        return toy.hospitals(self.method, self.plugins, TRAINING, net if differ else None)
-
-
 Check = Callable[[Case], None]
-
-
-def cases() -> Iterator[Case]:
-    """Every method with every task it serves, plain and with each plugin."""
-    plugins = [plugin_class(name)() for name in PLUGINS]
-    for name in METHODS:
-        method = method_class(name)(**SMALL_OPTIONS.get(name, {}))
-        for task in method.tasks:
-            yield Case(method, task)
-            yield from (Case(method, task, (plugin,)) for plugin in plugins if task in plugin.tasks)
 
 
 def checks(case: Case) -> tuple[Check, ...]:
@@ -78,7 +45,8 @@ def checks(case: Case) -> tuple[Check, ...]:
     if not case.plugins:
         return CHECKS
     first = plugin_class(next(iter(PLUGINS)))
-    answered = ABOUT_THE_CLASS if isinstance(case.plugins[0], first) else (*ABOUT_THE_CLASS, check_pool_equals_local)
+    elsewhere = (check_pool_equals_local, check_flower_equals_local)
+    answered = ABOUT_THE_CLASS if isinstance(case.plugins[0], first) else (*ABOUT_THE_CLASS, *elsewhere)
     return tuple(check for check in CHECKS if check not in answered)
 
 
@@ -120,6 +88,18 @@ def check_pool_equals_local(case: Case) -> None:
     for workers in WORKERS:
         engine = PoolEngine(hospitals, crew=crew(workers))
         assert_same(finished(hospitals, engine), reference(case).end, f"{workers} workers")
+
+
+def check_flower_equals_local(case: Case) -> None:
+    """Sites that keep their images and their memory to themselves, and a coordinator that has neither."""
+    from crossward.testing.loopback import federated, memories
+
+    if case.method.pooled:  # it needs the images in one place
+        return
+    with federated(case.hospitals()) as (coordinator, engine, services):
+        progress = run(coordinator, engine, Plan(ROUNDS, seed=coordinator.seed))
+        end = kept(progress, engine.memory) | {"memory": memories(engine, services)}
+    assert_same(end, reference(case).end)
 
 
 def check_order_of_clients(case: Case) -> None:
@@ -204,7 +184,7 @@ def check_buffers(case: Case) -> None:
         engine = Watching(LocalEngine(hospitals))
         assert_finite(finished(hospitals, engine))
         private = {*select.buffers.names(hospitals.server(0).new_net())} if policy != "average" else set()
-        told = {name for _, reply in _of_the_method(other, engine) for _, names in _named(reply) for name in names}
+        told = {name for _, reply in of_the_method(other, engine) for _, names in _named(reply) for name in names}
         assert not told & private, f"buffers={policy!r}, yet a client sends {sorted(told & private)}"
 
 
@@ -230,6 +210,7 @@ CHECKS: tuple[Check, ...] = (
     *ABOUT_THE_CLASS,
     check_strict_equals_by_reference,
     check_pool_equals_local,
+    check_flower_equals_local,
     check_order_of_clients,
     check_resume,
     check_drop_out,
@@ -242,26 +223,6 @@ CHECKS: tuple[Check, ...] = (
     check_buffers,
     check_networks_that_differ,
 )
-
-
-@dataclass(frozen=True)
-class Account:
-    """What was seen of a run by reference."""
-
-    end: Tree
-    checkpoints: tuple[bytes, ...]  # after each round
-    replies: tuple[tuple[Job, Tree], ...]  # to the steps of the method
-    edited: tuple[Job, ...]
-
-
-@cache
-def reference(case: Case) -> Account:
-    """The run that the others are compared with: in this process, by reference, clients in order."""
-    hospitals = case.hospitals()
-    engine = Watching(LocalEngine(hospitals))
-    records = Records(engine.memory)
-    end = finished(hospitals, engine, records)
-    return Account(end, tuple(records.checkpoints), tuple(_of_the_method(case, engine)), tuple(engine.edited))
 
 
 def _goes_well(hospitals: Hospitals) -> None:
@@ -277,10 +238,6 @@ def _refused(act: Callable[[], object], error: type[Exception]) -> None:
     except error:
         return
     raise AssertionError(f"no {error.__name__}")
-
-
-def _of_the_method(case: Case, engine: Watching) -> list[tuple[Job, Tree]]:
-    return [(job, reply) for job, reply in engine.replies if job.step in case.method.steps]
 
 
 def _named(tree: Tree, at: str = "") -> Iterator[tuple[str, set[str]]]:

@@ -25,7 +25,7 @@ from crossward.nets.net import Net
 from crossward.nets.parts.cut import Joined
 from crossward.nets.parts.moments import of
 from crossward.testing import conformance
-from crossward.testing.conformance import Case
+from crossward.testing.cases import Case
 from crossward.testing.rehearsal import Records, assert_finite, finished
 from crossward.testing.toy import CLASSES, Toy
 

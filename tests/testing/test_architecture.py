@@ -23,7 +23,7 @@ ARROWS = {  # what a part may import of the package, besides itself
     "core": ("errors",),
     "methods": (*METHOD, "plugins"),
     "plugins": METHOD,
-    "engines": ("core", "errors"),
+    "engines": ("core", "errors", "__version__"),
     "aggregate": PURE,
     "losses": PURE,
     "statistics": PURE,

@@ -21,7 +21,8 @@ from crossward.methods import METHODS, method_class
 from crossward.methods.fedavg import FedAvg
 from crossward.plugins import PLUGINS, plugin_class
 from crossward.testing import conformance
-from crossward.testing.conformance import CHECKS, Case, Check, cases, checks
+from crossward.testing.cases import Case, cases
+from crossward.testing.conformance import CHECKS, Check, checks
 from crossward.testing.faults import EditsPayload, HiddenInModule, HiddenOnModel
 
 PAIRS = [

@@ -1,0 +1,161 @@
+"""Robust aggregation for any method: what the clients answered is made to agree before the method aggregates it.
+
+    median, trimmed-mean   Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal
+                           Statistical Rates, ICML 2018, https://arxiv.org/abs/1803.01498, Definitions 1 and 2
+    clip                   Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019,
+                           https://arxiv.org/abs/1911.07963, norm thresholding of updates
+
+Median and trimmed mean put one value in the place of every client's, so that any weighted mean that the method then
+takes is that value, up to rounding; what a client says of its sample count has no say in it. Clipping keeps one value
+for each client. Only Weights at the top level of a reply are touched: prototypes, counts and logits stay as they are,
+and so do integer tensors within Weights.
+
+The median of an even number is the mean of the middle two. Departure: the bound of clipping is not a constant but a
+multiple of the median norm over the clients, which needs no tuning to a network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Gt, Interval
+from torch import Tensor
+
+from crossward.core.inspection import norm
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+
+PORTION = 2**20  # numbers that are sorted at a time
+
+
+@dataclass(frozen=True)
+class Robust:
+    rule: Literal["none", "median", "trimmed-mean", "clip"] = "none"
+    trim: Annotated[float, Interval(ge=0, lt=0.5)] = 0.1  # trimmed-mean: share of the clients cut off at each end
+    clip: Annotated[float, Gt(0)] = 1.0  # clip: largest norm of an update, as a multiple of the median over clients
+
+    def cut(self, clients: int) -> int:
+        """How many values of a coordinate are cut off at each end; for the median all but the middle one or two."""
+        most = (clients - 1) // 2
+        if self.rule == "median":
+            return most
+        return min(most, math.floor(self.trim * clients + 1e-9))  # 0.29 * 100 is a little less than 29
+
+
+def agreed(
+    rule: Robust,
+    down: Tree | Callable[[int], Tree],
+    replies: Mapping[int, Tree],
+    items: Collection[str] | None = None,
+) -> dict[int, Tree]:
+    """The replies to a step, by client, as the method is to see them; `down` is what the clients were sent. Of the
+    replies only `items` are agreed on, if they are named: a network that a client sends as its own is no one else's.
+
+    An item is agreed on by those whose weights have the same names and shapes, so that each architecture agrees by
+    itself. Of one client or two, median and trimmed mean are the plain mean, and protect from nothing. A value that
+    is NaN counts as the largest of its coordinate.
+
+    All replies of the step are in memory at once, whatever the rule, and tensors that are agreed on once more; one
+    tensor is sorted at a time, in portions.
+    """
+    told = {client: dict(reply) for client, reply in replies.items()}
+    if rule.rule == "none":
+        return told
+    for item in dict.fromkeys(name for reply in told.values() for name in reply if items is None or name in items):
+        for held in _alike(item, told):
+            if rule.rule == "clip":
+                new = _clipped(held, {client: _sent(down, client, item, held[client]) for client in held}, rule.clip)
+            else:
+                new = _in_common(held, rule.cut(len(held)))
+            for client, weights in new.items():
+                told[client][item] = weights
+    return told
+
+
+def _alike(item: str, replies: Mapping[int, Tree]) -> Iterator[dict[int, Weights]]:
+    """The item of those clients that hold Weights there, apart by names and shapes."""
+    groups: dict[frozenset[tuple[str, torch.Size]], dict[int, Weights]] = {}
+    for client, reply in replies.items():
+        weights = reply.get(item)
+        if isinstance(weights, Weights):
+            outline = frozenset((name, tensor.shape) for name, tensor in weights.items())
+            groups.setdefault(outline, {})[client] = weights
+    yield from groups.values()
+
+
+def _in_common(held: Mapping[int, Weights], cut: int) -> dict[int, Weights]:
+    vectors = list(held.values())
+    if len(vectors) == 1:
+        return dict(held)
+    common = {name: _trimmed([vector[name] for vector in vectors], cut) for name in vectors[0]}
+    found = {name: tensor for name, tensor in common.items() if tensor is not None}
+    return {client: Weights({**weights, **found}) for client, weights in held.items()}
+
+
+def _trimmed(tensors: Sequence[Tensor], cut: int) -> Tensor | None:
+    """The mean of each coordinate without `cut` values at each end, of the type that most of them have; None of
+    integers."""
+    counted = Counter(tensor.dtype for tensor in tensors)
+    dtype = max(counted, key=lambda d: (counted[d], d.itemsize, str(d)))
+    if not dtype.is_floating_point:
+        return None
+    flat = [tensor.detach().reshape(-1) for tensor in tensors]
+    mean = torch.empty(len(flat[0]), dtype=dtype)
+    step = max(1, PORTION // len(flat))
+    for start in range(0, len(mean), step):
+        part = slice(start, start + step)
+        values = torch.stack([_wide(f[part].cpu(), dtype) for f in flat], 1)  # (coordinates, clients)
+        values.numpy().sort(axis=1)  # several times as fast as torch on short rows
+        kept = values[:, cut : len(flat) - cut].double()
+        low, high = kept[:, 0], kept[:, -1]
+        # what all agree on stays to the bit, and rounding leaves no mean outside the range of its values
+        mean[part] = torch.where(low == high, low, kept.mean(1).clamp(low, high)).to(dtype)
+    return mean.view(tensors[0].shape).to(tensors[0].device)
+
+
+def _clipped(held: Mapping[int, Weights], sent: Mapping[int, Weights | None], multiple: float) -> dict[int, Weights]:
+    """Each client's update no longer than `multiple` times the median; one that is not finite is no update."""
+    lengths = {client: _length(weights, sent[client]) for client, weights in held.items()}
+    bound = multiple * median(lengths.values())
+    return {
+        client: weights if lengths[client] <= bound else _nearer(weights, sent[client], bound / lengths[client])
+        for client, weights in held.items()
+    }
+
+
+def _sent(down: Tree | Callable[[int], Tree], client: int, item: str, weights: Weights) -> Weights | None:
+    """What the client started from, if it was sent an item of that name that covers what it returns."""
+    start = (down(client) if callable(down) else down).get(item)
+    if not isinstance(start, Weights) or any(n not in start or start[n].shape != t.shape for n, t in weights.items()):
+        return None
+    return start.only(weights)
+
+
+def _length(weights: Weights, start: Weights | None) -> float:
+    moved = (_update(name, tensor, start) for name, tensor in weights.items() if tensor.is_floating_point())
+    length = math.hypot(*map(norm, moved))
+    return math.inf if math.isnan(length) else length
+
+
+def _nearer(weights: Weights, start: Weights | None, share: float) -> Weights:
+    def scaled(name: str, tensor: Tensor) -> Tensor:
+        moved = _update(name, tensor, start)
+        moved = moved * share if share else torch.zeros_like(moved)  # zero times infinity is no number
+        return (moved if start is None else moved + start[name].to(moved)).to(tensor.dtype)
+
+    return Weights({n: scaled(n, t) if t.is_floating_point() else t for n, t in weights.items()})
+
+
+def _update(name: str, tensor: Tensor, start: Weights | None) -> Tensor:
+    value = _wide(tensor.detach(), tensor.dtype)
+    return value if start is None else value - start[name].to(value)
+
+
+def _wide(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(torch.float64 if dtype == torch.float64 else torch.float32)

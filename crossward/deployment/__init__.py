@@ -1,0 +1,1 @@
+"""Across real hospitals: what runs at a site and at the coordinator."""

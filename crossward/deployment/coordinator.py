@@ -1,0 +1,178 @@
+"""The coordinator's half of a run: it gathers the sites, runs the rounds, and writes the run directory as any run does.
+It can be killed at any time and started again: the run goes on from its last checkpoint."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossward import __version__
+from crossward.core.engine import Outcome
+from crossward.core.method import Need
+from crossward.core.run import Observer, RoundRecord
+from crossward.core.run import run as run_rounds
+from crossward.core.store import TreeStore
+from crossward.deployment.halves import coordinator_half
+from crossward.deployment.rehearsal import Inspector, rehearsed
+from crossward.errors import CrosswardError, RunError
+from crossward.experiment.api import describe
+from crossward.experiment.build import Experiment, partitioned
+from crossward.experiment.config import Config
+from crossward.experiment.load import method_of, read
+from crossward.experiment.recorder import BEST, Recorder, checkpoint, deploy
+from crossward.experiment.result import summarised
+from crossward.experiment.rundir import RunDir
+from crossward.experiment.sources import collect
+from crossward.places import cache_folder
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+    from crossward.engines.flower.engine import FlowerEngine
+    from crossward.engines.flower.roster import Roster
+
+TERMS = "federation.json"
+LOG = "events.jsonl"  # who came, who was refused, what was rejected
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run across hospitals has beside its configuration."""
+
+    id: str  # by which the sites know the run
+    federation: str
+    sites: tuple[str, ...]
+    deadline: float = 3600.0  # seconds for a step at a site
+    patience: float = 120.0  # seconds for a site that has gone to come back
+    wait: float = 600.0  # seconds for all sites to come before round 1
+    least: int = 1  # sites without which it does not begin
+    own_data: bool = False  # [data] of the configuration are here: the federation's own test set, the public set
+
+
+def founded(folder: Path, config: Config, terms: Terms) -> RunDir:
+    """A run directory that is yet to be run."""
+    from crossward.experiment import toml
+
+    rundir = RunDir.create(folder)
+    rundir.write(TERMS, asdict(terms))
+    (folder / "config.toml").write_text(toml.dumps(config.canonical()))
+    return rundir
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex[:16]
+
+
+def conduct(folder: Path, grid: Grid, observers: Sequence[Observer] = ()) -> None:
+    """Run it to its end, or go on with it."""
+    rundir = RunDir(folder)
+    with rundir.held():
+        try:
+            _conducted(rundir, grid, observers)
+        except CrosswardError as error:
+            rundir.append(LOG, [_event("failed", why=str(error))])
+            if (folder / "run.json").exists():
+                rundir.mark("failed", error=str(error))
+            else:
+                rundir.write("failed.json", {"error": str(error)})
+            raise
+
+
+def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer]) -> None:
+    from crossward.engines.flower.engine import FlowerEngine
+    from crossward.engines.flower.post import Post
+    from crossward.engines.flower.roster import Roster
+
+    terms = Terms(**rundir.read(TERMS) | {"sites": tuple(rundir.read(TERMS)["sites"])})
+    config = read(rundir.folder / "config.toml")
+    post = Post(grid, terms.deadline, terms.patience)
+    numbers = _numbers(config)
+    opening = {"crossward": __version__, "run": terms.id, "sites": list(terms.sites), "text": numbers}
+    opening |= {"method": config.method.name, "config": config.canonical()}
+    roster = Roster(terms.sites, post, opening)
+    _gathered(rundir, roster, terms)
+    experiment = _half(config, terms, roster)
+    if not (rundir.folder / "run.json").exists():
+        describe(rundir, experiment)
+    memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
+    progress = checkpoint(rundir, memory)
+    rundir.mark("running")
+    inspector = Inspector(experiment.hospitals, rehearsed(experiment.hospitals))
+    engine = FlowerEngine(experiment.hospitals, roster, terms.id, memory=memory, inspect=inspector)
+    engine.best = _held(rundir, terms)
+    recorder = Recorder(rundir, memory, keep_predictions=False)
+    try:
+        watching = [recorder, _Events(rundir, engine), *observers]
+        run_rounds(experiment.hospitals, engine, experiment.plan, watching, progress)
+        deploy(rundir, experiment.hospitals, engine)
+    finally:
+        engine.close()
+    rundir.write("summary.json", summarised(rundir))
+    rundir.mark("finished", finished=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+def _gathered(rundir: RunDir, roster: Roster, terms: Terms) -> None:
+    roster.gather(terms.wait, terms.least)
+    came = [terms.sites[site] for site in roster.nodes]
+    rundir.append(LOG, [_event("came", site=name) for name in came])
+    rundir.append(LOG, [_event("refused", site=name, why=why) for name, why in roster.refused.items()])
+    if roster.refused or len(roster.nodes) < max(1, terms.least):
+        absent = [f"{name}: it has not come" for name in terms.sites if name not in (*came, *roster.refused)]
+        raise RunError(
+            f"{len(roster.nodes)} of {len(terms.sites)} sites take part, {max(1, terms.least)} are needed"
+            if not roster.refused
+            else f"{len(roster.refused)} sites cannot take part",
+            details=[*(f"{name}: {why}" for name, why in roster.refused.items()), *absent],
+            hint="Put it right there and start the run again, or leave the site out of the federation.",
+        )
+
+
+def _half(config: Config, terms: Terms, roster: Roster) -> Experiment:
+    facts = roster.facts[min(roster.facts)]
+    own = partitioned(config, collect(config)[0]) if terms.own_data else None
+    return coordinator_half(config, terms.sites, facts, own)
+
+
+def _numbers(config: Config) -> int:
+    """How many numbers the text of a class has: sites build their networks for it and need no language model."""
+    if Need.CLASS_TEXT not in method_of(config).needs:
+        return 0
+    from crossward.text.distribution import embedded
+
+    return embedded(("image",), encoder=config.text.encoder, templates=("{}",), cache=cache_folder()).concepts.dim
+
+
+def _held(rundir: RunDir, terms: Terms) -> dict[int, str]:
+    """The versions of the sites' memories that the best round so far rests on."""
+    if not (rundir.folder / BEST).exists():
+        return {}
+    from crossward.engines.flower.engine import RECEIPT
+
+    store = TreeStore(rundir.folder / "checkpoint" / "memory")
+    store.restore(rundir.tree(BEST)["memory"])
+    return {site: str(receipt[RECEIPT]) for site, receipt in store.items()}
+
+
+class _Events(Observer):
+    """Writes down what went wrong, by site, and tells the engine what the sites must hold."""
+
+    def __init__(self, rundir: RunDir, engine: FlowerEngine) -> None:
+        self.rundir, self.engine = rundir, engine
+
+    def on_outcome(self, round: int, done: int, of: int, outcome: Outcome) -> None:
+        if outcome.failure:
+            name = self.engine.sites.name(outcome.job.site)
+            told = _event("fault", site=name, round=round, step=outcome.job.step, why=outcome.failure)
+            self.rundir.append(LOG, [told])
+
+    def on_round(self, record: RoundRecord) -> None:
+        if record.is_best:
+            self.engine.hold_best()
+
+
+def _event(what: str, **more: Any) -> dict[str, Any]:
+    return {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": what, **more}

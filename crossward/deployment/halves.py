@@ -1,0 +1,115 @@
+"""The two halves of a run whose images are at the hospitals: the coordinator's, without any of them, and a site's, with
+its own alone. Both are made from one configuration, so that seeds, networks and methods agree to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from crossward import nets
+from crossward.data.collection import Collection
+from crossward.data.federation import NOBODY, Federation, Split, warnings
+from crossward.errors import ConfigError
+from crossward.experiment.build import Experiment, assembled, partitioned
+from crossward.experiment.config import Config
+from crossward.experiment.data_settings import SOURCES, Images
+from crossward.experiment.join import READ_ALIKE
+from crossward.experiment.load import checked
+from crossward.experiment.sources import collect
+from crossward.names import nearest
+
+OWN = ("data", "partition", "net", "take", "device")  # what a site says for itself
+
+
+def coordinator_half(
+    config: Config, sites: Sequence[str], facts: Mapping[str, Any], own: Federation | None = None
+) -> Experiment:
+    """`facts` is what the sites say of their images: task, classes, channels, size. `own` are images that the
+    coordinator holds itself: a validation or test set, a public set."""
+    held = own or _hollow(facts)
+    empty = tuple(Split(name, NOBODY, NOBODY, NOBODY) for name in sites)
+    made = assembled(config, replace(held, sites=empty))
+    if made.hospitals.method.pooled:
+        raise ConfigError(
+            f"{config.method.name} trains on the images of all sites in one place: images never leave one"
+        )
+    return replace(made, hospitals=replace(made.hospitals, away=True))
+
+
+def site_half(
+    settings: Mapping[str, Any], sites: Sequence[str], name: str, own: Mapping[str, Any], numbers: int
+) -> Experiment:
+    """`settings`: the run's; `own`: where this site's images are, and what else it says for itself."""
+    if name not in sites:
+        raise ConfigError(f"{name} is not of this federation", hint=f"Its sites are {', '.join(sites)}.")
+    config = checked(with_own(settings, own))
+    collection, quarantined = collect(config)
+    shared_out = partitioned(config, collection)
+    mine = replace(_mine(shared_out, own.get("take")), name=name)
+    everyone = [mine if other == name else Split(other, NOBODY, NOBODY, NOBODY) for other in sites]
+    server = Split("server", NOBODY, NOBODY, NOBODY)
+    made = assembled(config, replace(shared_out, sites=tuple(everyone), server=server), quarantined, numbers)
+    notes = warnings(replace(shared_out, sites=(mine,)))
+    return replace(made, warnings=notes)
+
+
+def with_own(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's settings with the site's before them. Of the run's [data] only how images are to be read is taken: a
+    coordinator has no say in which files are opened here, nor in which code is imported."""
+    if alien := [key for key in own if key not in OWN]:
+        told = [f"{key}: {nearest(key, OWN)}" for key in alien]
+        raise ConfigError("the site's own settings hold what is not a site's to say", details=told)
+    data = dict(own.get("data") or {})
+    if not data:
+        raise ConfigError("this site has no [data]: where are its images?")
+    known = SOURCES.get(str(data.get("source", "phantom")), Images).model_fields
+    alike = {key: settings["data"][key] for key in READ_ALIKE if key in settings["data"] and key in known}
+    splits = {key: settings["partition"][key] for key in ("split", "local_split")}
+    partition = {**splits, **(own.get("partition") or {"kind": "iid", "sites": 1})}
+    engine = {**settings["engine"], "name": "local", "strict": False, "device": own.get("device", "auto")}
+    made = {**settings, "data": {**alike, **data}, "partition": partition, "engine": engine}
+    _check_code(made, own.get("net"))
+    return made
+
+
+def _check_code(settings: Mapping[str, Any], own: Any) -> None:
+    """Networks from a person's own code, and files that weights start from, are the site's to name."""
+    asked = [settings["net"], *(entry["net"] for entry in settings["site"] if entry.get("net"))]
+    names = [n for net in asked for n in (net["name"] if isinstance(net["name"], list) else [net["name"]])]
+    allowed = own if isinstance(own, list) else [own]
+    if strange := [n for n in names if nets.is_own(n) and n not in allowed]:
+        raise ConfigError(
+            f"the run asks for networks from code of a person's own: {', '.join(strange)}",
+            hint="If you know this code and have it installed, allow it: net = [...] in site.toml.",
+        )
+    starts = [str(net["start"]) for net in asked if net.get("start") not in (None, "", "imagenet")]
+    if strange := [start for start in starts if start not in allowed]:
+        raise ConfigError(
+            f"the run asks to read {', '.join(strange)} here",
+            hint="If this file of weights is here and may be used, allow it: net = [...] in site.toml.",
+        )
+
+
+def _mine(federation: Federation, take: Any) -> Split:
+    found = [site for site in federation.sites if take in (None, site.name)]
+    if len(found) == 1:
+        return found[0]
+    names = [site.name for site in federation.sites]
+    if take is not None:
+        raise ConfigError(f"take = {take!r}: there is no such site in the data. {nearest(str(take), names)}")
+    raise ConfigError(
+        f"the data here are of {len(names)} sites: {', '.join(names)}",
+        hint='Say which is this one: take = "…" in site.toml.',
+    )
+
+
+def _hollow(facts: Mapping[str, Any]) -> Federation:
+    height, width = facts["size"]
+    segments = facts["task"] == "segmentation"
+    images = torch.zeros(0, height, width, facts["channels"], dtype=torch.uint8)
+    targets = torch.zeros(0, height, width, dtype=torch.uint8) if segments else torch.zeros(0, dtype=torch.int64)
+    collection = Collection("hospitals", facts["task"], tuple(facts["classes"]), images, targets, (), ())
+    return Federation(collection, (), Split("server", NOBODY, NOBODY, NOBODY), NOBODY, {"partition": "hospitals"})

@@ -1,0 +1,180 @@
+"""Service: a hospital's half of a federation. It does what the coordinator asks, on its own images, and lets out only
+what its policy allows; what it lets out is written down first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from crossward import __version__
+from crossward.core import select
+from crossward.core.disclosure import Kind
+from crossward.core.engine import Job, carry_out
+from crossward.core.store import write_whole
+from crossward.core.tree import Tree, decode, encode
+from crossward.deployment import policy as policies
+from crossward.deployment.halves import site_half
+from crossward.deployment.memory import Label, Memory, run_folder
+from crossward.deployment.policy import Breach, Policy
+from crossward.deployment.sent import SentLog
+from crossward.engines.flower.parcel import PROTOCOL, Parcel
+from crossward.errors import ConfigError, CrosswardError
+from crossward.experiment.hospitals import Hospitals
+
+OPENING = "opening.json"
+REPEATED = ("run", "site", "step", "round", "ask")  # of a question, in its answer
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """What a site is, as its own folder says."""
+
+    name: str
+    folder: Path  # memory, log and weights are kept here
+    own: Mapping[str, Any]  # where its images are
+    policy: Policy = field(default_factory=Policy)
+    key: bytes | None = None  # that its memory is encrypted with
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run that this site takes part in."""
+
+    hospitals: Hospitals  # with the images of this one alone
+    site: int
+    memory: Memory
+    buffers: frozenset[str]  # weights that are statistics of images
+
+
+Opener = Callable[[Hospital, Mapping[str, Any]], Hospitals]
+
+
+def opener(hospital: Hospital, asked: Mapping[str, Any]) -> Hospitals:
+    """This site's half of the run that the coordinator describes."""
+    torch.set_num_threads(int(asked["config"]["engine"]["threads"]))
+    made = site_half(asked["config"], list(asked["sites"]), hospital.name, hospital.own, int(asked["text"]))
+    return made.hospitals
+
+
+class Service:
+    def __init__(self, hospital: Hospital, opener: Opener = opener) -> None:
+        self.hospital, self.opener = hospital, opener
+        self.log = SentLog(hospital.folder / "sent.jsonl")
+        self._opened: dict[str, Opened] = {}
+
+    def answer(self, asked: Parcel) -> Parcel:
+        """Never raises for what a coordinator or a person did wrong: that is told in the answer."""
+        about = {"site": self.hospital.name, "crossward": __version__, "protocol": PROTOCOL}
+        try:
+            match asked.about.get("do"):
+                case "hello":
+                    return Parcel(about)
+                case "open":
+                    return Parcel(about | self._open(asked.about))
+                case "job":
+                    return self._job(asked)
+                case other:
+                    raise ConfigError(f"a question that this site does not know: {other!r}")
+        except CrosswardError as error:
+            why = str(error)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            why = f"a question that this site cannot make sense of: {error!r}"
+        told = {key: asked.about[key] for key in REPEATED if key in asked.about}
+        return Parcel(told | about | {"failure": why})
+
+    def _open(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Take part in a run, if the versions, the images and the policy allow it."""
+        if asked.get("crossward", __version__) != __version__:
+            raise ConfigError(f"the coordinator runs crossward {asked['crossward']}, this site {__version__}")
+        run = str(asked["run"])
+        opened = self._prepared(run, asked)
+        folder = self._folder(run)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(folder / OPENING, json.dumps(dict(asked)).encode())
+        self._opened = {run: opened}  # one at a time: another run's images would fill the memory
+        return self._facts(opened)
+
+    def _prepared(self, run: str, asked: Mapping[str, Any]) -> Opened:
+        hospitals, site = self.opener(self.hospital, asked), list(asked["sites"]).index(self.hospital.name)
+        net = hospitals.server(0).new_net(hospitals.kind(site))
+        policies.check(hospitals.method, str(asked["method"]), net, self.hospital.policy)
+        memory = Memory(self._folder(run), self.hospital.key)
+        return Opened(hospitals, site, memory, frozenset(select.buffers.names(net)))
+
+    def _facts(self, opened: Opened) -> dict[str, Any]:
+        """What the coordinator is told of this site's images."""
+        federation, allowed = opened.hospitals.federation, self.hospital.policy.allow
+        collection, split = federation.collection, federation.sites[opened.site]
+        told: dict[str, Any] = {
+            "task": collection.task,
+            "classes": list(collection.classes),
+            "channels": collection.channels,
+            "size": list(collection.size),
+        }
+        if Kind.SAMPLE_COUNT in allowed:
+            told["images"] = {part: len(getattr(split, part)) for part in ("train", "val", "test")}
+        if Kind.CLASS_COUNTS in allowed:
+            least = self.hospital.policy.min_class_count
+            told["counts"] = [n if n >= least else 0 for n in federation.counts()[opened.site].tolist()]
+        return told
+
+    def _job(self, asked: Parcel) -> Parcel:
+        about = asked.about
+        opened, step = self._at_hand(str(about["run"])), str(about["step"])
+        if step == "predict":
+            raise Breach("the coordinator asks for this site's predictions, which never leave it")
+        job = Job(opened.site, step, int(about["round"]), int(about["seed"]), bool(about["keep"]))
+        down = decode(asked.tree) if asked.tree else {}
+        before = opened.memory.load(str(about["since"]))
+        outcome, after = carry_out(opened.hospitals, job, down, before)
+        told: dict[str, Any] = {key: about[key] for key in REPEATED} | {"crossward": __version__, "protocol": PROTOCOL}
+        if outcome.failure:
+            return Parcel(told | {"failure": outcome.failure})
+        reply = self._let_out(opened, about, outcome.reply)
+        if job.keep and (after or before):
+            label = Label(job.round, int(about["ask"]))
+            opened.memory.keep(label, after)
+            told["version"] = str(label)
+            opened.memory.prune(job.round, str(about["since"]), hold=str(about["hold"]))
+        losses = list(outcome.losses) if Kind.METRICS in self.hospital.policy.allow else []
+        self.log.append(about["run"], job.round + 1, step, reply | {"losses": json.dumps(losses)})
+        return Parcel(told | {"losses": losses}, encode(reply) if reply else b"")
+
+    def _let_out(self, opened: Opened, about: Mapping[str, Any], reply: Tree) -> Tree:
+        """The reply as it may leave; what must not leave is refused, and that is written down, too."""
+        step, policy = str(about["step"]), self.hospital.policy
+        if step == "deploy":
+            self._keep_weights(str(about["run"]), int(about["round"]), reply)
+            return {}
+        try:
+            if step == "judge":
+                if Kind.METRICS not in policy.allow:
+                    return {"metrics": "{}"}  # it says nothing of itself
+                return policies.screened_metrics(policy, reply)
+            return policies.screened(opened.hospitals.method, policy, opened.buffers, reply)
+        except Breach as breach:
+            self.log.refused(str(about["run"]), int(about["round"]) + 1, step, str(breach))
+            raise
+
+    def _keep_weights(self, run: str, round: int, reply: Tree) -> None:
+        """The network that this site would use, for this site alone."""
+        folder = run_folder(self.hospital.folder / "weights", run)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(folder / f"round-{round + 1:04d}.safetensors", encode(reply))
+
+    def _at_hand(self, run: str) -> Opened:
+        """The run, taken up again from the site's own folder if this worker has been started anew."""
+        if run not in self._opened:
+            file = self._folder(run) / OPENING
+            if not file.exists():
+                raise ConfigError(f"this site does not know the run {run}: it has not been opened here")
+            self._opened = {run: self._prepared(run, json.loads(file.read_text()))}
+        return self._opened[run]
+
+    def _folder(self, run: str) -> Path:
+        return run_folder(self.hospital.folder / "memory", run)

@@ -1,0 +1,80 @@
+"""Roster: which of Flower's nodes is which site, and what each site says of itself before it takes part."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from crossward import __version__
+from crossward.engines.flower.parcel import PROTOCOL, Parcel
+from crossward.engines.flower.post import Post
+
+WAIT = 1.0  # seconds between two looks at who has come
+
+
+@dataclass
+class Roster:
+    """`opening` is what a site is told of the run when it is first met: sites may come at any time."""
+
+    names: tuple[str, ...]  # of the sites, in the order of their numbers
+    post: Post
+    opening: dict[str, Any]
+    nodes: dict[int, int] = field(default_factory=dict)  # site -> node
+    facts: dict[int, dict[str, Any]] = field(default_factory=dict)  # of each site that takes part: classes, counts ...
+    refused: dict[str, str] = field(default_factory=dict)  # site, or node, -> why it does not take part
+    _met: set[int] = field(default_factory=set)  # nodes
+
+    def greet(self) -> None:
+        """Open the run at the nodes that are new."""
+        here = self.post.connected()
+        new = here - self._met
+        for node, answer in self.post.exchange({n: Parcel({"do": "open", **self.opening}) for n in new}, "query.open"):
+            self._met.add(node)
+            self._welcome(node, answer, here)
+        self._met &= here | {*self.nodes.values()}
+
+    def gather(self, wait: float, least: int) -> None:
+        """Wait for all sites; go on with `least` of them when the time is up."""
+        end = self.post.clock() + wait
+        while len(self.nodes) < len(self.names):
+            self.greet()
+            if len(self.nodes) == len(self.names) or self.refused or (self.post.clock() > end):
+                return
+            time.sleep(WAIT)
+
+    def _welcome(self, node: int, answer: Parcel | str, here: set[int]) -> None:
+        about = answer.about if isinstance(answer, Parcel) else {"failure": answer}
+        name = str(about.get("site", f"node {node}"))
+        if reason := self._reason(name, about, here):
+            self.refused[name] = reason
+            return
+        site = self.names.index(name)
+        self.nodes[site], self.facts[site] = node, about
+        self.refused.pop(name, None)
+
+    def _reason(self, name: str, about: dict[str, Any], here: set[int]) -> str:
+        """Why it does not take part; empty if it may."""
+        if (theirs := about.get("crossward", __version__)) != __version__:
+            return f"it runs crossward {theirs}, the coordinator {__version__}: install the same version"
+        if about.get("protocol", PROTOCOL) != PROTOCOL:
+            return f"it speaks protocol {about['protocol']}, the coordinator {PROTOCOL}: install the same version"
+        if failure := about.get("failure"):
+            return str(failure)
+        if name not in self.names:
+            return f"it is not of this federation, whose sites are {', '.join(self.names)}"
+        if self.nodes.get(self.names.index(name), -1) in here:
+            return f"two nodes say that they are {name}: stop one of them"
+        return self._other_classes(name, about)
+
+    def _other_classes(self, name: str, about: dict[str, Any]) -> str:
+        """Sites that are here first say what the classes are."""
+        for site, facts in self.facts.items():
+            for key in ("task", "classes", "channels", "size"):
+                if facts[key] != about[key] and self.names[site] != name:
+                    return f"its {key} are {_said(about[key])}, those of {self.names[site]} {_said(facts[key])}"
+        return ""
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,90 @@
+"""Loopback: a federation of sites with services, policies and memories of their own, on a grid without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from crossward.core.disclosure import Kind
+from crossward.core.tree import Tree
+from crossward.data.federation import NOBODY, Split
+from crossward.deployment.memory import Memory
+from crossward.deployment.policy import Policy
+from crossward.deployment.service import Hospital, Service
+from crossward.engines.flower.engine import RECEIPT, FlowerEngine
+from crossward.engines.flower.loopback import LoopbackGrid
+from crossward.engines.flower.post import Post
+from crossward.engines.flower.records import parcel, records
+from crossward.engines.flower.roster import Roster
+from crossward.experiment.hospitals import Hospitals
+
+RUN = "rehearsal"
+OPEN_HANDED = Policy(allow=tuple(kind for kind in Kind if kind != Kind.IMAGES))
+Answer = Callable[[int], Service]
+
+
+def alone(hospitals: Hospitals, site: int) -> Hospitals:
+    """As the site itself has it: nobody else's rows."""
+    kept = hospitals.federation.sites[site]
+    sites = [kept if i == site else Split(s.name, NOBODY, NOBODY, NOBODY)
+             for i, s in enumerate(hospitals.federation.sites)]  # fmt: skip
+    return replace(hospitals, federation=replace(hospitals.federation, sites=tuple(sites)))
+
+
+def hollow(hospitals: Hospitals) -> Hospitals:
+    """As the coordinator has them: nobody's rows."""
+    sites = tuple(Split(s.name, NOBODY, NOBODY, NOBODY) for s in hospitals.federation.sites)
+    return replace(hospitals, federation=replace(hospitals.federation, sites=sites), away=True)
+
+
+def service(hospitals: Hospitals, site: int, folder: Path, policy: Policy = OPEN_HANDED) -> Service:
+    def opened(hospital: Hospital, asked: Mapping[str, Any]) -> Hospitals:
+        return alone(hospitals, site)
+
+    return Service(Hospital(hospitals.name(site), folder / hospitals.name(site), {}, policy), opened)
+
+
+def grid(services: Sequence[Service]) -> LoopbackGrid:
+    """Node k is the k-th site."""
+    app = ClientApp()
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        asked = parcel(message.content)
+        return Message(records(services[context.node_id].answer(asked)), reply_to=message)
+
+    app.evaluate()(answer)
+    app.query("hello")(answer)
+    app.query("open")(answer)
+    return LoopbackGrid(app, {node: {} for node in range(len(services))})
+
+
+def roster(hospitals: Hospitals, at: LoopbackGrid, **post: Any) -> Roster:
+    names = tuple(hospitals.name(i) for i in hospitals.ids)
+    opening = {"run": RUN, "sites": list(names), "method": type(hospitals.method).__name__.lower()}
+    return Roster(names, Post(at, sleep=lambda seconds: None, **post), opening)
+
+
+@contextmanager
+def federated(hospitals: Hospitals) -> Iterator[tuple[Hospitals, FlowerEngine, list[Service]]]:
+    """The coordinator's half of these hospitals, an engine that reaches their own halves, and those."""
+    with TemporaryDirectory(prefix="crossward-") as folder:
+        services = [service(hospitals, site, Path(folder)) for site in hospitals.ids]
+        center = hollow(hospitals)
+        yield center, FlowerEngine(center, roster(center, grid(services)), RUN), services
+
+
+def memories(engine: FlowerEngine, services: Sequence[Service]) -> dict[str, Tree]:
+    """What the sites hold of the versions that count, by site."""
+    told = {}
+    for site, receipt in engine.memory.items():
+        memory = Memory(services[site].hospital.folder / "memory" / RUN, services[site].hospital.key)
+        told[str(site)] = memory.load(str(receipt[RECEIPT]))
+    return told
