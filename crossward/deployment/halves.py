@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from crossward import nets
+from crossward.core.method import Method
 from crossward.data.collection import Collection
 from crossward.data.federation import NOBODY, Federation, Split, warnings
+from crossward.deployment.kit import OWN
 from crossward.errors import ConfigError
 from crossward.experiment.build import Experiment, assembled, partitioned
 from crossward.experiment.config import Config
@@ -20,8 +22,6 @@ from crossward.experiment.join import READ_ALIKE
 from crossward.experiment.load import checked
 from crossward.experiment.sources import collect
 from crossward.names import nearest
-
-OWN = ("data", "partition", "net", "take", "device")  # what a site says for itself
 
 
 def coordinator_half(
@@ -32,11 +32,13 @@ def coordinator_half(
     held = own or _hollow(facts)
     empty = tuple(Split(name, NOBODY, NOBODY, NOBODY) for name in sites)
     made = assembled(config, replace(held, sites=empty))
-    if made.hospitals.method.pooled:
-        raise ConfigError(
-            f"{config.method.name} trains on the images of all sites in one place: images never leave one"
-        )
+    refuse_pooled(made.hospitals.method, config.method.name)
     return replace(made, hospitals=replace(made.hospitals, away=True))
+
+
+def refuse_pooled(method: Method, name: str) -> None:
+    if method.pooled:
+        raise ConfigError(f"{name} trains on the images of all sites in one place, and images never leave one")
 
 
 def site_half(

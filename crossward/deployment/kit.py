@@ -42,6 +42,7 @@ PORT = 9092
 LONGEST = 3650  # days that the coordinator's certificate may be valid
 OUTLIVES = 3650  # days by which the authority does so, that certificates can be renewed
 MEMORY_KEY = "memory.key"
+OWN = ("data", "partition", "net", "take", "device")  # what a site says for itself
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class SiteKit:
     disclosure: Mapping[str, Any]
     memory_key: Path | None
     folder: Path
+    own: Mapping[str, Any]  # all that the site says of its images and its networks, [data] among it
 
 
 # writing --------------------------------------------------------------------------------------------------------------
@@ -207,7 +209,8 @@ def read_site(folder: Path, *, now: datetime | None = None) -> SiteKit:
     if wrong:
         raise ConfigError(f"the site's folder {folder} is not in order:", details=wrong)
     data, disclosure = found.get("data", {}), found["disclosure"]
-    return SiteKit(found["name"], found["coordinator"], folder / CA, key, data, disclosure, memory_key, folder)
+    own = {name: found[name] for name in OWN if name in found}
+    return SiteKit(found["name"], found["coordinator"], folder / CA, key, data, disclosure, memory_key, folder, own)
 
 
 def _federation(file: Path, wrong: list[str]) -> Federation | None:

@@ -17,16 +17,20 @@ FEDERATION: Shape = {"name": str, "sites": list, "host": str, "port": int, "crea
 SITE: Shape = {
     "name": str,
     "coordinator": str,
+    "take": str,
+    "net": list,
+    "device": str,
     "data": dict,
+    "partition": dict,
     "disclosure": dict,  # what is in it, the policy judges
     "memory": {"encrypt": bool},
 }
-OPTIONAL = ("data",)
+OPTIONAL = ("take", "net", "device", "data", "partition")
 WORDS = {str: "a text", list: "a list", int: "a whole number", bool: "true or false", dict: "a table"}
 LONGEST_NAME = 64  # characters, as a certificate allows
 TAKEN = (  # what else is in a site's folder, beside the key that bears its name
     "ca.crt", "site.toml", "memory.key", "readme.md", "crossward-site.service", "dockerfile", "constraints.txt",
-    "memory", "weights", "cache", "sent.jsonl",
+    "memory", "weights", "cache", "sent.jsonl", "flower", "worker.log", "supernode.log",
 )  # fmt: skip
 
 

@@ -1,10 +1,11 @@
 """A site's worker: it holds torch and the images, and answers one parcel after another over a socket of this machine.
 
-python -m crossward.deployment.worker SITE_FOLDER SOCKET
+python -m crossward.deployment.worker SITE_FOLDER SOCKET [OWN_SETTINGS_AS_JSON]
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket as sockets
 import sys
@@ -43,7 +44,26 @@ def _answered(answer: Answer, asked: Parcel) -> Parcel:
         return Parcel({**asked.about, "failure": f"an error in the site's worker: {type(error).__name__}; see its log"})
 
 
+def main() -> None:
+    """Answer for the site of a folder; what is given after it goes before what its site.toml says."""
+    from crossward.deployment.kit import read_site
+    from crossward.deployment.memory import read_key
+    from crossward.deployment.policy import Policy
+    from crossward.deployment.service import Hospital, Service
+
+    folder, socket, *own = sys.argv[1:]
+    kit = read_site(Path(folder))
+    said = dict(kit.own) | (json.loads(own[0]) if own else {})
+    key = read_key(kit.memory_key) if kit.memory_key else None
+    hospital = Hospital(kit.name, kit.folder, said, Policy.read(kit.folder / "site.toml"), key)
+    serve(Service(hospital).answer, Path(socket))
+
+
 def running(socket: Path) -> bool:
     """Whether somebody listens there."""
     with sockets.socket(sockets.AF_UNIX) as probe:
         return probe.connect_ex(str(socket)) == 0
+
+
+if __name__ == "__main__":
+    main()

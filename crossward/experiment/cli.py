@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from crossward import __version__
+from crossward.deployment import cli as hospitals
 from crossward.errors import CrosswardError, StorageError
 
 app = typer.Typer(
@@ -19,6 +20,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at data and share it out among sites.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(hospitals.federation, name="federation")
+app.add_typer(hospitals.coordinator, name="coordinator")
+app.add_typer(hospitals.site, name="site")
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a setting; may be repeated.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors and the result's folder.")]

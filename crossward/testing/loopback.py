@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +28,22 @@ from crossward.experiment.hospitals import Hospitals
 RUN = "rehearsal"
 OPEN_HANDED = Policy(allow=tuple(kind for kind in Kind if kind != Kind.IMAGES))
 Answer = Callable[[int], Service]
+
+
+@dataclass
+class Clock:
+    """Time that passes only when somebody sleeps. Whoever looks at it over and over would wait for ever."""
+
+    now: float = 0.0
+    looks: int = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        assert self.looks < 10_000, "nobody sleeps"
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now, self.looks = self.now + seconds, 0
 
 
 def alone(hospitals: Hospitals, site: int) -> Hospitals:
@@ -67,18 +83,20 @@ def grid(services: Sequence[Service]) -> LoopbackGrid:
 
 
 def roster(hospitals: Hospitals, at: LoopbackGrid, **post: Any) -> Roster:
+    """`post`: deadlines other than the usual."""
+    clock = Clock()
     names = tuple(hospitals.name(i) for i in hospitals.ids)
     opening = {"run": RUN, "sites": list(names), "method": type(hospitals.method).__name__.lower()}
-    return Roster(names, Post(at, sleep=lambda seconds: None, **post), opening)
+    return Roster(names, Post(at, clock=clock, sleep=clock.sleep, **post), opening)
 
 
 @contextmanager
-def federated(hospitals: Hospitals) -> Iterator[tuple[Hospitals, FlowerEngine, list[Service]]]:
+def federated(hospitals: Hospitals, **post: Any) -> Iterator[tuple[Hospitals, FlowerEngine, list[Service]]]:
     """The coordinator's half of these hospitals, an engine that reaches their own halves, and those."""
     with TemporaryDirectory(prefix="crossward-") as folder:
         services = [service(hospitals, site, Path(folder)) for site in hospitals.ids]
         center = hollow(hospitals)
-        yield center, FlowerEngine(center, roster(center, grid(services)), RUN), services
+        yield center, FlowerEngine(center, roster(center, grid(services), **post), RUN), services
 
 
 def memories(engine: FlowerEngine, services: Sequence[Service]) -> dict[str, Tree]:

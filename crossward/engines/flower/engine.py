@@ -8,6 +8,7 @@ as it was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ class FlowerEngine:
         self._asked = (-1, 0)  # round, questions in it
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
+        if not jobs:
+            return
         self.roster.greet()
         shared = b"" if callable(payload) else encode(payload)
         ask, asked = self._number(jobs[0].round), {}
@@ -55,7 +58,7 @@ class FlowerEngine:
                 asked[node] = job
                 tree = encode(payload(job.site)) if callable(payload) else shared
                 letters[node] = Parcel(self._about(job, ask), tree)
-        kind = "evaluate" if jobs and jobs[0].step in EVERY_SITE_CAN else "train"
+        kind = "evaluate" if jobs[0].step in EVERY_SITE_CAN else "train"
         for node, answer in self.roster.post.exchange(letters, kind):
             yield self._outcome(asked[node], letters[node], answer)
 
@@ -102,6 +105,13 @@ class FlowerEngine:
             return Outcome(job, failure=f"rejected: {error.what}")
         if faults := list(self.inspect(job, reply)):
             return Outcome(job, failure=f"rejected: {'; '.join(faults)}")
+        losses = answer.about.get("losses", [])
+        if not isinstance(losses, list) or not all(_is_number(loss) for loss in losses):
+            return Outcome(job, failure="rejected: its losses are not a list of finite numbers")
         if job.keep and (version := answer.about.get("version")):
             self.memory[job.site] = {RECEIPT: str(version)}
-        return Outcome(job, reply, losses=tuple(float(loss) for loss in answer.about.get("losses", ())))
+        return Outcome(job, reply, losses=tuple(map(float, losses)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < math.inf

@@ -54,6 +54,8 @@ class LoopbackGrid(Grid):
 
     def _delivered(self, message: Message) -> str:
         id, node = uuid.uuid4().hex, message.metadata.dst_node_id
+        if node not in self.nodes:
+            return ""  # as of a node that the SuperLink does not know
         message.metadata.__dict__["_message_id"] = id
         if node in self.down:
             self._replies[id] = Message(Error(ErrorCode.NODE_UNAVAILABLE, "down"), reply_to=message)

@@ -7,15 +7,21 @@ all the time with torch and the images; so nothing here imports torch.
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
+from crossward.errors import ConfigError
+
 PROTOCOL = 1  # of what `about` says; sites and coordinators of different protocols do not talk
 FAMILY = "AF_UNIX"
+LONGEST = 103  # bytes of a socket's path on the strictest system; Linux takes 107
 RETRY = 0.2  # seconds
+TRIES = 3  # a question over which the worker dies so often is not asked again
 
 
 @dataclass(frozen=True)
@@ -31,21 +37,61 @@ class Parcel:
 
 def hand_over(connection: Connection, parcel: Parcel) -> None:
     connection.send_bytes(json.dumps(parcel.about).encode())
-    connection.send_bytes(parcel.tree or b"\0")
+    connection.send_bytes(parcel.tree)
 
 
 def take_in(connection: Connection) -> Parcel:
-    about, tree = json.loads(connection.recv_bytes()), connection.recv_bytes()
-    return Parcel(about, b"" if tree == b"\0" else tree)
+    """What was handed over. Whoever hands over anything else is treated as one that died."""
+    said, tree = connection.recv_bytes(), connection.recv_bytes()
+    try:
+        about = json.loads(said)
+    except (ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict):
+        raise ConnectionError("what was handed over is no parcel")
+    return Parcel(about, tree)
 
 
-def passed_on(parcel: Parcel, socket: str, patience: float) -> Parcel:
-    """The worker's answer; one that is being started again is waited for."""
-    end = time.monotonic() + patience
-    while True:
-        with suppress(OSError, EOFError), Client(socket, FAMILY) as connection:
+def address(socket: str | os.PathLike[str]) -> str:
+    """The socket's path, if a system takes it."""
+    if (length := len(os.fsencode(socket))) > LONGEST:
+        raise ConfigError(
+            f"the path of the worker's socket is too long ({length} bytes, {LONGEST} are allowed): {os.fspath(socket)}",
+            hint="Put it into a folder with a shorter path.",
+        )
+    return os.fspath(socket)
+
+
+def passed_on(
+    parcel: Parcel,
+    socket: str,
+    patience: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Parcel:
+    """The worker's answer; one that is being started, or started again in the middle, is waited for."""
+    try:
+        path = address(socket)
+    except ConfigError as error:
+        return Parcel({**parcel.about, "failure": str(error)})
+    for _ in range(TRIES):
+        connection = _connected(path, patience, clock, sleep)
+        if connection is None:
+            return Parcel({**parcel.about, "failure": "its worker does not answer: `crossward site up` starts it"})
+        with suppress(OSError, EOFError), connection:
             hand_over(connection, parcel)
             return take_in(connection)
-        if time.monotonic() > end:
-            return Parcel({**parcel.about, "failure": "its worker does not answer: `crossward site up` starts it"})
-        time.sleep(RETRY)
+    return Parcel({**parcel.about, "failure": f"its worker died {TRIES} times over this question; see its log"})
+
+
+def _connected(
+    path: str, patience: float, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> Connection | None:
+    end = clock() + patience
+    while True:
+        with suppress(OSError):
+            return Client(path, FAMILY)
+        if clock() > end:
+            return None
+        sleep(RETRY)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from flwr.app import Error, Message
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from crossward.engines.flower.parcel import Parcel
@@ -14,7 +15,11 @@ from crossward.engines.flower.records import parcel, records
 from crossward.errors import StorageError
 
 POLL = 0.1  # seconds between two looks at the answers
+LOOK = 1.0  # seconds between two looks at who has come back
 QUIET = 15.0  # seconds without an answer after which a site is asked whether it still has the question
+ATTEMPTS = 5  # a question that is lost so often is not sent again
+SLACK = 60.0  # seconds that a message lives beyond the deadline: the SuperLink has a clock of its own
+ERRORS = {value: name for name, value in vars(ErrorCode).items() if isinstance(value, int)}
 LOST = ("NODE_UNAVAILABLE", "MESSAGE_UNAVAILABLE", "REPLY_MESSAGE_UNAVAILABLE", "CLIENT_APP_CRASHED")
 
 
@@ -23,15 +28,17 @@ class Letter:
     node: int
     parcel: Parcel
     kind: str
-    sent: float
-    attempts: int = 1
+    attempts: int = 0
+    lost: str = ""  # how the last attempt was
+    quiet: float = 0.0  # seconds until the next probe, twice as long each time
+    probe: float = 0.0  # when it is due
 
 
 @dataclass
 class Post:
-    """A SuperNode takes one message at a time, in order. So a site that answers a later, small question before an
-    earlier one has lost the earlier one, as after a restart: it is sent again, and costs nothing but time, because
-    every step is a pure function of what it is sent and of what the site kept."""
+    """A SuperNode takes one message at a time, in order. So a site that answers a later, small question (a probe)
+    before an earlier one has lost the earlier one, as after a restart: it is sent again, and costs nothing but time,
+    because every step is a pure function of what it is sent and of what the site kept."""
 
     grid: Grid
     deadline: float = 3600.0  # seconds for an answer
@@ -39,6 +46,7 @@ class Post:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     quiet: float = QUIET
+    _end: float = field(default=0.0, init=False, repr=False)
     _pending: dict[str, Letter] = field(default_factory=dict, init=False, repr=False)  # by message id
     _probes: dict[str, int] = field(default_factory=dict, init=False, repr=False)  # message id -> node
     _away: dict[int, tuple[float, Letter]] = field(default_factory=dict, init=False, repr=False)  # since when
@@ -49,89 +57,95 @@ class Post:
     def exchange(self, parcels: Mapping[int, Parcel], kind: str) -> Iterator[tuple[int, Parcel | str]]:
         """Every node's answer as it comes, or the reason why there is none."""
         self._pending, self._probes, self._away = {}, {}, {}
-        end, probed = self.clock() + self.deadline, self.clock()
+        looked = self.clock()
+        self._end = looked + self.deadline
         for node, one in parcels.items():
-            self._send(Letter(node, one, kind, self.clock()))
+            self._send(Letter(node, one, kind))
         while self._pending or self._away:
             yield from self._arrived()
+            yield from self._given_up()
+            if self._away and self.clock() - looked >= LOOK:
+                self._send_again()
+                looked = self.clock()
+            self._probe()
             if self._pending or self._away:
-                yield from self._late(end)
-                if self.clock() - probed > self.quiet:
-                    self._look_after()
-                    probed = self.clock()
                 self.sleep(POLL)
 
     def _send(self, letter: Letter) -> None:
-        ttl = max(1.0, self.deadline)
-        message = Message(records(letter.parcel), dst_node_id=letter.node, message_type=letter.kind, ttl=ttl,
-                          group_id=str(letter.parcel.about.get("round", "")))  # fmt: skip
-        for id in self.grid.push_messages([message]):
-            if not id:  # the SuperLink does not know the node (any more)
-                self._away.setdefault(letter.node, (self.clock(), letter))
-            else:
-                self._pending[id] = letter
+        letter.attempts += 1
+        letter.quiet, letter.probe = self.quiet, self.clock() + self.quiet
+        self._probes = {id: node for id, node in self._probes.items() if node != letter.node}  # they went before it
+        if id := self._pushed(letter.node, letter.parcel, letter.kind):
+            self._pending[id] = letter
+        else:
+            self._lose(letter, "the SuperLink does not take it")
+
+    def _pushed(self, node: int, parcel: Parcel, kind: str) -> str:
+        """The message's id; empty if the SuperLink does not know the node (any more), or refuses the message."""
+        ttl = max(0.0, self._end - self.clock()) + SLACK
+        group = str(parcel.about.get("round", ""))
+        message = Message(records(parcel), dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
+        return next(iter(self.grid.push_messages([message])), "") or ""
+
+    def _lose(self, letter: Letter, why: str) -> None:
+        letter.lost = why
+        self._away[letter.node] = (self.clock(), letter)
 
     def _arrived(self) -> Iterator[tuple[int, Parcel | str]]:
-        for message in self.grid.pull_messages([*self._pending, *self._probes]):
-            to = message.metadata.reply_to_message_id
-            if to in self._probes:
-                self._alive(self._probes.pop(to), message)
-            elif to in self._pending:
-                letter = self._pending.pop(to)
-                told = _told(message)
-                if isinstance(told, Error) and _name(told) in LOST:
-                    self._away.setdefault(letter.node, (self.clock(), letter))
-                    continue
-                yield letter.node, f"{_name(told)}: {told.reason}" if isinstance(told, Error) else told
+        pulled = self.grid.pull_messages([*self._pending, *self._probes])
+        replies = {message.metadata.reply_to_message_id: message for message in pulled}
+        for id in [id for id in replies if id in self._pending]:  # before probes, which tell what is still missing
+            letter, told = self._pending.pop(id), _told(replies[id])
+            if told in LOST:
+                self._lose(letter, str(told))
+            else:
+                yield letter.node, told
+        for id in [id for id in replies if id in self._probes]:
+            node = self._probes.pop(id)
+            if _told(replies[id]) not in LOST:
+                self._missing(node)
 
-    def _alive(self, node: int, message: Message) -> None:
+    def _missing(self, node: int) -> None:
         """A probe has come back: what the node was asked before it and has not answered is lost."""
-        if message.has_error():
-            return
-        for id, letter in [(i, x) for i, x in self._pending.items() if x.node == node]:
-            del self._pending[id]
-            letter.attempts += 1
-            self._send(letter)
+        for id in [id for id, letter in self._pending.items() if letter.node == node]:
+            self._lose(self._pending.pop(id), "the site was started anew")
 
-    def _late(self, end: float) -> Iterator[tuple[int, str]]:
+    def _given_up(self) -> Iterator[tuple[int, str]]:
         now = self.clock()
-        for node, (since, _) in list(self._away.items()):
-            if now - since > self.patience or now > end:
+        late = f"no answer within {self.deadline:.0f} s" if now > self._end else ""
+        for node, (since, letter) in list(self._away.items()):
+            away = f"not connected for {now - since:.0f} s"
+            often = f"lost {letter.attempts} times, at last: {letter.lost}" if letter.attempts >= ATTEMPTS else ""
+            if why := often or (away if now - since > self.patience else late and f"{late}, {away}"):
                 del self._away[node]
-                yield node, f"not connected for {now - since:.0f} s"
-        if now > end:
-            for letter in self._pending.values():
-                yield letter.node, f"no answer within {self.deadline:.0f} s"
+                yield node, why
+        if late:
+            nodes = [letter.node for letter in self._pending.values()]
             self._pending.clear()
+            yield from ((node, late) for node in nodes)
 
-    def _look_after(self) -> None:
+    def _send_again(self) -> None:
         here = self.connected()
         for node, (_, letter) in list(self._away.items()):
             if node in here:
                 del self._away[node]
                 self._send(letter)
-        asked = {*self._probes.values()}
-        for letter in list(self._pending.values()):
-            if letter.node not in asked:
-                asked.add(letter.node)
-                probe = Message(records(Parcel({"do": "hello"})), dst_node_id=letter.node,
-                                message_type="query.hello", ttl=self.deadline)  # fmt: skip
-                self._probes.update({id: letter.node for id in self.grid.push_messages([probe]) if id})
+
+    def _probe(self) -> None:
+        now = self.clock()
+        for letter in [letter for letter in self._pending.values() if now > letter.probe]:
+            letter.quiet *= 2
+            letter.probe = now + letter.quiet
+            if id := self._pushed(letter.node, Parcel({"do": "hello"}), "query.hello"):
+                self._probes[id] = letter.node
 
 
-def _told(message: Message) -> Parcel | Error:
+def _told(message: Message) -> Parcel | str:
+    """The answer, or Flower's name of what went wrong, and its reason unless the question is merely lost."""
     if message.has_error():
-        return message.error
+        name = ERRORS.get(message.error.code, f"error {message.error.code}")
+        return name if name in LOST else f"{name}: {message.error.reason}"
     try:
         return parcel(message.content)
     except StorageError as error:
         return Parcel({"failure": error.what})
-
-
-def _name(error: Error | Parcel) -> str:
-    from flwr.common.constant import ErrorCode
-
-    if isinstance(error, Parcel):
-        return ""
-    names = {value: name for name, value in vars(ErrorCode).items() if isinstance(value, int)}
-    return names.get(error.code, f"error {error.code}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +10,7 @@ from crossward.engines.flower.parcel import PROTOCOL, Parcel
 from crossward.engines.flower.post import Post
 
 WAIT = 1.0  # seconds between two looks at who has come
+ALIKE = ("task", "classes", "channels", "size")  # what all sites must have in common
 
 
 @dataclass
@@ -24,14 +24,14 @@ class Roster:
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)  # of each site that takes part: classes, counts ...
     refused: dict[str, str] = field(default_factory=dict)  # site, or node, -> why it does not take part
     _met: set[int] = field(default_factory=set)  # nodes
+    _doubles: dict[int, int] = field(default_factory=dict)  # node -> the one that bears its name already
 
     def greet(self) -> None:
         """Open the run at the nodes that are new."""
         here = self.post.connected()
-        new = here - self._met
+        new = [n for n in sorted(here) if n not in self._met or self._doubles.get(n, n) not in here]
         for node, answer in self.post.exchange({n: Parcel({"do": "open", **self.opening}) for n in new}, "query.open"):
-            self._met.add(node)
-            self._welcome(node, answer, here)
+            self._welcome(node, answer, self.post.connected())
         self._met &= here | {*self.nodes.values()}
 
     def gather(self, wait: float, least: int) -> None:
@@ -39,21 +39,30 @@ class Roster:
         end = self.post.clock() + wait
         while len(self.nodes) < len(self.names):
             self.greet()
-            if len(self.nodes) == len(self.names) or self.refused or (self.post.clock() > end):
+            if len(self.nodes) == len(self.names) or self.refused or self.post.clock() > end:
                 return
-            time.sleep(WAIT)
+            self.post.sleep(WAIT)
 
     def _welcome(self, node: int, answer: Parcel | str, here: set[int]) -> None:
+        if isinstance(answer, str) and node not in here:
+            return  # what the SuperLink still knew of a site that has gone
+        self._met.add(node)
+        self._doubles.pop(node, None)
         about = answer.about if isinstance(answer, Parcel) else {"failure": answer}
         name = str(about.get("site", f"node {node}"))
-        if reason := self._reason(name, about, here):
+        reason = self._reason(name, about)
+        rival = node if reason else self.nodes.get(self.names.index(name), node)
+        if rival != node and rival in here:
+            self._doubles[node] = rival
+            reason = f"two nodes say that they are {name}: stop one of them"
+        if reason:
             self.refused[name] = reason
             return
         site = self.names.index(name)
         self.nodes[site], self.facts[site] = node, about
         self.refused.pop(name, None)
 
-    def _reason(self, name: str, about: dict[str, Any], here: set[int]) -> str:
+    def _reason(self, name: str, about: dict[str, Any]) -> str:
         """Why it does not take part; empty if it may."""
         if (theirs := about.get("crossward", __version__)) != __version__:
             return f"it runs crossward {theirs}, the coordinator {__version__}: install the same version"
@@ -63,16 +72,16 @@ class Roster:
             return str(failure)
         if name not in self.names:
             return f"it is not of this federation, whose sites are {', '.join(self.names)}"
-        if self.nodes.get(self.names.index(name), -1) in here:
-            return f"two nodes say that they are {name}: stop one of them"
+        if missing := [key for key in ALIKE if key not in about]:
+            return f"it does not say what its images are: {', '.join(missing)}"
         return self._other_classes(name, about)
 
     def _other_classes(self, name: str, about: dict[str, Any]) -> str:
         """Sites that are here first say what the classes are."""
         for site, facts in self.facts.items():
-            for key in ("task", "classes", "channels", "size"):
+            for key in ALIKE:
                 if facts[key] != about[key] and self.names[site] != name:
-                    return f"its {key} are {_said(about[key])}, those of {self.names[site]} {_said(facts[key])}"
+                    return f"it has the {key} {_said(about[key])}, where {self.names[site]} has {_said(facts[key])}"
         return ""
 
 

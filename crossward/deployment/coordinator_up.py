@@ -1,0 +1,115 @@
+"""`crossward coordinator up`: the SuperLink of a federation, with its sites' keys, looked after until it is stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from crossward.deployment.certificates import expiring
+from crossward.deployment.coordinator import TERMS
+from crossward.deployment.kit import CoordinatorKit, read_coordinator
+from crossward.deployment.processes import LINK, Place, check_free, stop, wait_for
+from crossward.engines.flower.bundle import bundled
+from crossward.errors import RunError
+from crossward.experiment.rundir import RunDir
+
+ENDED = ("finished", "failed", "stopped")
+FLOWER = "flower.json"  # beside a run: by which number Flower knows it
+LOOK = 0.5  # seconds
+Say = Callable[[str], None]
+
+
+@contextmanager
+def coordinator_up(folder: Path, *, insecure: bool, say: Say) -> Iterator[Callable[[], None]]:
+    """The coordinator is up in this block; what is yielded looks after it, and raises when it cannot go on."""
+    kit = read_coordinator(folder)
+    for warning in expiring(kit.certificate):
+        say(warning)
+    check_free("0.0.0.0", kit.port)
+    place = at(kit, insecure=insecure)
+    link = place.start(_superlink(kit, insecure), "superlink.log")
+    try:
+        wait_for(f"127.0.0.1:{kit.port}", link)
+        if not insecure:
+            _register(kit, place, say)
+        for run in unfinished(folder):
+            say(f"going on with {run.name}")
+            submit(place, run)
+
+        def look() -> None:
+            if (code := link.poll()) is not None:
+                said = (place.folder / "superlink.log").read_text(errors="replace").strip().splitlines()
+                raise RunError(f"the SuperLink ended ({code})", details=said[-6:], hint="superlink.log has it all.")
+
+        yield look
+    finally:
+        stop(link)
+
+
+def at(kit: CoordinatorKit, *, insecure: bool) -> Place:
+    """The coordinator's folder, from which Flower's commands reach it."""
+    place = Place(kit.folder.absolute())
+    place.know(f"127.0.0.1:{kit.port}", None if insecure else kit.ca)
+    return place
+
+
+def look_after(look: Callable[[], None]) -> None:
+    while True:
+        look()
+        time.sleep(LOOK)
+
+
+def submit(place: Place, run: Path) -> None:
+    """Have Flower start the coordinator's half of a run, or go on with it."""
+    app = bundled(place.home / "app")
+    options = f"folder={json.dumps(str(run.absolute()))}"
+    told = json.loads(place.flwr("run", str(app), LINK, "--run-config", options, "--format", "json"))
+    if not told.get("success", True) or "run-id" not in told:
+        raise RunError("Flower did not start the run", details=[json.dumps(told)])
+    RunDir(run).write(FLOWER, {"run": str(told["run-id"])})
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Runs that were cut off."""
+    found = sorted((folder / "runs").glob(f"*/{TERMS}"))
+    return [file.parent for file in found if status(file.parent) not in ENDED]
+
+
+def status(run: Path) -> str:
+    if (run / "run.json").exists():
+        return str(RunDir(run).about["status"])
+    return "failed" if (run / "failed.json").exists() else "waiting"
+
+
+def nodes(place: Place) -> list[dict[str, Any]]:
+    """The SuperNodes that Flower knows."""
+    told = json.loads(place.flwr("supernode", "list", LINK, "--format", "json"))
+    return list(told.get("nodes", []))
+
+
+def _register(kit: CoordinatorKit, place: Place, say: Say) -> None:
+    """Every site's key, once: the SuperLink remembers them."""
+    done = place.home / "registered.json"
+    known = json.loads(done.read_text()) if done.exists() else {}
+    for site, file in kit.public_keys.items():
+        key = file.read_text()
+        if known.get(site) != key:
+            place.flwr("supernode", "register", str(file.absolute()), LINK)
+            known[site] = key
+            done.write_text(json.dumps(known))
+            say(f"registered {site}")
+
+
+def _superlink(kit: CoordinatorKit, insecure: bool) -> list[str]:
+    files = {"ca-certfile": kit.ca, "certfile": kit.certificate, "keyfile": kit.key}
+    safe = [word for name, file in files.items() for word in (f"--ssl-{name}", str(file.absolute()))]
+    return [
+        *(str(Path(sys.executable).parent / "flower-superlink"), "--host", "0.0.0.0", "--port", str(kit.port)),
+        *("--database", str((kit.folder / "superlink.db").absolute())),
+        *(["--insecure"] if insecure else [*safe, "--enable-supernode-auth"]),
+    ]

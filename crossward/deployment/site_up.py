@@ -1,0 +1,129 @@
+"""`crossward site up`: a hospital's worker and its SuperNode, looked after until they are stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossward.deployment.kit import SiteKit, read_site
+from crossward.deployment.processes import Place, check_reachable, free_port, stop
+from crossward.deployment.worker import running
+from crossward.errors import ConfigError, RunError
+
+LOOK = 0.5  # seconds
+STARTING = 120.0  # seconds for a worker: it imports torch
+REFUSED = 305  # exit code of a SuperNode whose key the coordinator does not know
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a site finds in its own images."""
+
+    classes: tuple[str, ...]
+    counts: tuple[int, ...]  # training and held-out images of each class; pixels of masks
+    images: int
+    left_out: tuple[str, ...]  # files that cannot be read
+
+
+def own_settings(kit: SiteKit, data: Path | None) -> dict[str, Any]:
+    """What the site says for itself; a path that was given goes before [data]."""
+    own = dict(kit.own)
+    if data is not None:
+        if not data.exists():
+            raise ConfigError(f"--data {data}: there is no such file or folder")
+        source = {".csv": "table", ".npz": "npz"}.get(data.suffix, "folder")
+        own["data"] = {"source": source, "path": str(data.absolute())}
+    if not own.get("data"):
+        raise ConfigError(
+            f"{kit.folder / 'site.toml'} has no [data], and --data is not given: where are the images?",
+            hint="Give a folder of class-name/image files, a .csv table, or an .npz file by --data.",
+        )
+    return own
+
+
+def checked_data(own: Mapping[str, Any]) -> Checked:
+    """Read the images once, here, before any coordinator asks for them."""
+    import torch
+
+    from crossward.experiment.load import checked
+    from crossward.experiment.sources import collect
+
+    config = checked({"data": {"bad_files": "quarantine", **own["data"]} if _may_quarantine(own) else own["data"]})
+    collection, left_out = collect(config)
+    targets = collection.targets.flatten().long()
+    counts = torch.bincount(targets, minlength=len(collection.classes)).tolist()
+    return Checked(collection.classes, tuple(counts), len(collection), tuple(left_out))
+
+
+def _may_quarantine(own: Mapping[str, Any]) -> bool:
+    from crossward.experiment.data_settings import SOURCES, Images
+
+    return "bad_files" in SOURCES.get(str(own["data"].get("source", "phantom")), Images).model_fields
+
+
+@contextmanager
+def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -> Iterator[Callable[[], None]]:
+    """The site is up in this block; what is yielded looks after it, and raises when it cannot go on."""
+    kit = read_site(folder)
+    check_reachable(kit.address, None if insecure else kit.ca)
+    place = Place(kit.folder.absolute())
+    place.know(kit.address, None if insecure else kit.ca)
+    with tempfile.TemporaryDirectory(prefix="crossward-") as short:  # the path of a socket may have 107 letters
+        socket = Path(short) / "worker"
+        work = [sys.executable, "-m", "crossward.deployment.worker", str(place.folder), str(socket), json.dumps(own)]
+        processes = {"worker": place.start(work, "worker.log", {"OMP_NUM_THREADS": "1"})}
+        try:
+            _wait(processes["worker"], socket, place)
+            processes["supernode"] = place.start(_supernode(kit, socket, insecure), "supernode.log")
+
+            def look() -> None:
+                if processes["worker"].poll() is not None:
+                    say(f"the worker ended ({processes['worker'].returncode}) and is started again: see worker.log")
+                    processes["worker"] = place.start(work, "worker.log", {"OMP_NUM_THREADS": "1"})
+                if (code := processes["supernode"].poll()) is not None:
+                    raise RunError(_ended(code, kit, place))
+
+            yield look
+        finally:
+            for process in reversed(processes.values()):
+                stop(process)
+
+
+def look_after(look: Callable[[], None]) -> None:
+    while True:
+        look()
+        time.sleep(LOOK)
+
+
+def _supernode(kit: SiteKit, socket: Path, insecure: bool) -> list[str]:
+    safe = ["--root-certificates", str(kit.ca.absolute()), "--auth-supernode-private-key", str(kit.key.absolute())]
+    return [
+        *(sys.executable, "-m", "crossward.engines.flower.supernode", "--superlink", kit.address),
+        *(["--insecure"] if insecure else safe),
+        *("--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f"socket={json.dumps(str(socket))}"),
+    ]
+
+
+def _wait(worker: subprocess.Popen[bytes], socket: Path, place: Place) -> None:
+    end = time.monotonic() + STARTING
+    while not running(socket):
+        if worker.poll() is not None or time.monotonic() > end:
+            said = (place.folder / "worker.log").read_text(errors="replace").strip().splitlines()
+            raise RunError("the site's worker did not start", details=said[-6:], hint="worker.log has the whole of it.")
+        time.sleep(0.1)
+
+
+def _ended(code: int, kit: SiteKit, place: Place) -> str:
+    if code == REFUSED % 256 or code == REFUSED:
+        return f"the coordinator at {kit.address} does not know this site's key: is {kit.name}.pub in its folder sites?"
+    said = (place.folder / "supernode.log").read_text(errors="replace").strip().splitlines()
+    return "\n".join([f"the SuperNode ended ({code}); supernode.log says:", *(f"  {line}" for line in said[-6:])])

@@ -1,0 +1,63 @@
+"""Flower's app processes, running what is installed on this machine and never the code of a bundle.
+
+A bundle travels from whoever starts a run to every SuperNode, which would import it. Here the commands by which Flower
+starts its app processes are replaced by ones that load Crossward's own apps, whatever the bundle holds; those that
+Crossward does not use are refused. The commands stand in a folder that comes first in PATH.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+REFUSED = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
+KEPT = ("flower-superexec",)
+
+
+def commands(folder: Path) -> Path:
+    """The folder of commands, made anew for this Python."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = Path(sys.executable).parent
+    for name, act in (("flwr-clientapp", "client"), ("flwr-serverapp", "server")):
+        _script(folder / name, f"from crossward.engines.flower.installed import {act}\n{act}()\n")
+    for name in REFUSED:
+        _script(folder / name, f'raise SystemExit("{name}: Crossward runs its own apps and no others")\n')
+    for name in KEPT:
+        found = beside / name if (beside / name).exists() else Path(str(shutil.which(name)))
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(found)
+    return folder
+
+
+def client() -> None:
+    """In place of `flwr-clientapp`."""
+    from flwr.supernode.cli import flwr_clientapp
+    from flwr.supernode.runtime import run_clientapp
+
+    from crossward.engines.flower.client import app
+
+    run_clientapp.install_from_fab = lambda *given, **options: None  # type: ignore[assignment, attr-defined]
+    run_clientapp.get_load_client_app_fn = lambda **options: lambda *which: app  # type: ignore[attr-defined]
+    flwr_clientapp()
+
+
+def server() -> None:
+    """In place of `flwr-serverapp`."""
+    from flwr.superlink.cli import flwr_serverapp
+    from flwr.superlink.runtime import run_serverapp
+
+    def ours(grid: Any, context: Any, **options: Any) -> Any:
+        from importlib import import_module
+
+        import_module("crossward.deployment.app").app(grid=grid, context=context)
+        return context
+
+    run_serverapp.run_ = ours  # type: ignore[attr-defined]
+    flwr_serverapp()
+
+
+def _script(file: Path, text: str) -> None:
+    file.write_text(f"#!{sys.executable}\n{text}")
+    file.chmod(0o700)
