@@ -6,18 +6,22 @@ READY := $(VENV)/.ready
 PEERS := .venv-bench/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint e2e bench clean
 
 demo: $(READY)
 	$(BIN)/crossward demo
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e"
 
 lint: $(READY)
 	$(BIN)/ruff check crossward tests benchmarks studies
 	$(BIN)/ruff format --check crossward tests benchmarks studies
 	$(BIN)/mypy
+
+e2e: $(READY)
+	$(BIN)/python -m crossward.testing.e2e
+	$(BIN)/pytest tests/e2e
 
 bench: $(READY) $(PEERS)
 	$(BIN)/python benchmarks/overhead.py

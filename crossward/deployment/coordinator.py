@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from crossward import __version__
 from crossward.core.engine import Outcome
 from crossward.core.method import Need
@@ -89,6 +91,7 @@ def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer]) -> Non
 
     terms = Terms(**rundir.read(TERMS) | {"sites": tuple(rundir.read(TERMS)["sites"])})
     config = read(rundir.folder / "config.toml")
+    torch.set_num_threads(config.engine.threads)
     post = Post(grid, terms.deadline, terms.patience)
     numbers = _numbers(config)
     opening = {"crossward": __version__, "run": terms.id, "sites": list(terms.sites), "text": numbers}
@@ -162,6 +165,7 @@ class _Events(Observer):
 
     def __init__(self, rundir: RunDir, engine: FlowerEngine) -> None:
         self.rundir, self.engine = rundir, engine
+        self._here = {*engine.roster.nodes}
 
     def on_outcome(self, round: int, done: int, of: int, outcome: Outcome) -> None:
         if outcome.failure:
@@ -170,6 +174,11 @@ class _Events(Observer):
             self.rundir.append(LOG, [told])
 
     def on_round(self, record: RoundRecord) -> None:
+        silent = record.evaluation.failures if record.evaluation else {}
+        told = [_event("fault", site=name, round=record.round, step="judge", why=why) for name, why in silent.items()]
+        late = {*self.engine.roster.nodes} - self._here
+        self._here |= late
+        self.rundir.append(LOG, [*told, *(_event("came", site=self.engine.sites.name(site)) for site in sorted(late))])
         if record.is_best:
             self.engine.hold_best()
 

@@ -19,7 +19,7 @@ from crossward.experiment.build import Experiment, assembled, partitioned
 from crossward.experiment.config import Config
 from crossward.experiment.data_settings import SOURCES, Images
 from crossward.experiment.join import READ_ALIKE
-from crossward.experiment.load import checked
+from crossward.experiment.load import checked, method_of
 from crossward.experiment.sources import collect
 from crossward.names import nearest
 
@@ -29,10 +29,13 @@ def coordinator_half(
 ) -> Experiment:
     """`facts` is what the sites say of their images: task, classes, channels, size. `own` are images that the
     coordinator holds itself: a validation or test set, a public set."""
+    refuse_pooled(method_of(config), config.method.name)
     held = own or _hollow(facts)
+    here = facts_of(held.collection)
+    if other := [f"{key}: {here[key]} here, {facts[key]} at the sites" for key in here if here[key] != facts[key]]:
+        raise ConfigError("the coordinator's own images are not like those of the sites", details=other)
     empty = tuple(Split(name, NOBODY, NOBODY, NOBODY) for name in sites)
     made = assembled(config, replace(held, sites=empty))
-    refuse_pooled(made.hospitals.method, config.method.name)
     return replace(made, hospitals=replace(made.hospitals, away=True))
 
 
@@ -48,9 +51,14 @@ def site_half(
     if name not in sites:
         raise ConfigError(f"{name} is not of this federation", hint=f"Its sites are {', '.join(sites)}.")
     config = checked(with_own(settings, own))
+    refuse_pooled(method_of(config), config.method.name)
     collection, quarantined = collect(config)
+    if not own.get("partition") and not any(collection.sites or ()):  # all of it is this site's, its test set as well
+        collection = replace(collection, sites=(name,) * len(collection))
     shared_out = partitioned(config, collection)
     mine = replace(_mine(shared_out, own.get("take")), name=name)
+    if not len(mine.train):
+        raise ConfigError(f"{name} has no images to train on")
     everyone = [mine if other == name else Split(other, NOBODY, NOBODY, NOBODY) for other in sites]
     server = Split("server", NOBODY, NOBODY, NOBODY)
     made = assembled(config, replace(shared_out, sites=tuple(everyone), server=server), quarantined, numbers)
@@ -68,13 +76,19 @@ def with_own(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
     if not data:
         raise ConfigError("this site has no [data]: where are its images?")
     known = SOURCES.get(str(data.get("source", "phantom")), Images).model_fields
-    alike = {key: settings["data"][key] for key in READ_ALIKE if key in settings["data"] and key in known}
+    alike = {key: settings["data"][key] for key in READ_ALIKE if settings["data"].get(key) is not None and key in known}
     splits = {key: settings["partition"][key] for key in ("split", "local_split")}
-    partition = {**splits, **(own.get("partition") or {"kind": "iid", "sites": 1})}
+    partition = {**splits, **(own.get("partition") or {"kind": "site"})}
     engine = {**settings["engine"], "name": "local", "strict": False, "device": own.get("device", "auto")}
     made = {**settings, "data": {**alike, **data}, "partition": partition, "engine": engine}
     _check_code(made, own.get("net"))
     return made
+
+
+def facts_of(collection: Collection) -> dict[str, Any]:
+    """In what the images of all sites must be alike, as JSON."""
+    told = {"task": collection.task, "classes": list(collection.classes), "channels": collection.channels}
+    return told | {"size": list(collection.size)}
 
 
 def _check_code(settings: Mapping[str, Any], own: Any) -> None:

@@ -30,7 +30,7 @@ WORDS = {str: "a text", list: "a list", int: "a whole number", bool: "true or fa
 LONGEST_NAME = 64  # characters, as a certificate allows
 TAKEN = (  # what else is in a site's folder, beside the key that bears its name
     "ca.crt", "site.toml", "memory.key", "readme.md", "crossward-site.service", "dockerfile", "constraints.txt",
-    "memory", "weights", "cache", "sent.jsonl", "flower", "worker.log", "supernode.log",
+    "memory", "weights", "cache", "sent.jsonl", "flower", "worker.log", "forks.log", "supernode.log",
 )  # fmt: skip
 
 

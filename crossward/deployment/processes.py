@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
 }
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 STOPPING = 10.0  # seconds for a process to end by itself
 
 
@@ -56,7 +58,12 @@ class Place:
         with (self.folder / log).open("ab") as out:
             environment = self.environment() | dict(more or {})
             return subprocess.Popen(
-                command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                env=environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
 
     def flwr(self, *words: str) -> str:
@@ -68,6 +75,12 @@ class Place:
             said = (done.stdout + done.stderr).strip().splitlines()
             raise RunError(f"`flwr {' '.join(words)}` failed ({done.returncode})", details=said[-12:])
         return done.stdout
+
+
+def _end_with_parent() -> None:
+    """Between fork and exec: whoever started this process being killed, it is, too (where the system can: Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

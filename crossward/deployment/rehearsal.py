@@ -3,15 +3,17 @@ hospital is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
 from crossward.core.engine import Job, Outcome, Payload
 from crossward.core.evaluation import Judged
-from crossward.core.inspection import Expected, Limits, faults
+from crossward.core.inspection import Expected, Limits, Scalar, Signature, faults
 from crossward.core.run import Plan, run
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree
@@ -23,7 +25,8 @@ from crossward.experiment.hospitals import Hospitals
 
 EACH = 2  # images of every class
 ROUNDS = 2  # so that what is sent from the second round on is seen, too
-ITEMS: Mapping[str, tuple[str, ...]] = {"judge": ("metrics",), "deploy": ()}  # of replies that are no method's
+JUDGED = Signature({"metrics": Scalar("str")})  # how a site says how well it does
+SILENT = Signature({})
 
 
 @dataclass
@@ -35,20 +38,53 @@ class Inspector:
     limits: Limits = Limits()
 
     def __call__(self, job: Job, reply: Tree) -> list[str]:
-        declared = ITEMS.get(job.step, tuple(self.hospitals.method.discloses))
         kind = self.hospitals.kind(job.site)
-        return faults(
-            reply,
-            expected=self.expected.of(kind, job.step),
-            declared=declared,
-            scale=self._scales[kind],
-            limits=self.limits,
-        )
+        expected = {"judge": JUDGED, "deploy": SILENT}.get(job.step)
+        declared = expected.items if expected else self.hospitals.method.discloses
+        expected = expected or self._of_the_method(kind, job.step)
+        told = faults(reply, expected=expected, declared=declared, scale=self._scales[kind], limits=self.limits)
+        return told or (self._misjudged(reply["metrics"]) if job.step == "judge" else [])
+
+    def _of_the_method(self, kind: str, step: str) -> Signature | None:
+        """What was sent in all rounds of the rehearsal need not be sent in all rounds of the run."""
+        known = self.expected.of(kind, step)
+        rare = {*self.hospitals.method.sometimes}
+        return known and Signature(known.items, known.optional | (known.items.keys() & rare))
+
+    def _misjudged(self, text: str) -> list[str]:
+        """What of a site's metrics could not be put beside those of the others."""
+        try:
+            told = json.loads(text)
+        except (ValueError, RecursionError):
+            return ["metrics is not JSON"]
+        sound = isinstance(told, dict) and all(isinstance(metrics, dict) for metrics in told.values())
+        if not sound or not {*told} <= {"val", "test"}:
+            return ["metrics does not hold those of val and test"]
+        wrong = [part for part in told if not all(self._fits(name, value) for name, value in told[part].items())]
+        return [f"the metrics of {part} are not the task's" for part in wrong]
+
+    def _fits(self, name: str, value: Any) -> bool:
+        return name in self._metrics and _alike(self._metrics[name], value, self.limits.largest)
+
+    @cached_property
+    def _metrics(self) -> dict[str, Any]:
+        """The task's metrics, of a guess."""
+        task, maps = self.hospitals.task, (4, 4) if self.hospitals.task.name == "segmentation" else ()
+        guess = task.prediction(torch.zeros(1, len(task.classes), *maps))
+        return task.metrics(guess, torch.zeros(1, *maps, dtype=torch.int64))
 
     @cached_property
     def _scales(self) -> dict[str, float]:
         new = self.hospitals.server(0).new_net
         return {kind: float(Weights.of(new(kind)).norm()) for kind in self.hospitals.kinds}
+
+
+def _alike(known: Any, value: Any, largest: float) -> bool:
+    if isinstance(known, list):
+        sides = isinstance(value, list) and len(value) == len(known)
+        return sides and all(_alike(one, other, largest) for one, other in zip(known, value))
+    kinds = (int,) if isinstance(known, int) else (int, float)  # counts are summed, and never absent
+    return (value is None and kinds != (int,)) or (type(value) in kinds and abs(value) <= largest)
 
 
 def rehearsed(hospitals: Hospitals) -> Expected:

@@ -4,6 +4,8 @@ what its policy allows; what it lets out is written down first."""
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +20,17 @@ from crossward.core.engine import Job, carry_out
 from crossward.core.store import write_whole
 from crossward.core.tree import Tree, decode, encode
 from crossward.deployment import policy as policies
-from crossward.deployment.halves import site_half
+from crossward.deployment.halves import facts_of, site_half
 from crossward.deployment.memory import Label, Memory, run_folder
 from crossward.deployment.policy import Breach, Policy
 from crossward.deployment.sent import SentLog
 from crossward.engines.flower.parcel import PROTOCOL, Parcel
-from crossward.errors import ConfigError, CrosswardError
+from crossward.errors import ConfigError, CrosswardError, DataError
 from crossward.experiment.hospitals import Hospitals
 
 OPENING = "opening.json"
 REPEATED = ("run", "site", "step", "round", "ask")  # of a question, in its answer
+SENSELESS = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)  # of nonsense
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class Service:
         self._opened: dict[str, Opened] = {}
 
     def answer(self, asked: Parcel) -> Parcel:
-        """Never raises for what a coordinator or a person did wrong: that is told in the answer."""
+        """Never raises for what a coordinator or a person did wrong: that is told in the answer. What may quote names
+        of files or of patients is told here alone."""
         about = {"site": self.hospital.name, "crossward": __version__, "protocol": PROTOCOL}
         try:
             match asked.about.get("do"):
@@ -80,10 +84,14 @@ class Service:
                     return self._job(asked)
                 case other:
                     raise ConfigError(f"a question that this site does not know: {other!r}")
+        except DataError as error:
+            sys.stderr.write(f"{error}\n")
+            why = "its images are not in order: the log of its worker says why"
         except CrosswardError as error:
             why = str(error)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            why = f"a question that this site cannot make sense of: {error!r}"
+        except SENSELESS as error:
+            traceback.print_exc(file=sys.stderr)
+            why = f"a question that this site cannot make sense of ({type(error).__name__}): see the log of its worker"
         told = {key: asked.about[key] for key in REPEATED if key in asked.about}
         return Parcel(told | about | {"failure": why})
 
@@ -97,7 +105,9 @@ class Service:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(folder / OPENING, json.dumps(dict(asked)).encode())
         self._opened = {run: opened}  # one at a time: another run's images would fill the memory
-        return self._facts(opened)
+        facts = self._facts(opened)
+        self.log.append(run, 0, "open", {"facts": json.dumps(facts)})
+        return facts
 
     def _prepared(self, run: str, asked: Mapping[str, Any]) -> Opened:
         hospitals, site = self.opener(self.hospital, asked), list(asked["sites"]).index(self.hospital.name)
@@ -109,13 +119,7 @@ class Service:
     def _facts(self, opened: Opened) -> dict[str, Any]:
         """What the coordinator is told of this site's images."""
         federation, allowed = opened.hospitals.federation, self.hospital.policy.allow
-        collection, split = federation.collection, federation.sites[opened.site]
-        told: dict[str, Any] = {
-            "task": collection.task,
-            "classes": list(collection.classes),
-            "channels": collection.channels,
-            "size": list(collection.size),
-        }
+        told, split = facts_of(federation.collection), federation.sites[opened.site]
         if Kind.SAMPLE_COUNT in allowed:
             told["images"] = {part: len(getattr(split, part)) for part in ("train", "val", "test")}
         if Kind.CLASS_COUNTS in allowed:

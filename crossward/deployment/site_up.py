@@ -16,9 +16,11 @@ from typing import Any
 from crossward.deployment.kit import SiteKit, read_site
 from crossward.deployment.processes import Place, check_reachable, free_port, stop
 from crossward.deployment.worker import running
+from crossward.engines.flower.forks import VARIABLE
 from crossward.errors import ConfigError, RunError
 
 LOOK = 0.5  # seconds
+PYTHON = (sys.executable, "-m")
 STARTING = 120.0  # seconds for a worker: it imports torch
 REFUSED = 305  # exit code of a SuperNode whose key the coordinator does not know
 Say = Callable[[str], None]
@@ -79,18 +81,30 @@ def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -
     place.know(kit.address, None if insecure else kit.ca)
     with tempfile.TemporaryDirectory(prefix="crossward-") as short:  # the path of a socket may have 107 letters
         socket = Path(short) / "worker"
-        work = [sys.executable, "-m", "crossward.deployment.worker", str(place.folder), str(socket), json.dumps(own)]
-        processes = {"worker": place.start(work, "worker.log", {"OMP_NUM_THREADS": "1"})}
+        fork = Path(short) / "forks"
+        commands = {
+            "worker": [*PYTHON, "crossward.deployment.worker", str(place.folder), str(socket), json.dumps(own)],
+            "forks": [*PYTHON, "crossward.engines.flower.forks", str(fork)],
+            "supernode": [*PYTHON, "crossward.engines.flower.supernode", *_options(kit, socket, insecure)],
+        }
+        more = {VARIABLE: str(fork), "OMP_NUM_THREADS": "1"}
+
+        def started(name: str) -> subprocess.Popen[bytes]:
+            return place.start(commands[name], f"{name}.log", more)
+
+        processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
+            processes |= {name: started(name) for name in ("worker", "forks")}
             _wait(processes["worker"], socket, place)
-            processes["supernode"] = place.start(_supernode(kit, socket, insecure), "supernode.log")
+            processes["supernode"] = started("supernode")
 
             def look() -> None:
-                if processes["worker"].poll() is not None:
-                    say(f"the worker ended ({processes['worker'].returncode}) and is started again: see worker.log")
-                    processes["worker"] = place.start(work, "worker.log", {"OMP_NUM_THREADS": "1"})
                 if (code := processes["supernode"].poll()) is not None:
                     raise RunError(_ended(code, kit, place))
+                for name in ("worker", "forks"):
+                    if (code := processes[name].poll()) is not None:
+                        say(f"its process {name} ended ({code}) and is started again: {name}.log may say why")
+                        processes[name] = started(name)
 
             yield look
         finally:
@@ -104,11 +118,10 @@ def look_after(look: Callable[[], None]) -> None:
         time.sleep(LOOK)
 
 
-def _supernode(kit: SiteKit, socket: Path, insecure: bool) -> list[str]:
+def _options(kit: SiteKit, socket: Path, insecure: bool) -> list[str]:
     safe = ["--root-certificates", str(kit.ca.absolute()), "--auth-supernode-private-key", str(kit.key.absolute())]
     return [
-        *(sys.executable, "-m", "crossward.engines.flower.supernode", "--superlink", kit.address),
-        *(["--insecure"] if insecure else safe),
+        *("--superlink", kit.address, *(["--insecure"] if insecure else safe)),
         *("--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f"socket={json.dumps(str(socket))}"),
     ]
 

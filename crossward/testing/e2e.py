@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from crossward.experiment.recorder import CHECKPOINT
 from crossward.testing.rehearsal import assert_same
 
 METHODS = ("fedbm", "fedcd", "fednpr-per", "mh-pflgb")
+COORDINATOR = "coordinator"
 SITES = ("north", "south", "west")
 STARTING = 180.0  # seconds for a process to say that it is up
+Say = Callable[[str], None]
 NETS: Mapping[str, Any] = {"name": ["cnn", "resnet8", "cnn"]}  # of MH-pFLGB, whose networks may differ
 
 
@@ -50,27 +53,71 @@ def config(method: str, seed: int = 0) -> Config:
     )
 
 
+@dataclass
+class Federation:
+    """A coordinator and its sites, each a process that can be killed and started again."""
+
+    kit: Kit
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, who: str) -> None:
+        """ "coordinator", or a site; returns when it is up."""
+        folder = self.kit.coordinator if who == COORDINATOR else self.kit.site(who)
+        words = ["coordinator" if who == COORDINATOR else "site", "up", str(folder)]
+        log = self.kit.folder / f"{who}.txt"
+        with log.open("wb") as out:
+            command = [sys.executable, "-m", "crossward.experiment.cli", *words]
+            process = self.processes[who] = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        end = time.monotonic() + STARTING
+        while " is up" not in log.read_text():
+            if process.poll() is not None or time.monotonic() > end:
+                raise RunError(f"`crossward {' '.join(words)}` did not come up", details=log.read_text().splitlines())
+            time.sleep(0.2)
+
+    def kill(self, who: str) -> None:
+        """As `kill -9` does."""
+        self.processes[who].kill()
+        self.processes[who].wait()
+
+    def stop(self) -> None:
+        for process in reversed(self.processes.values()):
+            process.terminate()
+        for process in self.processes.values():
+            process.wait(60)
+
+
 @contextmanager
-def hospitals(folder: Path) -> Iterator[Kit]:
+def hospitals(folder: Path, sites: Sequence[str] = SITES) -> Iterator[Federation]:
     """A federation whose coordinator and sites are up."""
     kit = init(folder / "kit", name="rehearsal", sites=SITES, host="127.0.0.1", port=free_port(), encrypt_memory=True)
-    with ExitStack() as up:
-        up.enter_context(_process(["coordinator", "up", str(kit.coordinator)], folder / "coordinator.txt"))
-        for number, name in enumerate(SITES, 1):
-            _give(kit.site(name) / "site.toml", config("fedavg"), f"site-{number}")
-            up.enter_context(_process(["site", "up", str(kit.site(name))], folder / f"{name}.txt"))
-        yield kit
+    for number, name in enumerate(SITES, 1):
+        _give(kit.site(name) / "site.toml", config("fedavg"), f"site-{number}")
+    federation = Federation(kit)
+    try:
+        for who in (COORDINATOR, *sites):
+            federation.start(who)
+        yield federation
+    finally:
+        federation.stop()
 
 
-def compared(kit: Kit, method: str, say: Any = print) -> float:
+def compared(kit: Kit, method: str, say: Say = print, name: str | None = None) -> float:
     """Run a method across the hospitals and here; the seconds of a round there. Differences raise."""
-    asked = config(method)
-    file = kit.folder / f"{method}.toml"
-    file.write_text(toml.dumps(asked.canonical()))
-    there = begin(file, kit.coordinator, [], Asked(name=method, wait=STARTING, deadline=STARTING))
+    there = begun(kit, method, name)
     follow(there, lambda line: say(f"  {line}"))
-    settings = asked.canonical()
-    settings["run"] |= {"name": method, "out": str(kit.folder / "here")}
+    return same_as_here(kit, there, method)
+
+
+def begun(kit: Kit, method: str, name: str | None = None) -> Path:
+    file = kit.folder / f"{method}.toml"
+    file.write_text(toml.dumps(config(method).canonical()))
+    return begin(file, kit.coordinator, [], Asked(name=name or method, wait=STARTING, deadline=STARTING))
+
+
+def same_as_here(kit: Kit, there: Path, method: str) -> float:
+    """The run in one process ends with the same bits; the seconds of a round there."""
+    settings = config(method).canonical()
+    settings["run"] |= {"name": there.name, "out": str(kit.folder / "here")}
     here = run_here(checked(settings))
     assert_same(read_tree(there / CHECKPOINT)["state"], read_tree(here.folder / CHECKPOINT)["state"], method)
     theirs, ours = (_rounds(folder) for folder in (there, here.folder))
@@ -95,29 +142,11 @@ def _give(file: Path, asked: Config, take: str) -> None:
     file.write_text(f"take = {json.dumps(take)}\n{file.read_text()}\n{toml.dumps(own)}")
 
 
-@contextmanager
-def _process(words: Sequence[str], log: Path) -> Iterator[None]:
-    """A command of crossward's, once it says that it is up."""
-    with log.open("wb") as out:
-        command = [sys.executable, "-m", "crossward.experiment.cli", *words]
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        end = time.monotonic() + STARTING
-        while " is up" not in log.read_text():
-            if process.poll() is not None or time.monotonic() > end:
-                raise RunError(f"`crossward {' '.join(words)}` did not come up", details=log.read_text().splitlines())
-            time.sleep(0.2)
-        yield
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 def main(methods: Sequence[str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="crossward-e2e-") as folder, hospitals(Path(folder)) as kit:
+    with tempfile.TemporaryDirectory(prefix="crossward-e2e-") as folder, hospitals(Path(folder)) as federation:
         for method in methods:
             print(method)  # noqa: T201
-            seconds = compared(kit, method)
+            seconds = compared(federation.kit, method)
             print(f"  the same to the bit as in one process; {seconds:.1f} s a round")  # noqa: T201
 
 

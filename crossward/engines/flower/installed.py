@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from crossward.engines.flower.forks import COMMAND
+
 REFUSED = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
 KEPT = ("flower-superexec",)
 
@@ -20,8 +22,8 @@ def commands(folder: Path) -> Path:
     """The folder of commands, made anew for this Python."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = Path(sys.executable).parent
-    for name, act in (("flwr-clientapp", "client"), ("flwr-serverapp", "server")):
-        _script(folder / name, f"from crossward.engines.flower.installed import {act}\n{act}()\n")
+    _script(folder / "flwr-clientapp", COMMAND, " -IS")  # no imports: see forks
+    _script(folder / "flwr-serverapp", "from crossward.engines.flower.installed import server\nserver()\n")
     for name in REFUSED:
         _script(folder / name, f'raise SystemExit("{name}: Crossward runs its own apps and no others")\n')
     for name in KEPT:
@@ -58,6 +60,6 @@ def server() -> None:
     flwr_serverapp()
 
 
-def _script(file: Path, text: str) -> None:
-    file.write_text(f"#!{sys.executable}\n{text}")
+def _script(file: Path, text: str, options: str = "") -> None:
+    file.write_text(f"#!{sys.executable}{options}\n{text}")
     file.chmod(0o700)

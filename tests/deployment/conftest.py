@@ -1,0 +1,56 @@
+"""What the tests of deployment share: a configuration that trains in a blink, and what a hospital of it says of its own
+images: that they are its part of the run's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crossward.experiment.config import Config
+from crossward.experiment.load import checked
+
+torch.set_num_threads(1)
+
+TINY: dict[str, Any] = {
+    "data": {"source": "phantom", "sites": 3, "train": 8, "val": 4, "test": 4, "global_test": 0, "size": 24},
+    "run": {"rounds": 2},
+    "net": {"name": "cnn"},
+    "train": {"lr": 0.05, "batch_size": 4},
+    "engine": {"device": "cpu"},
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory) -> Iterator[Path]:
+    """No test reads or fills the cache of whoever runs it."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CROSSWARD_CACHE", str(folder))
+        patch.delenv("CROSSWARD_DATA", raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Config]:
+    """tiny(method={"name": "scaffold"}) is the tiny run with that section changed."""
+
+    def made(**sections: Any) -> Config:
+        changed = {n: TINY.get(n, {}) | s if isinstance(s, Mapping) else s for n, s in sections.items()}
+        return checked(TINY | changed)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def own() -> Callable[..., dict[str, Any]]:
+    """own(config, "hospital-2") is what that hospital's site.toml says: take this part of the run's partition."""
+
+    def said(config: Config, name: str) -> dict[str, Any]:
+        settings = config.canonical()
+        return {"data": settings["data"], "partition": settings["partition"], "take": name, "device": "cpu"}
+
+    return said

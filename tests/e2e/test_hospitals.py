@@ -1,0 +1,102 @@
+"""A coordinator and three hospitals as processes of this machine, with TLS and keys. The short form is a part of every
+test run; `make e2e` runs the whole, and kills what it can."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crossward.deployment.certificates import authority, site_key
+from crossward.deployment.runs import follow, overview
+from crossward.testing.e2e import COORDINATOR, SITES, Federation, begun, compared, hospitals, same_as_here
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    with hospitals(tmp_path_factory.mktemp("e2e")) as up:
+        yield up
+
+
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.1)
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "crossward.experiment.cli", *words], capture_output=True, text=True)
+
+
+def rounds(run: Path) -> int:
+    file = run / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def test_a_method_across_hospitals_ends_as_in_one_process(federation: Federation):
+    compared(federation.kit, "fednpr-per")
+    told = overview(federation.kit.coordinator, insecure=False)
+    assert told["online"] == len(SITES)
+    assert told["runs"][0] | {"last": None} == {
+        "run": "fednpr-per", "status": "finished", "rounds": 2, "last": None, "faults": 0, "last_fault": "",
+    }  # fmt: skip
+    for site in SITES:
+        sent = [json.loads(line) for line in (federation.kit.site(site) / "sent.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in sent] == ["train", "judge"] * 2 + ["deploy"] * 2
+        assert all(file.suffix == ".sealed" for file in (federation.kit.site(site) / "memory").glob("*/0*"))
+
+
+def test_a_key_that_nobody_registered_is_refused(federation: Federation, tmp_path):
+    folder = tmp_path / "north"
+    subprocess.run(["cp", "-r", str(federation.kit.site("north")), str(folder)], check=True)
+    for name in ("north", "north.pub"):
+        (folder / name).unlink()
+    site_key(folder, "north")
+    refused = command("site", "up", str(folder))
+    assert refused.returncode == 4
+    assert "does not know this site's key" in refused.stderr
+
+
+def test_a_coordinator_of_another_authority_is_refused(federation: Federation, tmp_path):
+    folder = tmp_path / "north"
+    subprocess.run(["cp", "-r", str(federation.kit.site("north")), str(folder)], check=True)
+    other = tmp_path / "other"
+    other.mkdir()
+    authority(other, "somebody else", 10)
+    (folder / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
+    refused = command("site", "up", str(folder))
+    assert refused.returncode == 2
+    assert "does not show a certificate that holds" in refused.stderr
+    assert "clock" in refused.stderr
+
+
+def test_a_port_in_use(federation: Federation):
+    refused = command("coordinator", "up", str(federation.kit.coordinator))
+    assert refused.returncode == 2
+    assert "cannot be used here" in refused.stderr
+
+
+@pytest.mark.e2e
+def test_a_site_killed_in_a_round(federation: Federation):
+    run = begun(federation.kit, "scaffold", "killed-site")
+    until(lambda: rounds(run) == 1)
+    federation.kill("south")
+    federation.start("south")
+    follow(run, print)
+    same_as_here(federation.kit, run, "scaffold")
+
+
+@pytest.mark.e2e
+def test_the_coordinator_killed_between_rounds(federation: Federation):
+    run = begun(federation.kit, "scaffold", "killed-coordinator")
+    until(lambda: rounds(run) == 1)
+    federation.kill(COORDINATOR)
+    federation.start(COORDINATOR)
+    follow(run, print)
+    same_as_here(federation.kit, run, "scaffold")
