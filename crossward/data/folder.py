@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
 from crossward.data.files import Quarantined, checked_policy, opened, settle
 from crossward.errors import ConfigError, DataError
+from crossward.names import nearest
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
@@ -36,12 +37,14 @@ def read(
     fit: str = "stretch",
     prepare: tuple[str, ...] = (),
     group: str | None = None,
+    classes: Sequence[str] | None = None,
     bad_files: str = "refuse",
     cache: Path,
 ) -> tuple[Collection, list[Quarantined]]:
     """The images under `root`, labelled by their folders, and those that were left out.
 
-    `group` is a regular expression for the path of an image below `root`; its first group is the patient.
+    `group` is a regular expression for the path of an image below `root`; its first group is the patient. `classes`
+    names all classes in their order, also those that have no folder here.
     """
     frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
     pattern = _pattern(group)
@@ -53,12 +56,12 @@ def read(
     kept = [places[row] for row in decoded.kept]
     before, labels = [place.label for place in found], [place.label for place in kept]
     aside = settle(root, problems, bad_files=policy, before=before, after=labels)
-    classes = tuple(sorted(set(labels)))
-    number = {name: place for place, name in enumerate(classes)}
+    known = _known(root, classes, {place.label for place in found})
+    number = {name: place for place, name in enumerate(known)}
     collection = Collection(
         name=root.stem if root.is_file() else root.resolve().name,
         task="classification",
-        classes=classes,
+        classes=known,
         images=decoded.images,
         targets=torch.tensor([number[label] for label in labels]),
         ids=tuple(place.path for place in kept),
@@ -68,6 +71,17 @@ def read(
         file=decoded.file,
     )
     return collection, aside
+
+
+def _known(root: Path, classes: Sequence[str] | None, labels: set[str]) -> tuple[str, ...]:
+    if classes is None:
+        return tuple(sorted(labels))
+    if alien := sorted(labels - {*classes}):
+        told = [f"{name}: {nearest(name, classes)}" for name in alien]
+        raise DataError(f"{root} has folders that data.classes does not name", details=told)
+    if len({*classes}) < len(classes):
+        raise ConfigError("data.classes names a class twice", details=list(classes))
+    return tuple(classes)
 
 
 def _pattern(group: str | None) -> re.Pattern[str] | None:

@@ -111,7 +111,8 @@ def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer]) -> Non
     try:
         watching = [recorder, _Events(rundir, engine), *observers]
         run_rounds(experiment.hospitals, engine, experiment.plan, watching, progress)
-        deploy(rundir, experiment.hospitals, engine)
+        missed = deploy(rundir, experiment.hospitals, engine)
+        rundir.append(LOG, [_event("no weights", site=name, why=why) for name, why in missed.items()])
     finally:
         engine.close()
     rundir.write("summary.json", summarised(rundir))
@@ -119,16 +120,16 @@ def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer]) -> Non
 
 
 def _gathered(rundir: RunDir, roster: Roster, terms: Terms) -> None:
-    roster.gather(terms.wait, terms.least)
-    came = [terms.sites[site] for site in roster.nodes]
+    roster.gather(terms.wait)
+    came, unfit, least = [terms.sites[site] for site in roster.nodes], roster.unfit, max(1, terms.least)
     rundir.append(LOG, [_event("came", site=name) for name in came])
     rundir.append(LOG, [_event("refused", site=name, why=why) for name, why in roster.refused.items()])
-    if roster.refused or len(roster.nodes) < max(1, terms.least):
-        absent = [f"{name}: it has not come" for name in terms.sites if name not in (*came, *roster.refused)]
+    if unfit or len(came) < least:
+        absent = [f"{name}: it has not come" for name in terms.sites if name not in (*came, *unfit)]
         raise RunError(
-            f"{len(roster.nodes)} of {len(terms.sites)} sites take part, {max(1, terms.least)} are needed"
-            if not roster.refused
-            else f"{len(roster.refused)} sites cannot take part",
+            f"{len(came)} of {len(terms.sites)} sites take part, {least} are needed"
+            if not unfit
+            else f"{len(unfit)} of {len(terms.sites)} sites cannot take part",
             details=[*(f"{name}: {why}" for name, why in roster.refused.items()), *absent],
             hint="Put it right there and start the run again, or leave the site out of the federation.",
         )
@@ -146,7 +147,11 @@ def _numbers(config: Config) -> int:
         return 0
     from crossward.text.distribution import embedded
 
-    return embedded(("image",), encoder=config.text.encoder, templates=("{}",), cache=cache_folder()).concepts.dim
+    word = "image"  # any will do
+    said = embedded(
+        (word,), encoder=config.text.encoder, concepts={word: word}, templates=("{}",), cache=cache_folder()
+    )
+    return said.concepts.dim
 
 
 def _held(rundir: RunDir, terms: Terms) -> dict[int, str]:

@@ -23,6 +23,8 @@ from crossward.experiment.load import checked, method_of
 from crossward.experiment.sources import collect
 from crossward.names import nearest
 
+NAMED = ("folder", "table", "npz")  # sources whose classes a configuration can name
+
 
 def coordinator_half(
     config: Config, sites: Sequence[str], facts: Mapping[str, Any], own: Federation | None = None
@@ -77,6 +79,8 @@ def with_own(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
         raise ConfigError("this site has no [data]: where are its images?")
     known = SOURCES.get(str(data.get("source", "phantom")), Images).model_fields
     alike = {key: settings["data"][key] for key in READ_ALIKE if settings["data"].get(key) is not None and key in known}
+    if isinstance(named := settings["data"].get("classes"), list) and data.get("source") in NAMED:
+        alike["classes"] = named  # a site may have no image of one
     splits = {key: settings["partition"][key] for key in ("split", "local_split")}
     partition = {**splits, **(own.get("partition") or {"kind": "site"})}
     engine = {**settings["engine"], "name": "local", "strict": False, "device": own.get("device", "auto")}

@@ -17,6 +17,7 @@ from crossward.deployment.kit import SiteKit, read_site
 from crossward.deployment.processes import Place, check_reachable, free_port, stop
 from crossward.deployment.worker import running
 from crossward.engines.flower.forks import VARIABLE
+from crossward.engines.flower.parcel import address
 from crossward.errors import ConfigError, RunError
 
 LOOK = 0.5  # seconds
@@ -80,7 +81,7 @@ def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -
     place = Place(kit.folder.absolute())
     place.know(kit.address, None if insecure else kit.ca)
     with tempfile.TemporaryDirectory(prefix="crossward-") as short:  # the path of a socket may have 107 letters
-        socket = Path(short) / "worker"
+        socket = Path(address(str(Path(short) / "worker")))
         fork = Path(short) / "forks"
         commands = {
             "worker": [*PYTHON, "crossward.deployment.worker", str(place.folder), str(socket), json.dumps(own)],

@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Listener
 from pathlib import Path
 
-from crossward.engines.flower.parcel import FAMILY, Parcel, hand_over, take_in
+from crossward.engines.flower.parcel import FAMILY, Parcel, hand_over, repeated, take_in
 
 Answer = Callable[[Parcel], Parcel]
 
@@ -41,7 +41,9 @@ def _answered(answer: Answer, asked: Parcel) -> Parcel:
         return answer(asked)
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
-        return Parcel({**asked.about, "failure": f"an error in the site's worker: {type(error).__name__}; see its log"})
+        return Parcel(
+            repeated(asked.about) | {"failure": f"an error in the site's worker: {type(error).__name__}; see its log"}
+        )
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ def run(
         case _:
             settings = checked(overridden(config, overrides))
     experiment = prepare(settings)
-    rundir = RunDir.create(_folder(settings))
+    rundir = RunDir.create(folder_for(settings))
     return begin(rundir, experiment, observers, crew)
 
 
@@ -149,7 +149,7 @@ def _unmoved(method: Method) -> Turn:
     return turn
 
 
-def _folder(config: Config) -> Path:
+def folder_for(config: Config) -> Path:
     """The run's folder: as it is named, else by method, data and seed with the first free number."""
     if config.run.name is not None:
         return config.run.out / config.run.name

@@ -39,11 +39,17 @@ def crossward(version: Annotated[bool, typer.Option("--version", help="Print the
 
 
 @app.command()
-def run(file: File, sets: Sets = None, quiet: Quiet = False, as_json: Json = False) -> None:
+def run(
+    file: File,
+    sets: Sets = None,
+    engine: Annotated[str | None, typer.Option(help="local, pool, or flower-sim: Flower's simulation on Ray.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
     """Run a configuration."""
     from crossward.experiment.commands import run_file
 
-    run_file(file, sets or [], quiet=quiet, as_json=as_json)
+    run_file(file, sets or [], quiet=quiet, as_json=as_json, engine=engine)
 
 
 @app.command()

@@ -35,9 +35,18 @@ SHOWN = 10  # of what was left out
 INTERRUPTED = 130  # as shells say it
 
 
-def run_file(file: Path, sets: Sequence[str], *, quiet: bool, as_json: bool) -> None:
-    config = read(file, sets)
-    _show(lambda told: api.run(config, observers=told), config.method.name, quiet=quiet, as_json=as_json)
+def run_file(file: Path, sets: Sequence[str], *, quiet: bool, as_json: bool, engine: str | None = None) -> None:
+    flower = engine == "flower-sim"
+    config = read(file, [*sets, *([] if engine is None or flower else [f"engine.name={engine}"])])
+
+    def start(told: list[Observer]) -> api.Result:
+        if not flower:
+            return api.run(config, observers=told)
+        from crossward.deployment.simulated import simulate
+
+        return simulate(config)
+
+    _show(start, config.method.name, quiet=quiet, as_json=as_json)
 
 
 def resume_folder(folder: Path, sets: Sequence[str], *, quiet: bool, as_json: bool) -> None:

@@ -58,6 +58,7 @@ class Files(Decoded):
 class Folder(Files):
     source: Literal["folder"]
     group: str | None = None  # regular expression on the path whose first group is the patient
+    classes: tuple[str, ...] | None = None  # all of them in their order, also those without a folder; None: the folders
 
 
 class Table(Files):

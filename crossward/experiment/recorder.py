@@ -132,8 +132,10 @@ def checkpoint(rundir: RunDir, memory: TreeStore) -> Progress | None:
     return Progress(kept["state"], kept["done"], kept["best_round"], kept.get("best_value"))
 
 
-def deploy(rundir: RunDir, sites: Judged, engine: Engine) -> None:
-    """Keep what each site would deploy, from the best round and from the last: one network, or one a site."""
+def deploy(rundir: RunDir, sites: Judged, engine: Engine) -> dict[str, str]:
+    """Keep what each site would deploy, from the best round and from the last: one network, or one a site. Sites that
+    could not are told, with the reason."""
+    failures: dict[str, str] = {}
     ids = [i for i in sites.ids if sites.work(i, "train") or sites.work(i, "deploy")] if sites.personal else [SERVER]
     if sites.away:  # each keeps its own, whether or not it differs from the others'
         ids = [*sites.ids, *([] if sites.personal else [SERVER])]
@@ -149,7 +151,9 @@ def deploy(rundir: RunDir, sites: Judged, engine: Engine) -> None:
         for i, reply in replies.items():
             if reply:  # a site that is away says nothing
                 rundir.keep(f"weights/{name}/{sites.name(i) if sites.personal else 'global'}.safetensors", reply)
+        failures |= cohort.failures
         cohort.close()
+    return failures
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def collect(config: Config) -> tuple[Collection, list[str]]:
         case settings.Folder() as data:
             from crossward.data import folder
 
-            made, bad = folder.read(data.path, **_file_options(data), group=data.group)
+            made, bad = folder.read(data.path, **_file_options(data), group=data.group, classes=data.classes)
         case settings.Table() as data:
             from crossward.data import table
 

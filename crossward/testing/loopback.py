@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -93,6 +94,7 @@ def roster(hospitals: Hospitals, at: LoopbackGrid, **post: Any) -> Roster:
 @contextmanager
 def federated(hospitals: Hospitals, **post: Any) -> Iterator[tuple[Hospitals, FlowerEngine, list[Service]]]:
     """The coordinator's half of these hospitals, an engine that reaches their own halves, and those."""
+    torch.set_num_threads(1)  # as many as the local engine has: sums of several would differ in their last bits
     with TemporaryDirectory(prefix="crossward-") as folder:
         services = [service(hospitals, site, Path(folder)) for site in hospitals.ids]
         center = hollow(hospitals)

@@ -219,3 +219,14 @@ def test_real_slides_are_wrapped_three_times(tmp_path, read):
     collection, _ = read(sample(REAL / "BreaKHis_v1.zip", 100, tmp_path / "b.zip"), group="/(SOB_[^/]+)/400X/")
     assert collection.classes == ("benign", "malignant")
     assert len(collection) == 17
+
+
+def test_classes_that_are_named_need_no_folder_here(tmp_path, read):
+    planted(tmp_path, "b/1.png", "a/1.png", "b/2.png")
+    found, _ = read(tmp_path, classes=["c", "b", "a"])
+    assert found.classes == ("c", "b", "a")
+    assert sorted(found.targets.tolist()) == [1, 1, 2]
+    with pytest.raises(DataError, match=r"folders that data.classes does not name(.|\n)*b: "):
+        read(tmp_path, classes=["a"])
+    with pytest.raises(ConfigError, match="twice"):
+        read(tmp_path, classes=["a", "b", "a"])

@@ -1,4 +1,4 @@
-"""What a rehearsal on noise teaches the coordinator: every honest reply of every method is accepted, altered ones not."""
+"""What a rehearsal on noise teaches the coordinator: honest replies of every method pass, altered ones do not."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def replies(hospitals, rounds=2):
     engine = Watching(LocalEngine(hospitals))
     run(hospitals, engine, Plan(rounds, seed=hospitals.seed, evaluate_every=0))
     return engine.replies
+
+
+def named(name):
+    return next(case for case in APART if str(case) == name)
 
 
 def inspector(hospitals):
@@ -89,20 +93,13 @@ def test_networks_that_differ(case):
     except ConfigError:  # the bodies that LG-FedAvg averages
         return
     inspect = inspector(hospitals)
-    seen = replies(hospitals)
-    for job, reply in seen:
+    for job, reply in replies(hospitals):
         assert inspect(job, reply) == [], f"{job.step} of site {job.site} in round {job.round}"
-    odd = [(job, reply) for job, reply in seen if any(isinstance(value, Weights) for value in reply.values())]
-    for job, reply in odd[:1]:
-        if any(inspect(replace(job, site=1), reply)):  # weights of one architecture are not those of another
-            return
-        assert not (case.method.travels.names(hospitals.server(0).new_net()) == [])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "creff", "fedcd", "fedcb", "scaffold", "fedproto"])
+@pytest.mark.parametrize("name", ["creff", "fedcd", "fedcb", "fedproto"])
 def test_sites_with_few_images(name):
-    case = next(case for case in APART if case.method == type(case.method)() or True and str(case).startswith(name))
-    hospitals = case.hospitals(FEW)
+    hospitals = named(f"{name}-classification").hospitals(FEW)
     inspect = inspector(hospitals)
     assert [fault for job, reply in replies(hospitals) for fault in inspect(job, reply)] == []
 
@@ -116,8 +113,7 @@ def test_items_that_stop_being_sent():
 
 
 def test_weights_of_another_architecture():
-    case = next(case for case in APART if str(case) == "feddf-classification")
-    hospitals = case.hospitals(differ=True)
+    hospitals = named("feddf-classification").hospitals(differ=True)
     inspect, seen = inspector(hospitals), replies(hospitals)
     job, reply = seen[0]
     assert inspect(job, reply) == []
@@ -149,10 +145,17 @@ def judged(hospitals):
     return outcome.reply
 
 
-@pytest.mark.parametrize("task", ["classification", "segmentation"])
-def test_metrics(task):
+def judged_maps(hospitals):
+    """The same for maps, but for distances, which take long to import."""
+    truth = hospitals.targets(1, "val")
+    told = hospitals.task.metrics(truth, truth, full=False) | {"hd95": 1.5, "hd95_undefined": 2}
+    return {"metrics": json.dumps({"val": told, "test": told | {"hd95": None}})}
+
+
+@pytest.mark.parametrize(("task", "tell"), [("classification", judged), ("segmentation", judged_maps)])
+def test_metrics(task, tell):
     hospitals = Toy(task).hospitals(FedAvg())
-    inspect, reply = inspector(hospitals), judged(hospitals)
+    inspect, reply = inspector(hospitals), tell(hospitals)
     assert {*json.loads(reply["metrics"])} == {"val", "test"}
     assert inspect(JUDGE, reply) == []
     assert inspect(JUDGE, {"metrics": "{}"}) == []  # a hospital that says nothing
@@ -183,8 +186,7 @@ def test_metrics_that_could_not_be_put_beside_others(name, value):
     hospitals = Toy().hospitals(FedAvg())
     told = json.loads(judged(hospitals)["metrics"])
     told["val"][name] = value
-    inspect = Inspector(hollow(hospitals), rehearsed(hollow(hospitals)))
-    assert inspect(JUDGE, {"metrics": json.dumps(told)}) == ["the metrics of val are not the task's"]
+    assert inspector(hospitals)(JUDGE, {"metrics": json.dumps(told)}) == ["the metrics of val are not the task's"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"val": 1}', '{"train": {}}', "[" * 100_000, "NaN"])

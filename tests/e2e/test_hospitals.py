@@ -53,19 +53,19 @@ def test_a_method_across_hospitals_ends_as_in_one_process(federation: Federation
 
 
 def test_a_key_that_nobody_registered_is_refused(federation: Federation, tmp_path):
-    folder = tmp_path / "north"
-    subprocess.run(["cp", "-r", str(federation.kit.site("north")), str(folder)], check=True)
-    for name in ("north", "north.pub"):
+    folder = tmp_path / "hospital-1"
+    subprocess.run(["cp", "-r", str(federation.kit.site("hospital-1")), str(folder)], check=True)
+    for name in ("hospital-1", "hospital-1.pub"):
         (folder / name).unlink()
-    site_key(folder, "north")
+    site_key(folder, "hospital-1")
     refused = command("site", "up", str(folder))
     assert refused.returncode == 4
     assert "does not know this site's key" in refused.stderr
 
 
 def test_a_coordinator_of_another_authority_is_refused(federation: Federation, tmp_path):
-    folder = tmp_path / "north"
-    subprocess.run(["cp", "-r", str(federation.kit.site("north")), str(folder)], check=True)
+    folder = tmp_path / "hospital-1"
+    subprocess.run(["cp", "-r", str(federation.kit.site("hospital-1")), str(folder)], check=True)
     other = tmp_path / "other"
     other.mkdir()
     authority(other, "somebody else", 10)
@@ -86,8 +86,8 @@ def test_a_port_in_use(federation: Federation):
 def test_a_site_killed_in_a_round(federation: Federation):
     run = begun(federation.kit, "scaffold", "killed-site")
     until(lambda: rounds(run) == 1)
-    federation.kill("south")
-    federation.start("south")
+    federation.kill("hospital-2")
+    federation.start("hospital-2")
     follow(run, print)
     same_as_here(federation.kit, run, "scaffold")
 

@@ -17,13 +17,12 @@ from crossward.core.engine import SERVER, Job, Outcome, Payload, Sites, carry_ou
 from crossward.core.method import EVERY_SITE_CAN
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, decode, encode
-from crossward.engines.flower.parcel import PROTOCOL, Parcel
+from crossward.engines.flower.parcel import PROTOCOL, REPEATED, Parcel
 from crossward.engines.flower.roster import Roster
 from crossward.errors import StorageError
 
 RECEIPT = "version"
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
-ANSWERS = ("run", "site", "step", "round", "ask")  # what a reply must repeat of its question
 
 
 class FlowerEngine:
@@ -96,7 +95,7 @@ class FlowerEngine:
             return Outcome(job, failure=answer)
         if answer.failure:
             return Outcome(job, failure=answer.failure)
-        if other := [key for key in ANSWERS if answer.about.get(key) != question.about[key]]:
+        if other := [key for key in REPEATED if answer.about.get(key) != question.about[key]]:
             told = ", ".join(f"{key} {answer.about.get(key)!r} for {question.about[key]!r}" for key in other)
             return Outcome(job, failure=f"rejected: its reply answers another question ({told})")
         try:

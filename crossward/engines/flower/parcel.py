@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
@@ -18,6 +18,7 @@ from typing import Any
 from crossward.errors import ConfigError
 
 PROTOCOL = 1  # of what `about` says; sites and coordinators of different protocols do not talk
+REPEATED = ("run", "site", "step", "round", "ask")  # of a question, in its answer
 FAMILY = "AF_UNIX"
 LONGEST = 103  # bytes of a socket's path on the strictest system; Linux takes 107
 RETRY = 0.2  # seconds
@@ -33,6 +34,11 @@ class Parcel:
     def failure(self) -> str:
         """Why a site did not do what it was asked; empty if it did."""
         return str(self.about.get("failure", ""))
+
+
+def repeated(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What the answer to a question says again."""
+    return {key: about[key] for key in REPEATED if key in about}
 
 
 def hand_over(connection: Connection, parcel: Parcel) -> None:

@@ -34,14 +34,19 @@ class Roster:
             self._welcome(node, answer, self.post.connected())
         self._met &= here | {*self.nodes.values()}
 
-    def gather(self, wait: float, least: int) -> None:
-        """Wait for all sites; go on with `least` of them when the time is up."""
+    def gather(self, wait: float) -> None:
+        """Wait until all sites are here, one of them cannot take part, or the time is up."""
         end = self.post.clock() + wait
         while len(self.nodes) < len(self.names):
             self.greet()
-            if len(self.nodes) == len(self.names) or self.refused or self.post.clock() > end:
+            if len(self.nodes) == len(self.names) or self.unfit or self.post.clock() > end:
                 return
             self.post.sleep(WAIT)
+
+    @property
+    def unfit(self) -> dict[str, str]:
+        """The sites of this federation that do not take part, and why; not strangers, nor nodes that say no name."""
+        return {name: why for name, why in self.refused.items() if name in self.names}
 
     def _welcome(self, node: int, answer: Parcel | str, here: set[int]) -> None:
         if isinstance(answer, str) and node not in here:

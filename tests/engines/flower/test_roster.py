@@ -198,7 +198,7 @@ def test_gather_returns_when_all_are_there():
         4.0: lambda: federation.at.update({2: said("south")}),
         8.0: lambda: federation.at.update({3: said("west")}),
     }
-    federation.roster.gather(60.0, 1)
+    federation.roster.gather(60.0)
     assert federation.roster.nodes == {0: 1, 1: 2, 2: 3}
     assert federation.slept == [WAIT] * 8
     assert federation.opened == [1, 2, 3]
@@ -206,7 +206,7 @@ def test_gather_returns_when_all_are_there():
 
 def test_gather_returns_when_the_time_is_up_and_never_runs_without_sleeping():
     federation = Federation({1: said("north")})
-    federation.roster.gather(20.0, 1)
+    federation.roster.gather(20.0)
     assert federation.roster.nodes == {0: 1}
     assert federation.clock.now == pytest.approx(20.0, abs=2 * WAIT)
     assert len(federation.slept) == 21
@@ -214,15 +214,15 @@ def test_gather_returns_when_the_time_is_up_and_never_runs_without_sleeping():
 
 def test_gather_returns_at_once_when_a_site_cannot_take_part():
     federation = Federation({1: said("north"), 2: said("south", channels=1)})
-    federation.roster.gather(60.0, 1)
+    federation.roster.gather(60.0)
     assert list(federation.roster.refused) == ["south"]
     assert federation.clock.now == 0.0
 
 
 def test_gather_does_not_wait_for_those_it_has():
     federation = Federation({n: said(name) for n, name in enumerate(NAMES)})
-    federation.roster.gather(0.0, 3)
-    federation.roster.gather(60.0, 3)
+    federation.roster.gather(0.0)
+    federation.roster.gather(60.0)
     assert federation.slept == []
     assert len(federation.opened) == 3
 

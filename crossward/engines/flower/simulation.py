@@ -1,0 +1,45 @@
+"""Flower's own simulation, on Ray: for those who simulate on a cluster. The sites' halves run in Ray's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from crossward.engines.flower.parcel import Parcel
+from crossward.engines.flower.records import parcel, records
+from crossward.errors import ConfigError
+
+Answer = Callable[[int, Parcel], Parcel]  # of the site with this number
+
+
+def simulate(conduct: Callable[[Grid], None], answer: Answer, sites: int, cpus: int) -> None:
+    """`answer` goes to Ray's workers, so it must be a function of a module, or a partial of one."""
+    try:
+        import ray  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+    except ImportError:
+        raise ConfigError("Flower's simulation needs Ray", hint='Run: pip install "crossward[simulate]"') from None
+    from flwr.simulation import run_simulation
+
+    server, client, failed = ServerApp(), ClientApp(), list[BaseException]()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            conduct(grid)
+        except BaseException as error:  # Flower would only print it
+            failed.append(error)
+
+    def train(message: Message, context: Context) -> Message:
+        site = int(context.node_config["partition-id"])
+        return Message(records(answer(site, parcel(message.content))), reply_to=message)
+
+    for register in (client.train(), client.evaluate(), client.query("hello"), client.query("open")):
+        register(train)
+    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": cpus}}
+    run_simulation(server, client, sites, backend_config=resources)
+    if failed:
+        raise failed[0]
