@@ -114,12 +114,13 @@ def stop(name: str, center: Center, insecure: Insecure = False) -> None:
 def coordinator_up(folder: Dir, insecure: Insecure = False) -> None:
     """Start the coordinator; runs that were cut off go on. Ctrl-C ends it."""
     from crossward.deployment import coordinator_up as up
+    from crossward.deployment.processes import look_after
 
     _warn(insecure)
     _end_by_signal()
     with up.coordinator_up(folder, insecure=insecure, say=typer.echo) as look:
         typer.echo("the coordinator is up")
-        up.look_after(look)
+        look_after(look)
 
 
 @site.command("up")
@@ -132,6 +133,7 @@ def site_up(
     """Look at this hospital's images, then take part in the federation. Ctrl-C ends it."""
     from crossward.deployment import site_up as up
     from crossward.deployment.kit import read_site
+    from crossward.deployment.processes import look_after
 
     own = up.own_settings(read_site(folder), data)
     seen = up.checked_data(own)
@@ -144,7 +146,7 @@ def site_up(
     _end_by_signal()
     with up.site_up(folder, own, insecure=insecure, say=typer.echo) as look:
         typer.echo("the site is up")
-        up.look_after(look)
+        look_after(look)
 
 
 def _warn(insecure: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from crossward.experiment.rundir import RunDir
 
 ENDED = ("finished", "failed", "stopped")
 FLOWER = "flower.json"  # beside a run: by which number Flower knows it
-LOOK = 0.5  # seconds
 Say = Callable[[str], None]
 
 
@@ -56,12 +54,6 @@ def at(kit: CoordinatorKit, *, insecure: bool) -> Place:
     place = Place(kit.folder.absolute())
     place.know(f"127.0.0.1:{kit.port}", None if insecure else kit.ca)
     return place
-
-
-def look_after(look: Callable[[], None]) -> None:
-    while True:
-        look()
-        time.sleep(LOOK)
 
 
 def submit(place: Place, run: Path) -> None:

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ QUIET = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
 }
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+LOOK = 0.5  # seconds
 STOPPING = 10.0  # seconds for a process to end by itself
 
 
@@ -81,6 +82,12 @@ def _end_with_parent() -> None:
     """Between fork and exec: whoever started this process being killed, it is, too (where the system can: Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def look_after(look: Callable[[], None]) -> None:
+    while True:
+        look()
+        time.sleep(LOOK)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

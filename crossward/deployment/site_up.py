@@ -20,7 +20,6 @@ from crossward.engines.flower.forks import VARIABLE
 from crossward.engines.flower.parcel import address
 from crossward.errors import ConfigError, RunError
 
-LOOK = 0.5  # seconds
 PYTHON = (sys.executable, "-m")
 STARTING = 120.0  # seconds for a worker: it imports torch
 REFUSED = 305  # exit code of a SuperNode whose key the coordinator does not know
@@ -111,12 +110,6 @@ def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -
         finally:
             for process in reversed(processes.values()):
                 stop(process)
-
-
-def look_after(look: Callable[[], None]) -> None:
-    while True:
-        look()
-        time.sleep(LOOK)
 
 
 def _options(kit: SiteKit, socket: Path, insecure: bool) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from crossward.core.engine import SERVER
 from crossward.core.method import Method
 from crossward.core.run import Observer, Plan, Progress, cohorts, run
+from crossward.core.robust import Robust
 from crossward.core.seeds import derive
 from crossward.core.store import TreeStore
 from crossward.core.training import Training
@@ -254,3 +255,23 @@ def test_one_round_of_fedavg_by_hand():
         site.fit()
         total = total + n * Weights.of(site.model)
     assert all(torch.allclose(found[name], total[name] / 57, atol=1e-6) for name in start)
+
+
+class Loud:
+    """An engine before another one: the first site's weights come a million times too large."""
+
+    def __init__(self, engine):
+        self.engine, self.memory = engine, engine.memory
+
+    def perform(self, jobs, payload):
+        for outcome in self.engine.perform(jobs, payload):
+            loud = outcome.job.site == 0 and "model" in outcome.reply
+            yield replace(outcome, reply=outcome.reply | {"model": outcome.reply["model"] * 1e6}) if loud else outcome
+
+
+@pytest.mark.parametrize(("rule", "kept"), [("none", False), ("median", True), ("trimmed-mean", True), ("clip", True)])
+def test_a_loud_client_moves_nothing_under_a_robust_rule(rule, kept):
+    hospitals = Toy().hospitals(Method())
+    engine = Loud(LocalEngine(hospitals))
+    progress = run(hospitals, engine, Plan(1, evaluate_every=0, robust=Robust(rule, trim=0.3)))
+    assert (float(progress.state["model"].norm()) < 100) is kept

@@ -3,6 +3,7 @@ images: that they are its part of the run's."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from crossward.deployment.kit import init
 from crossward.experiment.config import Config
 from crossward.experiment.load import checked
 
@@ -54,3 +56,17 @@ def own() -> Callable[..., dict[str, Any]]:
         return {"data": settings["data"], "partition": settings["partition"], "take": name, "device": "cpu"}
 
     return said
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory) -> Path:
+    """The kit of a federation; read only."""
+    folder: Path = tmp_path_factory.mktemp("kits") / "blood"
+    init(folder, name="blood", sites=["south", "north.1"], host="fl.example.org", port=9443, encrypt_memory=True)
+    return folder
+
+
+@pytest.fixture
+def made(whole, tmp_path) -> Path:
+    """A copy of it that a test may spoil."""
+    return shutil.copytree(whole, tmp_path / "blood")

@@ -20,19 +20,6 @@ from crossward.errors import ConfigError, StorageError
 COMMON = {"README.md", "Dockerfile", ".dockerignore", "constraints.txt", "ca.crt"}
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kits") / "blood"
-    init(folder, name="blood", sites=["south", "north.1"], host="fl.example.org", port=9443, encrypt_memory=True)
-    return folder
-
-
-@pytest.fixture
-def made(whole, tmp_path):
-    """A copy that a test may spoil."""
-    return shutil.copytree(whole, tmp_path / "blood")
-
-
 def names(folder):
     return {file.name for file in folder.iterdir()}
 

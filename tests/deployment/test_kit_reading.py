@@ -11,19 +11,6 @@ from crossward.deployment.kit import init, read_coordinator, read_kit, read_site
 from crossward.errors import ConfigError
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kits") / "blood"
-    init(folder, name="blood", sites=["south", "north.1"], host="fl.example.org", port=9443, encrypt_memory=True)
-    return folder
-
-
-@pytest.fixture
-def made(whole, tmp_path):
-    """A copy that a test may spoil."""
-    return shutil.copytree(whole, tmp_path / "blood")
-
-
 def refused(call, *args, **kwargs):
     with pytest.raises(ConfigError) as error:
         call(*args, **kwargs)
