@@ -47,7 +47,7 @@ class Dense:
         return Dense(self.dtype, tuple(a if a == b else ANY for a, b in zip(self.shape, other.shape)))
 
     def __str__(self) -> str:
-        return f"({', '.join('any' if n == ANY else str(n) for n in self.shape)}) {self.dtype}"
+        return f"{str(self.shape).replace(str(ANY), 'any')} {self.dtype}"
 
 
 @dataclass(frozen=True)

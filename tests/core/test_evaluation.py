@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
-from crossward.core.engine import SERVER
+from crossward.core.engine import SERVER, Outcome
 from crossward.core.evaluation import at, evaluate, judge, mean, worst
 from crossward.core.method import RoundContext
 from crossward.engines.local import LocalEngine
@@ -154,3 +156,20 @@ def test_who_predicts_on_the_common_set(method, plugins, expected):
     assert tested["global"]["n"] == (6 if expected else 4 * 6)
     assert tested["local"]["mean"]["n"] == 4 + 4 + 5 + 4
     assert list(engine.memory) == []  # nothing done to predict is kept
+
+
+def test_sites_that_are_away_judge_themselves(clinic):
+    sites = clinic({0: {"val": [1]}, 1: {"val": [1]}}, away=True)
+    told = {0: {"val": {"f1": 0.5, "n": 2}}, 1: {"val": {"f1": 1.0, "n": 2}, "test": {"f1": 0.25, "n": 2}}}
+
+    class Away:
+        def perform(self, jobs, payload):
+            assert [job.step for job in jobs] == ["judge"] * 2
+            yield from (Outcome(job, {"metrics": json.dumps(told[job.site])}) for job in jobs)
+
+    found = evaluate(sites, Away(), {}, 0)
+    assert found.predictions == {}
+    assert found.metrics["val"]["local"]["mean"] == {"f1": 0.75, "n": 4}
+    assert found.metrics["val"]["local"]["worst"] == {"f1": 0.5}
+    assert found.metrics["test"]["local"]["sites"] == {sites.name(1): {"f1": 0.25, "n": 2}}
+    assert "global" not in found.metrics["val"]

@@ -9,8 +9,8 @@ import torch
 
 from crossward.core.engine import SERVER
 from crossward.core.method import Method
-from crossward.core.run import Observer, Plan, Progress, cohorts, run
 from crossward.core.robust import Robust
+from crossward.core.run import Observer, Plan, Progress, cohorts, run
 from crossward.core.seeds import derive
 from crossward.core.store import TreeStore
 from crossward.core.training import Training
