@@ -68,13 +68,16 @@ def run(
     wait: Annotated[float, typer.Option(min=0, help="Seconds for the sites to come before round 1.")] = 600.0,
     least: Annotated[int | None, typer.Option(help="Sites without which it does not begin; all, if not given.")] = None,
     own_data: Annotated[bool, typer.Option(help="The images of [data] that no site owns are here.")] = False,
+    public: Annotated[
+        Path | None, typer.Option(help="Images that everybody may see, for methods that want some.")
+    ] = None,
     detach: Annotated[bool, typer.Option(help="Do not wait for its end.")] = False,
     insecure: Insecure = False,
 ) -> None:
     """Run a configuration across the hospitals; Ctrl-C stops watching, not the run."""
     from crossward.deployment.runs import Asked, begin, follow
 
-    asked = Asked(name, deadline, patience, wait, least, own_data, insecure)
+    asked = Asked(name, deadline, patience, wait, least, own_data, public, insecure)
     started = begin(file, center, sets or [], asked)
     if not detach:
         try:

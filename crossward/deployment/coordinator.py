@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from crossward import __version__
 from crossward.core.engine import Outcome
@@ -18,11 +19,16 @@ from crossward.core.method import Need
 from crossward.core.run import Observer, RoundRecord
 from crossward.core.run import run as run_rounds
 from crossward.core.store import TreeStore
+from crossward.core.tree import encode
+from crossward.data.cache import Row, decoded
+from crossward.data.decode import Frame, is_image
+from crossward.data.federation import Federation
+from crossward.data.files import opened
 from crossward.deployment.halves import coordinator_half
 from crossward.deployment.rehearsal import Inspector, rehearsed
-from crossward.errors import CrosswardError, RunError
+from crossward.errors import ConfigError, CrosswardError, DataError, RunError
 from crossward.experiment.api import describe
-from crossward.experiment.build import Experiment, partitioned
+from crossward.experiment.build import partitioned
 from crossward.experiment.config import Config
 from crossward.experiment.load import method_of, read
 from crossward.experiment.recorder import BEST, Recorder, checkpoint, deploy
@@ -53,6 +59,7 @@ class Terms:
     wait: float = 600.0  # seconds for all sites to come before round 1
     least: int = 1  # sites without which it does not begin
     own_data: bool = False  # [data] of the configuration are here: the federation's own test set, the public set
+    public: str = ""  # a folder of images that everybody may see: the public set, sent to the sites
 
 
 def founded(folder: Path, config: Config, terms: Terms) -> RunDir:
@@ -96,9 +103,13 @@ def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer]) -> Non
     numbers = _numbers(config)
     opening = {"crossward": __version__, "run": terms.id, "sites": list(terms.sites), "text": numbers}
     opening |= {"method": config.method.name, "config": config.canonical()}
-    roster = Roster(terms.sites, post, opening)
+    own, public = _own(config, terms), _public(config, terms)
+    shared = public if own is None or public is not None else own.collection.images[own.public]
+    sent = encode({"public": shared}) if shared is not None and len(shared) else b""
+    roster = Roster(terms.sites, post, opening, sent)
     _gathered(rundir, roster, terms)
-    experiment = _half(config, terms, roster)
+    facts = roster.facts[min(roster.facts)]
+    experiment = coordinator_half(config, terms.sites, facts, own, public)
     if not (rundir.folder / "run.json").exists():
         describe(rundir, experiment)
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
@@ -135,10 +146,26 @@ def _gathered(rundir: RunDir, roster: Roster, terms: Terms) -> None:
         )
 
 
-def _half(config: Config, terms: Terms, roster: Roster) -> Experiment:
-    facts = roster.facts[min(roster.facts)]
-    own = partitioned(config, collect(config)[0]) if terms.own_data else None
-    return coordinator_half(config, terms.sites, facts, own)
+def _own(config: Config, terms: Terms) -> Federation | None:
+    return partitioned(config, collect(config)[0]) if terms.own_data else None
+
+
+def _public(config: Config, terms: Terms) -> Tensor | None:
+    """(n, H, W, C): every image below the folder, without regard to labels, as the sites read theirs."""
+    if not terms.public:
+        return None
+    data = config.data
+    size, channels = getattr(data, "size", None), getattr(data, "channels", 3)
+    if not size or not channels:
+        raise ConfigError("--public: data.size and data.channels say how its images are to be read")
+    frame = Frame(size, channels, getattr(data, "fit", "stretch"), prepare=getattr(data, "prepare", ()))
+    with opened(Path(terms.public)) as files:
+        names = sorted(name for name in files.listing() if is_image(name))
+        found = decoded(files, [Row(name) for name in names], frame, cache_folder() / "images")
+    if found.problems or not names:
+        wrong = [f"{names[row]}: {why}" for row, why in found.problems]
+        raise DataError(f"{terms.public}: {len(wrong)} of {len(names)} public images cannot be read", details=wrong)
+    return found.images
 
 
 def _numbers(config: Config) -> int:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from crossward import nets
 from crossward.core.method import Method
+from crossward.data.cache import digest
 from crossward.data.collection import Collection
 from crossward.data.federation import NOBODY, Federation, Split, warnings
 from crossward.deployment.kit import OWN
@@ -27,15 +29,21 @@ NAMED = ("folder", "table", "npz")  # sources whose classes a configuration can 
 
 
 def coordinator_half(
-    config: Config, sites: Sequence[str], facts: Mapping[str, Any], own: Federation | None = None
+    config: Config,
+    sites: Sequence[str],
+    facts: Mapping[str, Any],
+    own: Federation | None = None,
+    public: Tensor | None = None,
 ) -> Experiment:
     """`facts` is what the sites say of their images: task, classes, channels, size. `own` are images that the
-    coordinator holds itself: a validation or test set, a public set."""
+    coordinator holds itself: a validation or test set, a public set; `public`: one that goes before it."""
     refuse_pooled(method_of(config), config.method.name)
     held = own or _hollow(facts)
     here = facts_of(held.collection)
     if other := [f"{key}: {here[key]} here, {facts[key]} at the sites" for key in here if here[key] != facts[key]]:
         raise ConfigError("the coordinator's own images are not like those of the sites", details=other)
+    if public is not None:
+        held = _with_public(held, public, replace(held.server, train=NOBODY))
     empty = tuple(Split(name, NOBODY, NOBODY, NOBODY) for name in sites)
     made = assembled(config, replace(held, sites=empty))
     return replace(made, hospitals=replace(made.hospitals, away=True))
@@ -47,9 +55,15 @@ def refuse_pooled(method: Method, name: str) -> None:
 
 
 def site_half(
-    settings: Mapping[str, Any], sites: Sequence[str], name: str, own: Mapping[str, Any], numbers: int
+    settings: Mapping[str, Any],
+    sites: Sequence[str],
+    name: str,
+    own: Mapping[str, Any],
+    numbers: int,
+    public: Tensor | None = None,
 ) -> Experiment:
-    """`settings`: the run's; `own`: where this site's images are, and what else it says for itself."""
+    """`settings`: the run's; `own`: where this site's images are, and what else it says for itself; `public`: (n, H, W,
+    C) images that the coordinator gives to everybody."""
     if name not in sites:
         raise ConfigError(f"{name} is not of this federation", hint=f"Its sites are {', '.join(sites)}.")
     config = checked(with_own(settings, own))
@@ -61,11 +75,37 @@ def site_half(
     mine = replace(_mine(shared_out, own.get("take")), name=name)
     if not len(mine.train):
         raise ConfigError(f"{name} has no images to train on")
+    shared_out = shared_out if public is None else _with_public(shared_out, public, mine)
     everyone = [mine if other == name else Split(other, NOBODY, NOBODY, NOBODY) for other in sites]
     server = Split("server", NOBODY, NOBODY, NOBODY)
     made = assembled(config, replace(shared_out, sites=tuple(everyone), server=server), quarantined, numbers)
     notes = warnings(replace(shared_out, sites=(mine,)))
     return replace(made, warnings=notes)
+
+
+def _with_public(federation: Federation, images: Tensor, mine: Split) -> Federation:
+    """The public set is what the coordinator sends, whatever else is here. It must not hold what the site learns or is
+    tested on."""
+    own = federation.collection
+    if images.shape[1:] != own.images.shape[1:] or images.dtype != own.images.dtype:
+        raise ConfigError(f"public images of {tuple(images.shape[1:])} for a site with {tuple(own.images.shape[1:])}")
+    hashes = tuple(digest(image.contiguous().numpy().tobytes()) for image in images)
+    held = {own.hashes[row] for part in (mine.train, mine.val, mine.test) for row in part.tolist()}
+    if both := sum(each in held for each in hashes):
+        raise ConfigError(f"{both} of the {len(images)} public images are among this site's own")
+    count, none = len(images), ("",) * len(images)
+    joined = replace(
+        own,
+        images=torch.cat([own.images, images]),
+        targets=torch.cat([own.targets, own.targets.new_zeros(count, *own.targets.shape[1:])]),
+        ids=(*own.ids, *(f"public/{i}" for i in range(count))),
+        hashes=(*own.hashes, *hashes),
+        groups=own.groups and (*own.groups, *none),
+        sites=own.sites and (*own.sites, *none),
+        splits=own.splits and (*own.splits, *none),
+        file=None,
+    )
+    return replace(federation, collection=joined, public=torch.arange(len(own), len(own) + count))
 
 
 def with_own(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Asked:
     wait: float = 600.0
     least: int | None = None  # None: all sites
     own_data: bool = False
+    public: Path | None = None
     insecure: bool = False
 
 
@@ -47,7 +48,10 @@ def begin(file: Path, coordinator: Path, sets: Sequence[str], asked: Asked) -> P
         raise ConfigError(f"--least {least}: there are {len(kit.sites)} sites")
     stem = asked.name or f"{config.method.name}-s{config.run.seed}"
     folder = _free(kit.folder / "runs", plain(stem, "a run"), given=asked.name is not None)
-    settings = (asked.deadline, asked.patience, asked.wait, least, asked.own_data)
+    if asked.public is not None and not asked.public.exists():
+        raise ConfigError(f"--public {asked.public}: there is no such folder or archive")
+    public = str(asked.public.absolute()) if asked.public else ""
+    settings = (asked.deadline, asked.patience, asked.wait, least, asked.own_data, public)
     founded(folder, config, Terms(new_id(), kit.name, kit.sites, *settings))
     submit(at(kit, insecure=asked.insecure), folder)
     return folder

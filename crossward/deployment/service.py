@@ -24,12 +24,11 @@ from crossward.deployment.halves import facts_of, site_half
 from crossward.deployment.memory import Label, Memory, run_folder
 from crossward.deployment.policy import Breach, Policy
 from crossward.deployment.sent import SentLog
-from crossward.engines.flower.parcel import PROTOCOL, Parcel
+from crossward.engines.flower.parcel import PROTOCOL, Parcel, repeated
 from crossward.errors import ConfigError, CrosswardError, DataError
 from crossward.experiment.hospitals import Hospitals
 
-OPENING = "opening.json"
-REPEATED = ("run", "site", "step", "round", "ask")  # of a question, in its answer
+OPENING, SENT = "opening.json", "opening.tree"  # what the coordinator said, and what came with it
 SENSELESS = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)  # of nonsense
 
 
@@ -60,8 +59,8 @@ Opener = Callable[[Hospital, Mapping[str, Any]], Hospitals]
 def opener(hospital: Hospital, asked: Mapping[str, Any]) -> Hospitals:
     """This site's half of the run that the coordinator describes."""
     torch.set_num_threads(int(asked["config"]["engine"]["threads"]))
-    made = site_half(asked["config"], list(asked["sites"]), hospital.name, hospital.own, int(asked["text"]))
-    return made.hospitals
+    numbers, public = int(asked["text"]), asked.get("public")
+    return site_half(asked["config"], list(asked["sites"]), hospital.name, hospital.own, numbers, public).hospitals
 
 
 class Service:
@@ -79,7 +78,7 @@ class Service:
                 case "hello":
                     return Parcel(about)
                 case "open":
-                    return Parcel(about | self._open(asked.about))
+                    return Parcel(about | self._open(asked))
                 case "job":
                     return self._job(asked)
                 case other:
@@ -92,25 +91,27 @@ class Service:
         except SENSELESS as error:
             traceback.print_exc(file=sys.stderr)
             why = f"a question that this site cannot make sense of ({type(error).__name__}): see the log of its worker"
-        told = {key: asked.about[key] for key in REPEATED if key in asked.about}
-        return Parcel(told | about | {"failure": why})
+        return Parcel(repeated(asked.about) | about | {"failure": why})
 
-    def _open(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _open(self, asked: Parcel) -> dict[str, Any]:
         """Take part in a run, if the versions, the images and the policy allow it."""
-        if asked.get("crossward", __version__) != __version__:
-            raise ConfigError(f"the coordinator runs crossward {asked['crossward']}, this site {__version__}")
-        run = str(asked["run"])
-        opened = self._prepared(run, asked)
+        about = asked.about
+        if about.get("crossward", __version__) != __version__:
+            raise ConfigError(f"the coordinator runs crossward {about['crossward']}, this site {__version__}")
+        run = str(about["run"])
+        opened = self._prepared(run, about, asked.tree)
         folder = self._folder(run)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(folder / OPENING, json.dumps(dict(asked)).encode())
+        write_whole(folder / SENT, asked.tree)
+        write_whole(folder / OPENING, json.dumps(about).encode())
         self._opened = {run: opened}  # one at a time: another run's images would fill the memory
         facts = self._facts(opened)
         self.log.append(run, 0, "open", {"facts": json.dumps(facts)})
         return facts
 
-    def _prepared(self, run: str, asked: Mapping[str, Any]) -> Opened:
-        hospitals, site = self.opener(self.hospital, asked), list(asked["sites"]).index(self.hospital.name)
+    def _prepared(self, run: str, asked: Mapping[str, Any], sent: bytes) -> Opened:
+        told = {**asked, **(decode(sent) if sent else {})}
+        hospitals, site = self.opener(self.hospital, told), list(asked["sites"]).index(self.hospital.name)
         net = hospitals.server(0).new_net(hospitals.kind(site))
         policies.check(hospitals.method, str(asked["method"]), net, self.hospital.policy)
         memory = Memory(self._folder(run), self.hospital.key)
@@ -130,13 +131,15 @@ class Service:
     def _job(self, asked: Parcel) -> Parcel:
         about = asked.about
         opened, step = self._at_hand(str(about["run"])), str(about["step"])
+        if about["site"] != self.hospital.name:
+            raise ConfigError(f"a question for {about['site']}")
         if step == "predict":
             raise Breach("the coordinator asks for this site's predictions, which never leave it")
         job = Job(opened.site, step, int(about["round"]), int(about["seed"]), bool(about["keep"]))
         down = decode(asked.tree) if asked.tree else {}
         before = opened.memory.load(str(about["since"]))
         outcome, after = carry_out(opened.hospitals, job, down, before)
-        told: dict[str, Any] = {key: about[key] for key in REPEATED} | {"crossward": __version__, "protocol": PROTOCOL}
+        told: dict[str, Any] = repeated(about) | {"crossward": __version__, "protocol": PROTOCOL}
         if outcome.failure:
             return Parcel(told | {"failure": outcome.failure})
         reply = self._let_out(opened, about, outcome.reply)
@@ -174,10 +177,11 @@ class Service:
     def _at_hand(self, run: str) -> Opened:
         """The run, taken up again from the site's own folder if this worker has been started anew."""
         if run not in self._opened:
-            file = self._folder(run) / OPENING
-            if not file.exists():
+            folder = self._folder(run)
+            if not (folder / OPENING).exists():
                 raise ConfigError(f"this site does not know the run {run}: it has not been opened here")
-            self._opened = {run: self._prepared(run, json.loads(file.read_text()))}
+            asked, sent = json.loads((folder / OPENING).read_text()), (folder / SENT).read_bytes()
+            self._opened = {run: self._prepared(run, asked, sent)}
         return self._opened[run]
 
     def _folder(self, run: str) -> Path:

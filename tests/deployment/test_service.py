@@ -82,7 +82,7 @@ class Toys:
     def files(self):
         """Of memory and weights, but for what the run was opened with."""
         found = self.hospital.folder.rglob("*.*")
-        return sorted(file.name for file in found if file.name not in ("sent.jsonl", "opening.json"))
+        return sorted(file.name for file in found if file.name not in ("sent.jsonl", "opening.json", "opening.tree"))
 
 
 @pytest.fixture

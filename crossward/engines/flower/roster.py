@@ -20,6 +20,7 @@ class Roster:
     names: tuple[str, ...]  # of the sites, in the order of their numbers
     post: Post
     opening: dict[str, Any]
+    sent: bytes = b""  # a tree that goes with it, as the public images do
     nodes: dict[int, int] = field(default_factory=dict)  # site -> node
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)  # of each site that takes part: classes, counts ...
     refused: dict[str, str] = field(default_factory=dict)  # site, or node, -> why it does not take part
@@ -30,7 +31,9 @@ class Roster:
         """Open the run at the nodes that are new."""
         here = self.post.connected()
         new = [n for n in sorted(here) if n not in self._met or self._doubles.get(n, n) not in here]
-        for node, answer in self.post.exchange({n: Parcel({"do": "open", **self.opening}) for n in new}, "query.open"):
+        for node, answer in self.post.exchange(
+            {n: Parcel({"do": "open", **self.opening}, self.sent) for n in new}, "query.open"
+        ):
             self._welcome(node, answer, self.post.connected())
         self._met &= here | {*self.nodes.values()}
 
