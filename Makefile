@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/crossward demo
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not e2e" --durations 15
 
 lint: $(READY)
 	$(BIN)/ruff check crossward tests benchmarks studies

@@ -22,7 +22,8 @@ from crossward.errors import ConfigError, RunError
 
 PYTHON = (sys.executable, "-m")
 STARTING = 120.0  # seconds for a worker: it imports torch
-REFUSED = 305  # exit code of a SuperNode whose key the coordinator does not know
+REFUSED = "Exit Code: 305"  # what a SuperNode says whose key the coordinator does not know
+LAST = 40  # lines of a log that tell how a process ended
 Say = Callable[[str], None]
 
 
@@ -130,7 +131,10 @@ def _wait(worker: subprocess.Popen[bytes], socket: Path, place: Place) -> None:
 
 
 def _ended(code: int, kit: SiteKit, place: Place) -> str:
-    if code == REFUSED % 256 or code == REFUSED:
-        return f"the coordinator at {kit.address} does not know this site's key: is {kit.name}.pub in its folder sites?"
-    said = (place.folder / "supernode.log").read_text(errors="replace").strip().splitlines()
+    said = (place.folder / "supernode.log").read_text(errors="replace").strip().splitlines()[-LAST:]
+    if any(REFUSED in line for line in said):
+        return (
+            f"the coordinator at {kit.address} does not know this site's key, or the two clocks differ: "
+            f"is {kit.name}.pub in its folder sites, and was it started since?"
+        )
     return "\n".join([f"the SuperNode ended ({code}); supernode.log says:", *(f"  {line}" for line in said[-6:])])

@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # other tests have a cache of their own
 def cache(tmp_path_factory) -> Iterator[Path]:
     """No test reads or fills the cache of whoever runs it."""
     folder = tmp_path_factory.mktemp("cache")

@@ -48,7 +48,7 @@ def test_a_method_across_hospitals_ends_as_in_one_process(federation: Federation
     }  # fmt: skip
     for site in SITES:
         sent = [json.loads(line) for line in (federation.kit.site(site) / "sent.jsonl").read_text().splitlines()]
-        assert [line["step"] for line in sent] == ["train", "judge"] * 2 + ["deploy"] * 2
+        assert [line["step"] for line in sent] == ["open", *["train", "judge"] * 2, "deploy", "deploy"]
         assert all(file.suffix == ".sealed" for file in (federation.kit.site(site) / "memory").glob("*/0*"))
 
 
