@@ -17,6 +17,8 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from crossward.engines.flower.haste import hasten
+
 VARIABLE = "CROSSWARD_FORKS"  # names the socket to the command
 LARGEST = 65536  # bytes of a command's arguments
 COMMAND = f"""\
@@ -34,6 +36,7 @@ sys.exit(int(link.recv(16) or 1))
 
 def serve(at: Path) -> None:
     """Fork for every connection, until the process is ended."""
+    hasten()
     from flwr.supernode.cli import flwr_clientapp  # noqa: F401  # what a copy needs is in memory before it is made
 
     import crossward.engines.flower.client  # noqa: F401

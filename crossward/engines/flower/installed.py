@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crossward.engines.flower.forks import COMMAND
+from crossward.engines.flower.haste import hasten
 
 REFUSED = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
 KEPT = ("flower-superexec",)
@@ -47,6 +48,7 @@ def client() -> None:
 
 def server() -> None:
     """In place of `flwr-serverapp`."""
+    hasten()
     from flwr.superlink.cli import flwr_serverapp
     from flwr.superlink.runtime import run_serverapp
 
