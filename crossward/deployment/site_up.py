@@ -23,6 +23,8 @@ from crossward.errors import ConfigError, RunError
 PYTHON = (sys.executable, "-m")
 STARTING = 120.0  # seconds for a worker: it imports torch
 REFUSED = "Exit Code: 305"  # what a SuperNode says whose key the coordinator does not know
+TAKEN = "[code: 2004]"  # and then: that a SuperNode with this key is active
+AGAIN = 3.0  # seconds
 LAST = 40  # lines of a log that tell how a process ended
 Say = Callable[[str], None]
 
@@ -101,7 +103,11 @@ def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -
 
             def look() -> None:
                 if (code := processes["supernode"].poll()) is not None:
-                    raise RunError(_ended(code, kit, place))
+                    if not _still_connected(place):
+                        raise RunError(_ended(code, kit, place))
+                    say("the coordinator still believes that this site is connected, as after a crash: trying again")
+                    time.sleep(AGAIN)
+                    processes["supernode"] = started("supernode")
                 for name in ("worker", "forks"):
                     if (code := processes[name].poll()) is not None:
                         say(f"its process {name} ended ({code}) and is started again: {name}.log may say why")
@@ -128,6 +134,14 @@ def _wait(worker: subprocess.Popen[bytes], socket: Path, place: Place) -> None:
             said = (place.folder / "worker.log").read_text(errors="replace").strip().splitlines()
             raise RunError("the site's worker did not start", details=said[-6:], hint="worker.log has the whole of it.")
         time.sleep(0.1)
+
+
+def _still_connected(place: Place) -> bool:
+    """Whether the SuperNode was turned away because an earlier one of this site is not yet given up: that takes the
+    coordinator a minute or two after a crash."""
+    said = (place.folder / "supernode.log").read_text(errors="replace").strip().splitlines()[-LAST:]
+    last = max((i for i, line in enumerate(said) if REFUSED in line), default=len(said))
+    return any(TAKEN in line for line in said[last:])
 
 
 def _ended(code: int, kit: SiteKit, place: Place) -> str:
