@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from crossward.deployment.coordinator import conduct
 from crossward.engines.flower.server import server_app
+from crossward.errors import ConfigError
 
-app = server_app(conduct)
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+
+def conduct_own(folder: Path, grid: Grid) -> None:
+    """Runs of this coordinator alone: whoever reaches its port can name any folder."""
+    runs = Path(os.environ["FLWR_HOME"]).parent / "runs"
+    if folder.resolve().parent != runs.resolve():
+        raise ConfigError(f"{folder} is not a run of this coordinator: those are in {runs}")
+    conduct(folder, grid)
+
+
+app = server_app(conduct_own)

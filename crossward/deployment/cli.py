@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,7 +96,7 @@ def status(center: Center, insecure: Insecure = False, as_json: Json = False) ->
 
     told = runs.overview(center, insecure=insecure)
     if as_json:
-        typer.echo(runs.as_json(told))
+        typer.echo(json.dumps(told))
         return
     online = "the coordinator is not up" if told["online"] is None else f"{told['online']} connected"
     typer.echo(f"{told['federation']}: {len(told['sites'])} sites ({', '.join(told['sites'])}), {online}")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from crossward import __version__
 from crossward.core.engine import Outcome
+from crossward.core.inspection import Expected
 from crossward.core.method import Need
 from crossward.core.run import Observer, RoundRecord
 from crossward.core.run import run as run_rounds
@@ -28,12 +29,12 @@ from crossward.deployment.halves import coordinator_half
 from crossward.deployment.rehearsal import Inspector, rehearsed
 from crossward.errors import ConfigError, CrosswardError, DataError, RunError
 from crossward.experiment.api import describe
-from crossward.experiment.build import partitioned
+from crossward.experiment.build import Experiment, partitioned
 from crossward.experiment.config import Config
 from crossward.experiment.load import method_of, read
 from crossward.experiment.recorder import BEST, Recorder, checkpoint, deploy
 from crossward.experiment.result import summarised
-from crossward.experiment.rundir import RunDir
+from crossward.experiment.rundir import TERMS, RunDir
 from crossward.experiment.sources import collect
 from crossward.places import cache_folder
 
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from crossward.engines.flower.engine import FlowerEngine
     from crossward.engines.flower.roster import Roster
 
-TERMS = "federation.json"
 LOG = "events.jsonl"  # who came, who was refused, what was rejected
+HANDOVER = 60.0  # seconds for the process of a coordinator that was killed to end, too
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,16 @@ def new_id() -> str:
 def conduct(folder: Path, grid: Grid, observers: Sequence[Observer] = ()) -> None:
     """Run it to its end, or go on with it."""
     rundir = RunDir(folder)
-    with rundir.held():
+    with rundir.held(HANDOVER):
         try:
             _conducted(rundir, grid, observers)
-        except CrosswardError as error:
-            rundir.append(LOG, [_event("failed", why=str(error))])
+        except Exception as error:  # whatever it was: whoever follows the run must not wait for ever
+            why = str(error) if isinstance(error, CrosswardError) else f"a defect: {error!r}"
+            rundir.append(LOG, [_event("failed", why=why)])
             if (folder / "run.json").exists():
-                rundir.mark("failed", error=str(error))
+                rundir.mark("failed", error=why)
             else:
-                rundir.write("failed.json", {"error": str(error)})
+                rundir.write("failed.json", {"error": why})
             raise
 
 
@@ -115,9 +117,9 @@ def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer]) -> Non
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
     progress = checkpoint(rundir, memory)
     rundir.mark("running")
-    inspector = Inspector(experiment.hospitals, rehearsed(experiment.hospitals))
+    inspector = Inspector(experiment.hospitals, _rehearsed(rundir, experiment))
     engine = FlowerEngine(experiment.hospitals, roster, terms.id, memory=memory, inspect=inspector)
-    engine.best = _held(rundir, terms)
+    engine.best = _held(rundir)
     recorder = Recorder(rundir, memory, keep_predictions=False)
     try:
         watching = [recorder, _Events(rundir, engine), *observers]
@@ -181,7 +183,17 @@ def _numbers(config: Config) -> int:
     return said.concepts.dim
 
 
-def _held(rundir: RunDir, terms: Terms) -> dict[int, str]:
+def _rehearsed(rundir: RunDir, experiment: Experiment) -> Expected:
+    """What replies must look like. Noise may make a method diverge that will not on images: it is said, and replies
+    are then held against the method's declarations alone."""
+    try:
+        return rehearsed(experiment.hospitals)
+    except RunError as error:
+        rundir.append(LOG, [_event("no rehearsal", why=str(error))])
+        return Expected()
+
+
+def _held(rundir: RunDir) -> dict[int, str]:
     """The versions of the sites' memories that the best round so far rests on."""
     if not (rundir.folder / BEST).exists():
         return {}

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from crossward.deployment.certificates import expiring
-from crossward.deployment.coordinator import TERMS
 from crossward.deployment.kit import CoordinatorKit, read_coordinator
 from crossward.deployment.processes import LINK, Place, check_free, stop, wait_for
 from crossward.engines.flower.bundle import bundled
 from crossward.errors import RunError
-from crossward.experiment.rundir import RunDir
+from crossward.experiment.rundir import TERMS, RunDir
 
 ENDED = ("finished", "failed", "stopped")
 FLOWER = "flower.json"  # beside a run: by which number Flower knows it

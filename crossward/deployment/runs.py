@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossward.deployment.coordinator import LOG, TERMS, Terms, founded, new_id
+from crossward.deployment.coordinator import LOG, Terms, founded, new_id
 from crossward.deployment.coordinator_up import ENDED, FLOWER, at, nodes, status, submit
 from crossward.deployment.halves import refuse_pooled
 from crossward.deployment.kit import read_coordinator
 from crossward.deployment.processes import LINK
 from crossward.errors import ConfigError, RunError, StorageError
 from crossward.experiment.load import method_of, plugins_of, read
-from crossward.experiment.rundir import RunDir
+from crossward.experiment.rundir import TERMS, RunDir
 from crossward.names import nearest, plain
 
 LOOK = 0.5  # seconds
@@ -46,7 +45,7 @@ def begin(file: Path, coordinator: Path, sets: Sequence[str], asked: Asked) -> P
     least = len(kit.sites) if asked.least is None else asked.least
     if not 1 <= least <= len(kit.sites):
         raise ConfigError(f"--least {least}: there are {len(kit.sites)} sites")
-    stem = asked.name or f"{config.method.name}-s{config.run.seed}"
+    stem = asked.name or f"{config.method.name.replace('+', '-')}-s{config.run.seed}"
     folder = _free(kit.folder / "runs", plain(stem, "a run"), given=asked.name is not None)
     if asked.public is not None and not asked.public.exists():
         raise ConfigError(f"--public {asked.public}: there is no such folder or archive")
@@ -148,12 +147,10 @@ def _lines(rundir: RunDir, name: str) -> list[dict[str, Any]]:
 
 def _free(runs: Path, stem: str, *, given: bool) -> Path:
     if given:
-        return runs / stem  # RunDir refuses one that is there
+        if (runs / stem).exists():
+            raise ConfigError(f"there is a run {stem} already in {runs}", hint="Give another --name.")
+        return runs / stem
     number = 1
     while (runs / f"{stem}-{number}").exists():
         number += 1
     return runs / f"{stem}-{number}"
-
-
-def as_json(told: dict[str, Any]) -> str:
-    return json.dumps(told)

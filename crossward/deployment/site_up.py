@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,11 @@ from crossward.errors import ConfigError, RunError
 
 PYTHON = (sys.executable, "-m")
 STARTING = 120.0  # seconds for a worker: it imports torch
-REFUSED = "Exit Code: 305"  # what a SuperNode says whose key the coordinator does not know
-TAKEN = "[code: 2004]"  # and then: that a SuperNode with this key is active
+REFUSED = "Exit Code: 305"  # what a SuperNode says whose key is not known, or is that of one still connected
+STARTED = "Starting Flower SuperNode"
+UP = "up"  # the fingerprint of this site's key, from its start to its orderly end
 AGAIN = 3.0  # seconds
+GIVEN_UP = 300.0  # seconds after which a coordinator has surely given up a site that crashed
 LAST = 40  # lines of a log that tell how a process ended
 Say = Callable[[str], None]
 
@@ -96,6 +100,7 @@ def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -
             return place.start(commands[name], f"{name}.log", more)
 
         processes: dict[str, subprocess.Popen[bytes]] = {}
+        crashed, since, refusals = _crashed(place, kit), time.monotonic(), count()
         try:
             processes |= {name: started(name) for name in ("worker", "forks")}
             _wait(processes["worker"], socket, place)
@@ -103,9 +108,10 @@ def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -
 
             def look() -> None:
                 if (code := processes["supernode"].poll()) is not None:
-                    if not _still_connected(place):
+                    if not (crashed and _refused(place) and time.monotonic() < since + GIVEN_UP):
                         raise RunError(_ended(code, kit, place))
-                    say("the coordinator still believes that this site is connected, as after a crash: trying again")
+                    if next(refusals) == 0:
+                        say("refused: the coordinator may not have noticed that this site crashed; trying again")
                     time.sleep(AGAIN)
                     processes["supernode"] = started("supernode")
                 for name in ("worker", "forks"):
@@ -117,6 +123,7 @@ def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -
         finally:
             for process in reversed(processes.values()):
                 stop(process)
+            (place.folder / UP).unlink(missing_ok=True)
 
 
 def _options(kit: SiteKit, socket: Path, insecure: bool) -> list[str]:
@@ -136,19 +143,35 @@ def _wait(worker: subprocess.Popen[bytes], socket: Path, place: Place) -> None:
         time.sleep(0.1)
 
 
-def _still_connected(place: Place) -> bool:
-    """Whether the SuperNode was turned away because an earlier one of this site is not yet given up: that takes the
-    coordinator a minute or two after a crash."""
-    said = (place.folder / "supernode.log").read_text(errors="replace").strip().splitlines()[-LAST:]
-    last = max((i for i, line in enumerate(said) if REFUSED in line), default=len(said))
-    return any(TAKEN in line for line in said[last:])
+def _crashed(place: Place, kit: SiteKit) -> bool:
+    """Whether this site, with this key, was up and did not end in order. The coordinator takes a minute or two to give
+    up a site that crashed, and refuses it until then just as one whose key it does not know."""
+    mark, now = place.folder / UP, hashlib.sha256(_public(kit).read_bytes()).hexdigest()
+    before = mark.read_text() if mark.exists() else ""
+    mark.write_text(now)
+    return before == now
+
+
+def _public(kit: SiteKit) -> Path:
+    return kit.key.with_name(f"{kit.key.name}.pub")
+
+
+def _last(place: Place) -> list[str]:
+    """How the log of the SuperNode's last start ends."""
+    said = (place.folder / "supernode.log").read_text(errors="replace").strip()
+    return said[max(said.rfind(STARTED), 0) :].splitlines()[-LAST:]
+
+
+def _refused(place: Place) -> bool:
+    return any(REFUSED in line for line in _last(place))
 
 
 def _ended(code: int, kit: SiteKit, place: Place) -> str:
-    said = (place.folder / "supernode.log").read_text(errors="replace").strip().splitlines()[-LAST:]
-    if any(REFUSED in line for line in said):
+    if _refused(place):
         return (
-            f"the coordinator at {kit.address} does not know this site's key, or the two clocks differ: "
-            f"is {kit.name}.pub in its folder sites, and was it started since?"
+            f"the coordinator at {kit.address} does not know this site's key, or {kit.name} is connected from "
+            f"elsewhere, or the two clocks differ: is {kit.name}.pub in its folder sites, and was it started since?"
         )
-    return "\n".join([f"the SuperNode ended ({code}); supernode.log says:", *(f"  {line}" for line in said[-6:])])
+    return "\n".join(
+        [f"the SuperNode ended ({code}); supernode.log says:", *(f"  {line}" for line in _last(place)[-6:])]
+    )

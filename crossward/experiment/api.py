@@ -31,7 +31,7 @@ from crossward.experiment.load import checked, differences, overridden, read
 from crossward.experiment.netplan import NetPlan
 from crossward.experiment.recorder import Recorder, checkpoint, deploy
 from crossward.experiment.result import Result, load, summarised
-from crossward.experiment.rundir import FORMAT, RunDir
+from crossward.experiment.rundir import FORMAT, TERMS, RunDir
 
 if TYPE_CHECKING:
     from crossward.text.distribution import Embedded
@@ -67,6 +67,11 @@ def run(
 def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequence[Observer] = ()) -> Result:
     """Go on from the last checkpoint, to the same result as if nothing had happened."""
     rundir = RunDir.open(Path(folder))
+    if (rundir.folder / TERMS).exists():
+        raise ConfigError(
+            f"{rundir.folder} runs across hospitals, whose images are not here",
+            hint="`crossward coordinator up` goes on with it.",
+        )
     settings = read(rundir.folder / "config.toml", overrides)
     changed = differences(rundir.about["config"], settings.canonical())
     if refused := [d for d in changed if not d.startswith(FREE_TO_CHANGE)]:

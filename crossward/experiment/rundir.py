@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from crossward.errors import StorageError
 from crossward.experiment import pictures
 
 FORMAT = 1
+TERMS = "federation.json"  # is there if the run is across hospitals
+LOOK = 0.5  # seconds between two looks at a lock
 
 
 class RunDir:
@@ -56,19 +59,21 @@ class RunDir:
         return self
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes from running in this folder; the system lets go of it when we end, however we end."""
+    def held(self, wait: float = 0.0) -> Iterator[None]:
+        """Keep other processes from running in this folder; the system lets go of it when we end, however we end.
+        Another process that holds it is given `wait` seconds to end."""
         file = self.folder / "checkpoint" / "lock"
         try:
             lock = file.open("w")
         except OSError as error:
             raise cannot_write(file, error) from error
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                hint = "Wait for it to end, or stop it."
-                raise StorageError(f"another process is running {self.folder}", hint=hint) from None
+            end = time.monotonic() + wait
+            while not _locked(lock):
+                if time.monotonic() >= end:
+                    hint = "Wait for it to end, or stop it."
+                    raise StorageError(f"another process is running {self.folder}", hint=hint)
+                time.sleep(LOOK)
             yield
 
     # single documents ------------------------------------------------------------------------------------------------
@@ -167,3 +172,12 @@ def unpack(kept: Tensor | Tree) -> Tensor:
     shape = kept["shape"].tolist()
     flat = np.unpackbits(kept["bits"].numpy(), count=int(np.prod(shape)))
     return torch.from_numpy(flat).view(shape)
+
+
+def _locked(lock: IO[str]) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -31,7 +31,8 @@ def until(true: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "crossward.experiment.cli", *words], capture_output=True, text=True)
+    words = (sys.executable, "-m", "crossward.experiment.cli", *words)
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
 
 
 def rounds(run: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from threading import Timer
 
 import pytest
 import torch
@@ -213,3 +214,20 @@ def test_damaged_lines_are_named(tmp_path, text):
     file.unlink() if text is None else file.write_text(text)
     with pytest.raises(StorageError, match=r"metrics\.jsonl"):
         rundir.lines("metrics.jsonl")
+
+
+def test_a_folder_is_held_by_one(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    with run.held(), pytest.raises(StorageError, match="another process is running"), run.held(0.1):
+        pass
+    with run.held():
+        pass
+
+
+def test_whoever_waits_gets_the_folder(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    first = run.held()
+    first.__enter__()
+    Timer(0.2, lambda: first.__exit__(None, None, None)).start()
+    with run.held(30.0):
+        pass

@@ -79,8 +79,8 @@ def _become(link: socket.socket, client: object) -> None:
 
 def _line(link: socket.socket) -> bytes:
     data = b""
-    while not data.endswith(b"\n") and len(data) < LARGEST:
-        data += link.recv(4096)
+    while not data.endswith(b"\n") and len(data) < LARGEST and (more := link.recv(4096)):
+        data += more
     return data
 
 

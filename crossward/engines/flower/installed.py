@@ -7,7 +7,7 @@ Crossward does not use are refused. The commands stand in a folder that comes fi
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ KEPT = ("flower-superexec",)
 
 
 def commands(folder: Path) -> Path:
-    """The folder of commands, made anew for this Python."""
+    """The folder of commands, for this Python."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = Path(sys.executable).parent
     _script(folder / "flwr-clientapp", COMMAND, " -IS")  # no imports: see forks
@@ -28,9 +28,7 @@ def commands(folder: Path) -> Path:
     for name in REFUSED:
         _script(folder / name, f'raise SystemExit("{name}: Crossward runs its own apps and no others")\n')
     for name in KEPT:
-        found = beside / name if (beside / name).exists() else Path(str(shutil.which(name)))
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(found)
+        _script(folder / name, f"import os, sys\nos.execv({str(beside / name)!r}, sys.argv)\n")
     return folder
 
 
@@ -63,5 +61,10 @@ def server() -> None:
 
 
 def _script(file: Path, text: str, options: str = "") -> None:
-    file.write_text(f"#!{sys.executable}{options}\n{text}")
-    file.chmod(0o700)
+    """Whole or not at all: somebody may be starting it at this moment."""
+    told = f"#!{sys.executable}{options}\n{text}"
+    if not file.exists() or file.read_text() != told:
+        beside = file.with_name(f".{file.name}.{os.getpid()}")
+        beside.write_text(told)
+        beside.chmod(0o700)
+        beside.replace(file)

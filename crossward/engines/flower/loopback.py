@@ -12,6 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 Tamper = Callable[[Message, Message], Message | None]  # question, reply -> what arrives; None: nothing
@@ -24,16 +25,17 @@ class LoopbackGrid(Grid):
     tamper: Tamper = lambda question, reply: reply
     down: set[int] = field(default_factory=set)  # nodes that are not connected
     _replies: dict[str, Message] = field(default_factory=dict, repr=False)
+    _run: Run = field(default_factory=lambda: Run.create_empty(1), repr=False)
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # messages are signed with them
 
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError("a loopback grid has one run")
+    def set_run(self, run: Run) -> None:
+        self._run = run
 
     @property
-    def run(self) -> Any:
-        raise NotImplementedError("a loopback grid has one run")
+    def run(self) -> Run:
+        return self._run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
