@@ -10,8 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 
 from crossward.core.disclosure import Kind
 from crossward.core.tree import Tree
@@ -19,10 +17,10 @@ from crossward.data.federation import NOBODY, Split
 from crossward.deployment.memory import Memory
 from crossward.deployment.policy import Policy
 from crossward.deployment.service import Hospital, Service
+from crossward.engines.flower.client import client_app
 from crossward.engines.flower.engine import RECEIPT, FlowerEngine
 from crossward.engines.flower.loopback import LoopbackGrid
 from crossward.engines.flower.post import Post
-from crossward.engines.flower.records import parcel, records
 from crossward.engines.flower.roster import Roster
 from crossward.experiment.hospitals import Hospitals
 
@@ -70,16 +68,7 @@ def service(hospitals: Hospitals, site: int, folder: Path, policy: Policy = OPEN
 
 def grid(services: Sequence[Service]) -> LoopbackGrid:
     """Node k is the k-th site."""
-    app = ClientApp()
-
-    @app.train()
-    def answer(message: Message, context: Context) -> Message:
-        asked = parcel(message.content)
-        return Message(records(services[context.node_id].answer(asked)), reply_to=message)
-
-    app.evaluate()(answer)
-    app.query("hello")(answer)
-    app.query("open")(answer)
+    app = client_app(lambda asked, context: services[context.node_id].answer(asked))
     return LoopbackGrid(app, {node: {} for node in range(len(services))})
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from crossward.engines.flower.client import client_app
 from crossward.engines.flower.parcel import Parcel
-from crossward.engines.flower.records import parcel, records
 from crossward.errors import ConfigError
 
 Answer = Callable[[int, Parcel], Parcel]  # of the site with this number
@@ -24,7 +24,7 @@ def simulate(conduct: Callable[[Grid], None], answer: Answer, sites: int, cpus: 
         raise ConfigError("Flower's simulation needs Ray", hint='Run: pip install "crossward[simulate]"') from None
     from flwr.simulation import run_simulation
 
-    server, client, failed = ServerApp(), ClientApp(), list[BaseException]()
+    server, failed = ServerApp(), list[BaseException]()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
@@ -33,13 +33,9 @@ def simulate(conduct: Callable[[Grid], None], answer: Answer, sites: int, cpus: 
         except BaseException as error:  # Flower would only print it
             failed.append(error)
 
-    def train(message: Message, context: Context) -> Message:
-        site = int(context.node_config["partition-id"])
-        return Message(records(answer(site, parcel(message.content))), reply_to=message)
-
-    for register in (client.train(), client.evaluate(), client.query("hello"), client.query("open")):
-        register(train)
-    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": cpus}}
+    client = client_app(lambda asked, context: answer(int(context.node_config["partition-id"]), asked))
+    cores = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": cpus}  # a cluster knows its own
+    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1}, "init_args": cores}
     run_simulation(server, client, sites, backend_config=resources)
     if failed:
         raise failed[0]
