@@ -18,6 +18,7 @@ from crossward.experiment.rundir import TERMS, RunDir
 
 ENDED = ("finished", "failed", "stopped")
 FLOWER = "flower.json"  # beside a run: by which number Flower knows it
+NEW_RUN = "0.5"  # seconds between two looks for a run to start
 Say = Callable[[str], None]
 
 
@@ -29,7 +30,7 @@ def coordinator_up(folder: Path, *, insecure: bool, say: Say) -> Iterator[Callab
         say(warning)
     check_free("0.0.0.0", kit.port)
     place = at(kit, insecure=insecure)
-    link = place.start(_superlink(kit, insecure), "superlink.log")
+    link = place.start(_superlink(kit, insecure), "superlink.log", {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN})
     try:
         wait_for(f"127.0.0.1:{kit.port}", link)
         if not insecure:
@@ -100,7 +101,7 @@ def _superlink(kit: CoordinatorKit, insecure: bool) -> list[str]:
     files = {"ca-certfile": kit.ca, "certfile": kit.certificate, "keyfile": kit.key}
     safe = [word for name, file in files.items() for word in (f"--ssl-{name}", str(file.absolute()))]
     return [
-        *(str(Path(sys.executable).parent / "flower-superlink"), "--host", "0.0.0.0", "--port", str(kit.port)),
+        *(sys.executable, "-m", "crossward.engines.flower.superlink", "--host", "0.0.0.0", "--port", str(kit.port)),
         *("--database", str((kit.folder / "superlink.db").absolute())),
         *(["--insecure"] if insecure else [*safe, "--enable-supernode-auth"]),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossward.engines.flower.installed import commands
+from crossward.engines.flower.installed import commands, end_with_parent
 from crossward.errors import ConfigError, RunError
 
 LINK = "crossward"  # the name of the coordinator in Flower's own configuration
@@ -27,7 +26,6 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
 }
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 LOOK = 0.5  # seconds
 STOPPING = 10.0  # seconds for a process to end by itself
 
@@ -64,7 +62,7 @@ class Place:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     def flwr(self, *words: str) -> str:
@@ -76,12 +74,6 @@ class Place:
             said = (done.stdout + done.stderr).strip().splitlines()
             raise RunError(f"`flwr {' '.join(words)}` failed ({done.returncode})", details=said[-12:])
         return done.stdout
-
-
-def _end_with_parent() -> None:
-    """Between fork and exec: whoever started this process being killed, it is, too (where the system can: Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def look_after(look: Callable[[], None]) -> None:

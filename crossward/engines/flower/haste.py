@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 IDLE = 0.25  # seconds, of a SuperNode that has no message; Flower: 3
 AGAIN = 0.05  # seconds until contents that are on their way are asked for again, then twice as many; Flower: 1
+BUFFER = 2**23  # bytes of a request that a server takes in before its handlers have; uvicorn: 2^16
 LATE = "flwr.supercore.inflatable.inflatable_utils"  # what must not have been imported
 
 
@@ -23,9 +24,32 @@ def hasten() -> None:
     constant.PULL_INITIAL_BACKOFF = AGAIN  # type: ignore[assignment]
 
 
+def _swallow() -> None:
+    """Every piece of a request passes a dozen layers of middleware, each with tasks of its own; let there be few."""
+    from uvicorn.protocols.http import h11_impl, httptools_impl
+
+    h11_impl.HIGH_WATER_LIMIT = httptools_impl.HIGH_WATER_LIMIT = BUFFER  # type: ignore[attr-defined]
+
+
 def hasten_supernode() -> None:
     hasten()
+    _swallow()
     from flwr.supernode import start_client_internal
 
     shorter = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, IDLE)))
     start_client_internal.time = shorter  # type: ignore[assignment, attr-defined]  # which uses nothing else of it
+
+
+def hasten_superlink() -> None:
+    """Who its nodes are and which runs there are stays on disk; the contents of messages, which are asked for again if
+    they are lost, do not go through SQLite: with 44 MB, that is most of what a SuperLink does."""
+    hasten()
+    _swallow()
+    from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink import config_loader
+
+    def in_memory(database: str) -> ObjectStoreFactory:
+        return ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
+
+    config_loader.ObjectStoreFactory = in_memory  # type: ignore[assignment, attr-defined]

@@ -7,7 +7,9 @@ Crossward does not use are refused. The commands stand in a folder that comes fi
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,13 @@ from crossward.engines.flower.haste import hasten
 
 REFUSED = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
 KEPT = ("flower-superexec",)
+KEEP = """\
+import os, sys
+from crossward.engines.flower.installed import end_with_parent
+end_with_parent()
+os.execv({!r}, sys.argv)
+"""
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 def commands(folder: Path) -> Path:
@@ -28,8 +37,15 @@ def commands(folder: Path) -> Path:
     for name in REFUSED:
         _script(folder / name, f'raise SystemExit("{name}: Crossward runs its own apps and no others")\n')
     for name in KEPT:
-        _script(folder / name, f"import os, sys\nos.execv({str(beside / name)!r}, sys.argv)\n")
+        _script(folder / name, KEEP.format(str(beside / name)))
     return folder
+
+
+def end_with_parent() -> None:
+    """Whoever started this process being killed, it is, too (where the system can: Linux): the coordinator's half of a
+    run must not outlive the coordinator, which goes on with the run when it is started again."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def client() -> None:
@@ -46,6 +62,7 @@ def client() -> None:
 
 def server() -> None:
     """In place of `flwr-serverapp`."""
+    end_with_parent()
     hasten()
     from flwr.superlink.cli import flwr_serverapp
     from flwr.superlink.runtime import run_serverapp

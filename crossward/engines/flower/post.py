@@ -14,7 +14,8 @@ from crossward.engines.flower.parcel import Parcel
 from crossward.engines.flower.records import parcel, records
 from crossward.errors import StorageError
 
-POLL = 0.1  # seconds between two looks at the answers
+POLL = 0.1  # seconds between two looks at the answers, at least
+RARELY = 0.05  # and as a part of the time waited so far: every look costs the SuperLink some work
 LOOK = 1.0  # seconds between two looks at who has come back
 QUIET = 15.0  # seconds without an answer after which a site is asked whether it still has the question
 ATTEMPTS = 5  # a question that is lost so often is not sent again
@@ -46,6 +47,7 @@ class Post:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     quiet: float = QUIET
+    rarely: float = RARELY
     _end: float = field(default=0.0, init=False, repr=False)
     _pending: dict[str, Letter] = field(default_factory=dict, init=False, repr=False)  # by message id
     _probes: dict[str, int] = field(default_factory=dict, init=False, repr=False)  # message id -> node
@@ -57,8 +59,8 @@ class Post:
     def exchange(self, parcels: Mapping[int, Parcel], kind: str) -> Iterator[tuple[int, Parcel | str]]:
         """Every node's answer as it comes, or the reason why there is none."""
         self._pending, self._probes, self._away = {}, {}, {}
-        looked = self.clock()
-        self._end = looked + self.deadline
+        began = looked = self.clock()
+        self._end = began + self.deadline
         for node, one in parcels.items():
             self._send(Letter(node, one, kind))
         while self._pending or self._away:
@@ -69,7 +71,7 @@ class Post:
                 looked = self.clock()
             self._probe()
             if self._pending or self._away:
-                self.sleep(POLL)
+                self.sleep(min(max(POLL, self.rarely * (self.clock() - began)), LOOK))
 
     def _send(self, letter: Letter) -> None:
         letter.attempts += 1

@@ -90,7 +90,7 @@ def posted(at, nodes=None, kind="train", **post):
     """What is reported of every node, and when."""
     clock = at.clock
     asked = {n: Parcel({"do": "job", "round": 3, "n": n}, bytes([n])) for n in nodes or at.plays}
-    told = Post(at, clock=clock, sleep=clock.sleep, **post).exchange(asked, kind)
+    told = Post(at, clock=clock, sleep=clock.sleep, **{"rarely": 0.0} | post).exchange(asked, kind)
     found = [(node, answer, round(clock.now, 1)) for node, answer in told]
     assert sorted(node for node, _, _ in found) == sorted(asked), "every node once"
     return {node: (answer, when) for node, answer, when in found}
@@ -101,7 +101,7 @@ def answered(node):
 
 
 def near(seconds, by=2 * POLL):
-    """When something is seen: Post looks ten times a second."""
+    """When something is seen: these Posts look ten times a second."""
     return pytest.approx(seconds, abs=by)
 
 
@@ -120,6 +120,24 @@ def test_answers_are_reported_as_they_come():
     }
     assert at.clock.now == near(3.0)
     assert [kind for _, _, kind in at.sent] == ["train"] * 4
+
+
+def test_it_looks_more_rarely_the_longer_it_takes():
+    at = superlink({1: [(100.0, ANSWER)]})
+    looks = []
+
+    def sleep(seconds):
+        looks.append(seconds)
+        at.clock.sleep(seconds)
+
+    asked = {1: Parcel({"do": "job", "round": 3, "n": 1})}
+    [(node, _)] = Post(at, clock=at.clock, sleep=sleep).exchange(asked, "train")
+    assert node == 1
+    assert at.clock.now == near(100.0, LOOK)
+    assert looks[0] == POLL
+    assert looks[-1] == LOOK
+    assert looks == sorted(looks)
+    assert len(looks) < 200
 
 
 def test_nothing_to_send():
