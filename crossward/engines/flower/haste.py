@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 IDLE = 0.25  # seconds, of a SuperNode that has no message; Flower: 3
 AGAIN = 0.05  # seconds until contents that are on their way are asked for again, then twice as many; Flower: 1
+AT_MOST = 0.4  # seconds; Flower: 10
 BUFFER = 2**23  # bytes of a request that a server takes in before its handlers have; uvicorn: 2^16
 LATE = "flwr.supercore.inflatable.inflatable_utils"  # what must not have been imported
 
@@ -21,7 +22,8 @@ def hasten() -> None:
     from flwr.supercore import constant
 
     assert LATE not in sys.modules, "too late: flwr has its waits already"
-    constant.PULL_INITIAL_BACKOFF = AGAIN  # type: ignore[assignment]
+    constant.PULL_INITIAL_BACKOFF, constant.PULL_BACKOFF_CAP = AGAIN, AT_MOST  # type: ignore[assignment]
+    constant.PULL_MAX_TRIES_PER_OBJECT = int(constant.PULL_MAX_TIME / AT_MOST)  # as long as before
 
 
 def _swallow() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from crossward.engines.flower.parcel import Parcel
 from crossward.engines.flower.records import parcel, records
@@ -83,11 +84,14 @@ class Post:
             self._lose(letter, "the SuperLink does not take it")
 
     def _pushed(self, node: int, parcel: Parcel, kind: str) -> str:
-        """The message's id; empty if the SuperLink does not know the node (any more), or refuses the message."""
+        """The message's id; empty if the SuperLink does not know the node (any more), or does not take the message."""
         ttl = max(0.0, self._end - self.clock()) + SLACK
         group = str(parcel.about.get("round", ""))
         message = Message(records(parcel), dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
-        return next(iter(self.grid.push_messages([message])), "") or ""
+        try:
+            return next(iter(self.grid.push_messages([message])), "") or ""
+        except ObjectPushError:
+            return ""
 
     def _lose(self, letter: Letter, why: str) -> None:
         letter.lost = why

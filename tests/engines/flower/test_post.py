@@ -11,6 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from crossward.engines.flower.loopback import LoopbackGrid
 from crossward.engines.flower.parcel import Parcel
@@ -138,6 +139,20 @@ def test_it_looks_more_rarely_the_longer_it_takes():
     assert looks[-1] == LOOK
     assert looks == sorted(looks)
     assert len(looks) < 200
+
+
+def test_a_question_that_breaks_off_on_its_way_is_sent_again(monkeypatch):
+    at = superlink({1: []})
+    push = at.push_messages
+    broken = iter([ObjectPushError("f00", 1, "a session")])
+
+    def push_messages(messages):
+        for error in broken:
+            raise error
+        return push(messages)
+
+    monkeypatch.setattr(at, "push_messages", push_messages)
+    assert posted(at) == {1: (answered(1), near(2.0, LOOK))}
 
 
 def test_nothing_to_send():
