@@ -1,6 +1,6 @@
-"""Shorter waits in Flower's processes. Flower sleeps for seconds in places that every step of a run passes: when there
-is no message, and when a message is announced whose contents are still on their way. Between hospitals that is little;
-on fast lines and with small models it is nearly all of a round.
+"""Shorter waits and less work in Flower's processes. Flower sleeps for seconds in places that every step of a run
+passes: when there is no message, and when a message is announced whose contents are still on their way. Between
+hospitals that is little; on fast lines and with small models it is nearly all of a round.
 
 Must be called before the rest of flwr is imported: its functions take these waits as their defaults.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
+from importlib import import_module
 from types import SimpleNamespace
 
 IDLE = 0.25  # seconds, of a SuperNode that has no message; Flower: 3
@@ -28,9 +30,9 @@ def hasten() -> None:
 
 def _swallow() -> None:
     """Every piece of a request passes a dozen layers of middleware, each with tasks of its own; let there be few."""
-    from uvicorn.protocols.http import h11_impl, httptools_impl
-
-    h11_impl.HIGH_WATER_LIMIT = httptools_impl.HIGH_WATER_LIMIT = BUFFER  # type: ignore[attr-defined]
+    for parser in ("h11_impl", "httptools_impl"):
+        with suppress(ImportError):  # the second is an option of uvicorn's
+            vars(import_module(f"uvicorn.protocols.http.{parser}"))["HIGH_WATER_LIMIT"] = BUFFER
 
 
 def hasten_supernode() -> None:
@@ -44,7 +46,7 @@ def hasten_supernode() -> None:
 
 def hasten_superlink() -> None:
     """Who its nodes are and which runs there are stays on disk; the contents of messages, which are asked for again if
-    they are lost, do not go through SQLite: with 44 MB, that is most of what a SuperLink does."""
+    they are lost, do not go through SQLite, which with 44 MB is half of the work."""
     hasten()
     _swallow()
     from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
