@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossward.deployment.coordinator import conduct
+from crossward.deployment.coordinator_up import bound
 from crossward.engines.flower.server import server_app
 from crossward.errors import ConfigError
 
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 def conduct_own(folder: Path, grid: Grid) -> None:
     """Runs of this coordinator alone: whoever reaches its port can name any folder."""
-    runs = Path(os.environ["FLWR_HOME"]).parent / "runs"
+    home = Path(os.environ["FLWR_HOME"])
+    runs = home.parent / "runs"
     if folder.resolve().parent != runs.resolve():
         raise ConfigError(f"{folder} is not a run of this coordinator: those are in {runs}")
-    conduct(folder, grid)
+    conduct(folder, grid, nodes=bound(home))
 
 
 app = server_app(conduct_own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,12 +77,14 @@ def new_id() -> str:
     return uuid.uuid4().hex[:16]
 
 
-def conduct(folder: Path, grid: Grid, observers: Sequence[Observer] = ()) -> None:
-    """Run it to its end, or go on with it."""
+def conduct(
+    folder: Path, grid: Grid, observers: Sequence[Observer] = (), nodes: Mapping[str, int] | None = None
+) -> None:
+    """Run it to its end, or go on with it. `nodes`: which of Flower's nodes has the key of which site."""
     rundir = RunDir(folder)
     with rundir.held(HANDOVER):
         try:
-            _conducted(rundir, grid, observers)
+            _conducted(rundir, grid, observers, nodes or {})
         except Exception as error:  # whatever it was: whoever follows the run must not wait for ever
             why = str(error) if isinstance(error, CrosswardError) else f"a defect: {error!r}"
             rundir.append(LOG, [_event("failed", why=why)])
@@ -93,7 +95,7 @@ def conduct(folder: Path, grid: Grid, observers: Sequence[Observer] = ()) -> Non
             raise
 
 
-def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer]) -> None:
+def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes: Mapping[str, int]) -> None:
     from crossward.engines.flower.engine import FlowerEngine
     from crossward.engines.flower.post import Post
     from crossward.engines.flower.roster import Roster
@@ -108,7 +110,7 @@ def _conducted(rundir: RunDir, grid: Grid, observers: Sequence[Observer]) -> Non
     own, public = _own(config, terms), _public(config, terms)
     shared = public if own is None or public is not None else own.collection.images[own.public]
     sent = encode({"public": shared}) if shared is not None and len(shared) else b""
-    roster = Roster(terms.sites, post, opening, sent)
+    roster = Roster(terms.sites, post, opening, sent, keys=nodes)
     _gathered(rundir, roster, terms)
     facts = roster.facts[min(roster.facts)]
     experiment = coordinator_half(config, terms.sites, facts, own, public)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from crossward.core.store import write_whole
 from crossward.deployment.certificates import expiring
 from crossward.deployment.kit import CoordinatorKit, read_coordinator
 from crossward.deployment.processes import LINK, Place, check_free, stop, wait_for
@@ -18,6 +19,7 @@ from crossward.experiment.rundir import TERMS, RunDir
 
 ENDED = ("finished", "failed", "stopped")
 FLOWER = "flower.json"  # beside a run: by which number Flower knows it
+SECURE = "secure"  # is there while nodes are known by their keys
 NEW_RUN = "0.5"  # seconds between two looks for a run to start
 Say = Callable[[str], None]
 
@@ -33,8 +35,10 @@ def coordinator_up(folder: Path, *, insecure: bool, say: Say) -> Iterator[Callab
     link = place.start(_superlink(kit, insecure), "superlink.log", {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN})
     try:
         wait_for(f"127.0.0.1:{kit.port}", link)
+        (place.home / SECURE).unlink(missing_ok=True)
         if not insecure:
             _register(kit, place, say)
+            (place.home / SECURE).touch()
         for run in unfinished(folder):
             say(f"going on with {run.name}")
             submit(place, run)
@@ -85,16 +89,26 @@ def nodes(place: Place) -> list[dict[str, Any]]:
 
 
 def _register(kit: CoordinatorKit, place: Place, say: Say) -> None:
-    """Every site's key, once: the SuperLink remembers them."""
+    """Every site's key, once: the SuperLink remembers them. A key that was replaced, or whose site has left, is
+    forgotten there."""
     done = place.home / "registered.json"
-    known = json.loads(done.read_text()) if done.exists() else {}
-    for site, file in kit.public_keys.items():
-        key = file.read_text()
-        if known.get(site) != key:
-            place.flwr("supernode", "register", str(file.absolute()), LINK)
-            known[site] = key
-            done.write_text(json.dumps(known))
-            say(f"registered {site}")
+    known: dict[str, dict[str, str]] = json.loads(done.read_text()) if done.exists() else {}
+    keys = {site: file.read_text() for site, file in kit.public_keys.items()}
+    for site in [site for site, at in known.items() if keys.get(site) != at["key"]]:
+        place.flwr("supernode", "unregister", known.pop(site)["node"], LINK)
+        write_whole(done, json.dumps(known).encode())
+        say(f"the former key of {site} is no longer accepted")
+    for site in [site for site in keys if site not in known]:
+        told = place.flwr("supernode", "register", str(kit.public_keys[site].absolute()), LINK, "--format", "json")
+        known[site] = {"key": keys[site], "node": str(json.loads(told)["node-id"])}
+        write_whole(done, json.dumps(known).encode())
+        say(f"registered {site}")
+
+
+def bound(home: Path) -> dict[str, int]:
+    """By which of Flower's nodes each site speaks, where the SuperLink knows them by their keys."""
+    secure, done = (home / SECURE).exists(), home / "registered.json"
+    return {site: int(at["node"]) for site, at in json.loads(done.read_text()).items()} if secure else {}
 
 
 def _superlink(kit: CoordinatorKit, insecure: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ class Roster:
     post: Post
     opening: dict[str, Any]
     sent: bytes = b""  # a tree that goes with it, as the public images do
+    keys: Mapping[str, int] = field(default_factory=dict)  # site -> the node that has its key, where nodes have keys
     nodes: dict[int, int] = field(default_factory=dict)  # site -> node
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)  # of each site that takes part: classes, counts ...
     refused: dict[str, str] = field(default_factory=dict)  # site, or node, -> why it does not take part
@@ -57,8 +59,8 @@ class Roster:
         self._met.add(node)
         self._doubles.pop(node, None)
         about = answer.about if isinstance(answer, Parcel) else {"failure": answer}
-        name = str(about.get("site", f"node {node}"))
-        reason = self._reason(name, about)
+        name, reason = self._known(node, about)
+        reason = reason or self._reason(name, about)
         rival = node if reason else self.nodes.get(self.names.index(name), node)
         if rival != node and rival in here:
             self._doubles[node] = rival
@@ -69,6 +71,14 @@ class Roster:
         site = self.names.index(name)
         self.nodes[site], self.facts[site] = node, about
         self.refused.pop(name, None)
+
+    def _known(self, node: int, about: dict[str, Any]) -> tuple[str, str]:
+        """Which site it is, by its key if nodes have keys; and what is wrong if it says otherwise."""
+        said = str(about.get("site", f"node {node}"))
+        if not self.keys:
+            return said, ""
+        owner = next((site for site, known in self.keys.items() if known == node), f"node {node}")
+        return owner, f"it has the key of {owner} and says that it is {said}" if owner != said in self.names else ""
 
     def _reason(self, name: str, about: dict[str, Any]) -> str:
         """Why it does not take part; empty if it may."""

@@ -238,3 +238,32 @@ def test_a_site_whose_policy_refuses_is_named_with_its_reason(tmp_path):
     assert roster.facts[0]["images"] == {"train": 4, "val": 1, "test": 0}
     assert "weights" in roster.refused["site-1"]
     assert "'dy'" in roster.refused["site-1"]
+
+
+def test_a_site_cannot_pass_for_another():
+    """It is refused by the name that its key has; the site whose name it took comes in as ever."""
+    at = Federation({7: said("north"), 8: said("north"), 9: said("west")})
+    at.roster.keys = {"north": 7, "south": 8, "west": 9}
+    at.roster.greet()
+    assert at.roster.nodes == {0: 7, 2: 9}
+    assert at.roster.refused == {"south": "it has the key of south and says that it is north"}
+    at.at[8] = said("south")
+    at.roster._met.clear()
+    at.roster.greet()
+    assert at.roster.nodes == {0: 7, 1: 8, 2: 9}
+    assert at.roster.refused == {}
+
+
+def test_a_key_of_no_site():
+    at = Federation({7: said("north"), 5: said("south")})
+    at.roster.keys = {"north": 7}
+    at.roster.greet()
+    assert at.roster.nodes == {0: 7}
+    assert at.roster.refused == {"node 5": "it has the key of node 5 and says that it is south"}
+
+
+def test_a_site_that_says_no_name_is_known_by_its_key():
+    at = Federation({7: {"failure": "out of memory"}})
+    at.roster.keys = {"north": 7}
+    at.roster.greet()
+    assert at.roster.unfit == {"north": "out of memory"}
