@@ -191,6 +191,8 @@ def perform(cell: Cell, join: str = "") -> str:
 
         rmtree(cell.folder / "joined" / join, ignore_errors=True)  # an attempt that was cut off
         join_run(cell.folder, join, [], lambda label: nullcontext([]))
+    if not join:  # what a run that is not finished goes on with; of 80 runs it would fill a disk
+        rmtree(cell.folder / "checkpoint", ignore_errors=True)
     return cell.folder.name
 
 
