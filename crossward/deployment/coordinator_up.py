@@ -19,6 +19,7 @@ from crossward.experiment.rundir import TERMS, RunDir
 
 ENDED = ("finished", "failed", "stopped")
 FLOWER = "flower.json"  # beside a run: by which number Flower knows it
+REGISTERED = "registered.json"  # site -> its key, and the node that has it
 SECURE = "secure"  # is there while nodes are known by their keys
 NEW_RUN = "0.5"  # seconds between two looks for a run to start
 Say = Callable[[str], None]
@@ -32,10 +33,12 @@ def coordinator_up(folder: Path, *, insecure: bool, say: Say) -> Iterator[Callab
         say(warning)
     check_free("0.0.0.0", kit.port)
     place = at(kit, insecure=insecure)
+    (place.home / SECURE).unlink(missing_ok=True)
+    if not _database(kit).exists():  # a SuperLink that begins anew knows nobody
+        (place.home / REGISTERED).unlink(missing_ok=True)
     link = place.start(_superlink(kit, insecure), "superlink.log", {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN})
     try:
         wait_for(f"127.0.0.1:{kit.port}", link)
-        (place.home / SECURE).unlink(missing_ok=True)
         if not insecure:
             _register(kit, place, say)
             (place.home / SECURE).touch()
@@ -91,7 +94,7 @@ def nodes(place: Place) -> list[dict[str, Any]]:
 def _register(kit: CoordinatorKit, place: Place, say: Say) -> None:
     """Every site's key, once: the SuperLink remembers them. A key that was replaced, or whose site has left, is
     forgotten there."""
-    done = place.home / "registered.json"
+    done = place.home / REGISTERED
     known: dict[str, dict[str, str]] = json.loads(done.read_text()) if done.exists() else {}
     keys = {site: file.read_text() for site, file in kit.public_keys.items()}
     for site in [site for site, at in known.items() if keys.get(site) != at["key"]]:
@@ -107,8 +110,13 @@ def _register(kit: CoordinatorKit, place: Place, say: Say) -> None:
 
 def bound(home: Path) -> dict[str, int]:
     """By which of Flower's nodes each site speaks, where the SuperLink knows them by their keys."""
-    secure, done = (home / SECURE).exists(), home / "registered.json"
-    return {site: int(at["node"]) for site, at in json.loads(done.read_text()).items()} if secure else {}
+    if not (home / SECURE).exists():
+        return {}
+    return {site: int(at["node"]) for site, at in json.loads((home / REGISTERED).read_text()).items()}
+
+
+def _database(kit: CoordinatorKit) -> Path:
+    return kit.folder.absolute() / "superlink.db"
 
 
 def _superlink(kit: CoordinatorKit, insecure: bool) -> list[str]:
@@ -116,6 +124,6 @@ def _superlink(kit: CoordinatorKit, insecure: bool) -> list[str]:
     safe = [word for name, file in files.items() for word in (f"--ssl-{name}", str(file.absolute()))]
     return [
         *(sys.executable, "-m", "crossward.engines.flower.superlink", "--host", "0.0.0.0", "--port", str(kit.port)),
-        *("--database", str((kit.folder / "superlink.db").absolute())),
+        *("--database", str(_database(kit))),
         *(["--insecure"] if insecure else [*safe, "--enable-supernode-auth"]),
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from crossward.deployment.certificates import site_key
-from crossward.deployment.coordinator_up import SECURE, _register, bound
+from crossward.deployment.coordinator_up import REGISTERED, SECURE, _register, bound
 from crossward.deployment.kit import read_coordinator
 from crossward.deployment.processes import LINK, Place
 
@@ -56,7 +56,7 @@ def test_each_key_is_registered_once(register, place, made):
 
 def test_a_key_that_was_replaced_is_forgotten(register, place, made, tmp_path):
     register()
-    before = json.loads((place.home / "registered.json").read_text())["south"]["node"]
+    before = json.loads((place.home / REGISTERED).read_text())["south"]["node"]
     site_key(tmp_path, "south")
     shutil.copy(tmp_path / "south.pub", made / "coordinator" / "sites" / "south.pub")
     assert register() == ["the former key of south is no longer accepted", "registered south"]
