@@ -93,6 +93,30 @@ class Traffic:
     clients: int
 
 
+class Weighed:
+    """A payload that notes how large it is for each client, so that it need not be made twice."""
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+        self._sizes: dict[int, dict[str, int]] = {}
+
+    def __call__(self, client: int) -> Tree:
+        made = self._payload(client) if callable(self._payload) else self._payload
+        self._sizes[client] = sizes(made)
+        return made
+
+    def total(self, clients: Sequence[int]) -> Counter[str]:
+        """Bytes of each item, summed over the clients."""
+        if not callable(self._payload):
+            return Counter({item: count * len(clients) for item, count in sizes(self._payload).items()})
+        total: Counter[str] = Counter()
+        for client in clients:
+            if client not in self._sizes:  # it was never reached
+                self(client)
+            total.update(self._sizes[client])
+        return total
+
+
 class Cohort:
     """The clients of a round (see `method.Clients`), with an account of what they sent, lost and reported."""
 
@@ -127,7 +151,8 @@ class Cohort:
         replies = TreeStore()
         self._stores.append(replies)
         up: Counter[str] = Counter()
-        for outcome in self._engine.perform(jobs, payload):
+        weighed = Weighed(payload)
+        for outcome in self._engine.perform(jobs, weighed if callable(payload) else payload):
             name = self._sites.name(outcome.job.site)
             if outcome.failure:
                 self.failures[name] = outcome.failure
@@ -137,7 +162,7 @@ class Cohort:
                 if outcome.losses:
                     self.losses[name] = sum(outcome.losses) / len(outcome.losses)
             self._told(outcome)
-        self._account(step, payload, up, len(replies))
+        self._account(step, weighed, up, len(replies))
         if self._robust and self._robust.rule != "none":
             averaged = [item for item, what in self._sites.method.discloses.items() if what == "weights"]
             replies.update(agreed(self._robust, payload, replies, averaged))
@@ -159,13 +184,8 @@ class Cohort:
         seed = derive(self._sites.seed, purpose, self._round, turn, site)
         return Job(site, step, self._round, seed, self._keep)
 
-    def _account(self, step: str, payload: Payload, up: Counter[str], replied: int) -> None:
-        down: Counter[str] = Counter()
-        if callable(payload):
-            for i in self._ids:
-                down.update(sizes(payload(i)))
-        else:
-            down.update({item: count * len(self._ids) for item, count in sizes(payload).items()})
+    def _account(self, step: str, weighed: Weighed, up: Counter[str], replied: int) -> None:
+        down = weighed.total(self._ids)
         for direction, items, clients in (("down", down, len(self._ids)), ("up", up, replied)):
             for item, count in items.items():
                 self.traffic.append(Traffic(self._round, step, direction, item, count, clients))

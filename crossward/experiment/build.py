@@ -239,6 +239,8 @@ def _cautions(config: Config, hospitals: Hospitals) -> list[str]:
         if plugin.allows_for_prior and hospitals.method.allows_for_prior:
             name = type(plugin).__name__.lower()
             found.append(f"{config.method_name} allows for how often a site sees each class: {name} changes nothing")
+    if config.robust.rule != "none" and "weights" not in hospitals.method.discloses.values():
+        found.append(f"robust.rule changes nothing: sites of {config.method_name} send no weights to be averaged")
     if not any(len(s.val) for s in (*hospitals.federation.sites, hospitals.federation.server)):
         found.append("there is no validation set: the last round counts as the best")
     return found

@@ -206,7 +206,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
 ) -> None:
     """Write a trained network in a format that other programs run."""
-    from crossward.experiment.commands import export_network
+    from crossward.experiment.export import export_network
 
     export_network(folder, to, site, which, out)
 

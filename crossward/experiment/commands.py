@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -201,7 +199,7 @@ def _spread(numbers: Sequence[float], digits: int | None = None) -> str:
 def predict_images(
     folder: Path, images: Sequence[Path], site: str | None, which: str, out: Path | None, masks: Path | None
 ) -> None:
-    network = api.load(folder).deployed(site, _checked_which(which))
+    network = api.load(folder).deployed(site, checked_which(which))
     files = [file for given in images for file in _image_files(given)]
     if (network.task == "segmentation") != (masks is not None):
         told = "segments: say where the masks go with" if masks is None else "classifies, so it has no use for"
@@ -242,41 +240,7 @@ def _free_name(file: Path, taken: set[str]) -> str:
     return name
 
 
-def export_network(folder: Path, to: str, site: str | None, which: str, out: Path | None) -> None:
-    if to != "onnx":
-        raise ConfigError(f"cannot export to {to!r}", hint="Known: onnx.")
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "exporting to ONNX needs more packages", hint='Run: pip install "crossward[export]"'
-        ) from None
-    result = api.load(folder)
-    network = result.deployed(site, _checked_which(which))
-    place = out or folder / "weights" / f"{which}{f'-{site}' if site else ''}.onnx"
-    _to_onnx(network, place)
-    Console().out(str(place), highlight=False)
-
-
-def _to_onnx(network: Deployed, place: Path) -> None:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that are not needed
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
-        torch.onnx.export(
-            network.module().eval(),
-            (torch.zeros(2, network.channels, network.size, network.size),),
-            str(place),
-            dynamo=True,
-            external_data=False,
-            input_names=["pixels"],
-            output_names=["probabilities"],
-            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-            verbose=False,
-        )
-
-
-def _checked_which(which: str) -> str:
+def checked_which(which: str) -> str:
     if which not in ("best", "last"):
         raise ConfigError(f"--which {which!r}", hint="Known: best, last.")
     return which

@@ -14,7 +14,8 @@ Departures:
   The code trains for up to 25 epochs there, and stops early by the accuracy on the test set; here it is start_epochs,
   and nobody looks at a test set.
 - How networks approach the consensus is not said; as in the code it is by the mean absolute error of the logits, and
-  for train.epochs a site then revisits its own images. digest_epochs = 0 is local training.
+  for train.epochs a site then revisits its own images. digest_epochs = 0 is local training. The code's batches of 256
+  (or 128) of 5,000 public images are smaller where there are fewer images, which would else be a step or two.
 - All who answered count alike in the consensus, which needs no one to be there in every round. A site that is lost
   between its scores and the consensus has its say in it, and keeps its network as it was.
 - The paper classifies images. In segmentation class scores are maps, of H x W times as many numbers: choose a small
@@ -35,7 +36,7 @@ from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.methods.public import begin, digest, drawn, logits
+from crossward.methods.public import begin, digest, drawn, few, logits
 
 DISTANCES = {"mae": F.l1_loss, "mse": F.mse_loss}
 
@@ -51,7 +52,7 @@ class FedMD(Method):
     subset: Annotated[int, Ge(1)] = 5000  # public images in a round, drawn anew; all if there are fewer
     start_epochs: Annotated[int, Ge(0)] = 25  # on its own images, before a site takes part
     digest_epochs: Annotated[int, Ge(0)] = 1  # over the public images of a round
-    digest_batch: Annotated[int, Ge(2)] = 256  # public images in a step; the authors take 128 or 256
+    digest_batch: Annotated[int, Ge(2)] | None = None  # public images in a step; None: a twentieth, from 8 to 256
     distance: Literal["mae", "mse"] = "mae"  # of a site's logits from the consensus
 
     def start(self, ctx: RoundContext) -> Tree:
@@ -69,7 +70,7 @@ class FedMD(Method):
         return {"logits": logits(site, down["rows"])}
 
     def train(self, site: Site, down: Tree) -> Tree:
-        apart = DISTANCES[self.distance]
-        digest(site, down["rows"], down["logits"], apart, self.digest_epochs, self.digest_batch)  # Digest
+        rows, apart = down["rows"], DISTANCES[self.distance]
+        digest(site, rows, down["logits"], apart, self.digest_epochs, self.digest_batch or few(rows))  # Digest
         site.fit()  # Revisit
         return {}

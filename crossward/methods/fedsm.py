@@ -24,6 +24,7 @@ Departures:
 - Clients are weighted by their samples, as FedAvg weighs them; in the code by their batches. SoftPull has no weights.
 - BatchNorm statistics are pulled as the weights are. With buffers = "local" a site has statistics of its own for the
   global model and for personalised models, whosesoever they are.
+- `ft` tunes the global model alone: a personalised one, whosesoever it is, predicts as it was sent.
 - keep and gamma are those of the code. The paper segments; images of any task have a site.
 - What it costs in privacy is more than in FedAvg: every site gets the model of every other, and a network that tells
   whose an image is. The gradient of the selector at a site with very few images tells of them.

@@ -20,7 +20,8 @@ Departures:
   normalise = "project" takes the nearest row of coefficients >= 0 that sum to 1 instead.
 - The divergence of a site from its teacher is summed over classes; the code averages it over them (weight = 1 / K).
 - As in the code a site first distils, then trains on its own images, which the code does for 1, 2, ... 10 epochs from
-  round to round and we for train.epochs; and before its first round for one epoch (start_epochs).
+  round to round and we for train.epochs; and before its first round for one epoch (start_epochs). The code's batches
+  of 256 of 3,000 public images or more are smaller where there are fewer images, which would else be a step or two.
 - With some of the sites, the rows and columns of those that answered are renewed among themselves: they share anew
   what they had, and coefficients of the others stay. Their teachers have shares that are scaled to sum to 1.
 - A site that is lost between its predictions and its teacher has its say in the teachers of others, and its own row is
@@ -46,7 +47,7 @@ from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.methods.public import begin, digest, drawn, logits
+from crossward.methods.public import begin, digest, drawn, few, logits
 
 SHARPNESS = 5.0  # of the softmax that normalises a row (code)
 BASE, LEAST, MOST_TIMES = 5.0, 0.01, 5  # a step is scaled by 5, at most 5 times, to at least 0.01 on average (code)
@@ -69,7 +70,7 @@ class KTpFL(Method):
     subset: Annotated[int, Ge(1)] = 5000  # public images in a round, drawn anew; all if there are fewer
     start_epochs: Annotated[int, Ge(0)] = 1  # on its own images, before a site takes part
     digest_epochs: Annotated[int, Ge(0)] = 1  # over the public images of a round
-    digest_batch: Annotated[int, Ge(2)] = 256  # public images in a step
+    digest_batch: Annotated[int, Ge(2)] | None = None  # public images in a step; None: a twentieth, from 8 to 256
 
     def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
         n = sum(any(held.values()) for held in counts.values())
@@ -123,7 +124,8 @@ class KTpFL(Method):
         return {"probabilities": (logits(site, down["rows"]) / self.temperature).softmax(1)}
 
     def train(self, site: Site, down: Tree) -> Tree:
-        digest(site, down["rows"], down["probabilities"], self.apart, self.digest_epochs, self.digest_batch)
+        rows, teacher = down["rows"], down["probabilities"]
+        digest(site, rows, teacher, self.apart, self.digest_epochs, self.digest_batch or few(rows))
         site.fit()
         return {}
 

@@ -108,6 +108,15 @@ def test_traffic_by_hand(clinic, script):
     assert cohort.traffic[3] == Traffic(4, "train", "down", "k", 3, 3)
 
 
+def test_what_each_client_is_sent_is_made_once(clinic, script):
+    """But for one that was not reached, whose part of the account is made up for."""
+    made = []
+    cohort = Cohort(clinic(FOUR), script(lambda job, down: {"n": len(down)}), 0, [0, 1, 2, 3])
+    cohort.ask("train", lambda i: made.append(i) or {"m": torch.ones(i)})
+    assert sorted(made) == [0, 1, 2, 3]
+    assert cohort.traffic[0] == Traffic(0, "train", "down", "m", 4 * (1 + 2 + 3), 4)
+
+
 def test_traffic_of_fedavg():
     hospitals = Toy().hospitals(FedAvg())
     cohort, _ = asked(hospitals)

@@ -188,6 +188,13 @@ def test_what_a_plugin_has_to_say_is_said_before_round_1(config):
     assert told.startswith("npr.k = 8 is more than a class has samples, in ")
 
 
+@pytest.mark.parametrize(("method", "told"), [("ds-pfl", True), ("fedavg", False), ("feddf", False)])
+def test_a_robust_rule_that_changes_nothing_is_told(config, method, told):
+    asked = config(method={"name": method}, robust={"rule": "median"}, partition={"public": 0.2})
+    made = prepare(checked(asked))
+    assert any("robust.rule changes nothing" in note for note in made.warnings) == told
+
+
 def test_a_prior_is_not_counted_twice(config):
     with pytest.raises(ConfigError, match=r"'fednpr\+bsm': fednpr carries bsm by itself"):
         prepare(checked(config(method={"name": "fednpr+bsm"})))

@@ -181,6 +181,13 @@ def test_an_export_that_cannot_be_written(cli, finished, tmp_path):
     assert "none/net.onnx" in said.err
 
 
+def test_a_network_without_a_graph_is_refused(cli, finished, tmp_path):
+    said = cli("export", finished("fedsm").folder, "--out", tmp_path / "net.onnx")
+    assert (said.code, (tmp_path / "net.onnx").exists()) == (2, False)
+    assert "cannot be written as one graph" in said.err
+    assert "Traceback" not in said.err
+
+
 def test_an_unknown_format_is_refused(cli, finished):
     said = cli("export", finished().folder, "--to", "tflite")
     assert (said.code, "Known: onnx." in said.err) == (2, True)

@@ -18,13 +18,14 @@ from crossward.core.tree import Tree, sizes
 from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
 from crossward.experiment.hospitals import Hospitals
+from crossward.methods import feddf
 from crossward.methods.fedavg import FedAvg
-from crossward.methods.feddf import FedDF, divergence, own
+from crossward.methods.feddf import FedDF, Teachers, divergence, own
 from crossward.plugins.finetune import Finetune
 from crossward.testing.by_hand import matrix, regressions, start
 from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
 from crossward.testing.taps import Losing, Watching
-from crossward.testing.toy import Toy, classifier, linear, segmenter
+from crossward.testing.toy import Toy, classifier, linear, other_segmenter, segmenter
 
 torch.set_num_threads(1)
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -49,6 +50,13 @@ def logits(net: nn.Module, weights: Weights, x: Tensor) -> Tensor:
     with torch.no_grad():
         told: Tensor = net.eval()(x)
     return told
+
+
+def consulted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Whose networks are asked from now on."""
+    asked, network = [], Teachers._network
+    monkeypatch.setattr(Teachers, "_network", lambda self, client: asked.append(client) or network(self, client))
+    return asked
 
 
 def public(hospitals: Hospitals) -> Tensor:
@@ -232,7 +240,11 @@ def test_statistics_that_are_not_sent_are_measured_on_the_public_set(buffers: st
     torch.testing.assert_close(teachers.logits(lambda kind: [x]), sum(every).detach() / 3)
 
 
-def test_in_segmentation_teachers_are_asked_batch_by_batch_and_say_the_same():
+@pytest.mark.parametrize("most", [7 * 3 * 8 * 8, 7 * 3 * 8 * 8 - 1])
+def test_in_segmentation_teachers_may_be_asked_batch_by_batch_and_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, most: int
+):
+    monkeypatch.setattr(feddf, "MOST", most)
     hospitals = replace(THREE, task="segmentation").hospitals(SMALL, net=(segmenter, segmenter, segmenter))
     state, told = replies(hospitals)
     ctx = context(hospitals)
@@ -240,7 +252,19 @@ def test_in_segmentation_teachers_are_asked_batch_by_batch_and_say_the_same():
     x, places = public(hospitals), torch.tensor([4, 1, 2])
     every = teachers.logits(lambda kind: [x])
     assert every.shape == (7, 3, 8, 8)
-    torch.testing.assert_close(SMALL._wanted(teachers, ctx)(x[places], places), every[places], atol=1e-5, rtol=1e-5)
+    wanted = SMALL._wanted(teachers, ctx)
+    asked = consulted(monkeypatch)
+    torch.testing.assert_close(wanted(x[places], places), every[places], atol=1e-5, rtol=1e-5)
+    assert asked == ([] if most == every.numel() else [0, 1, 2])
+
+
+def test_teachers_are_asked_once_in_a_round_for_all_architectures(monkeypatch: pytest.MonkeyPatch):
+    asked = consulted(monkeypatch)
+    for task, net in (("classification", MIXED), ("segmentation", (segmenter, other_segmenter, segmenter))):
+        hospitals = replace(THREE, task=task).hospitals(SMALL, net=net)
+        run(hospitals, LocalEngine(hospitals), Plan(1, evaluate_every=0))
+        assert sorted(asked) == [0, 1, 2]
+        asked.clear()
 
 
 # edges ---------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from crossward.methods.ds_pfl import DSpFL
 from crossward.methods.fedmd import FedMD
 from crossward.methods.kt_pfl import KTpFL
 from crossward.methods.local import Local
-from crossward.methods.public import begin, digest, drawn, logits, unlabelled
+from crossward.methods.public import begin, digest, drawn, few, logits, unlabelled
 from crossward.testing.by_hand import matrix
 from crossward.testing.rehearsal import Records, assert_finite, assert_same
 from crossward.testing.taps import Losing
@@ -43,6 +43,27 @@ def ended(hospitals: Hospitals) -> Tree:
     engine = LocalEngine(hospitals)
     state = run(hospitals, engine, Plan(2, evaluate_every=0)).state
     return {"state": state, "memory": {str(i): dict(sorted(tree.items())) for i, tree in engine.memory.items()}}
+
+
+@pytest.mark.parametrize(("images", "batch"), [(5000, 250), (20_000, 256), (600, 30), (60, 8), (1, 8)])
+def test_a_pass_over_few_public_images_is_more_than_a_step(images: int, batch: int):
+    assert few(torch.arange(images)) == batch
+
+
+@pytest.mark.parametrize("method", [FedMD(start_epochs=0), KTpFL(start_epochs=0)], ids=lambda m: type(m).__name__)
+def test_public_images_are_digested_in_several_steps(method: Method):
+    hospitals = replace(TWO, public=40).hospitals(method, training=Training(epochs=1, batch_size=64))
+    steps = []
+    fit = Site.fit
+
+    def noted(site: Site, *args: object, **options: object) -> None:
+        fit(site, *args, **options)
+        steps.append(site.fits[-1].steps)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Site, "fit", noted)
+        run(hospitals, LocalEngine(hospitals), Plan(1, evaluate_every=0))
+    assert steps == [5, 1, 5, 1]  # 40 / 8 public batches and one of their own, at each of two sites
 
 
 # what the methods stand on -------------------------------------------------------------------------------------------
