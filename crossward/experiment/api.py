@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossward import __version__
 from crossward.core.engine import SERVER
-from crossward.core.method import Clients, Method, RoundContext
-from crossward.core.run import Observer, Progress, Turn
+from crossward.core.run import Observer, Progress
 from crossward.core.run import run as run_rounds
 from crossward.core.store import TreeStore, present, write_whole
 from crossward.core.tree import Tree
@@ -27,6 +26,7 @@ from crossward.experiment import toml
 from crossward.experiment.build import Experiment, engine_for, prepare
 from crossward.experiment.config import Config
 from crossward.experiment.hospitals import Hospitals
+from crossward.experiment.joining import GivenOnce, turn_of
 from crossward.experiment.load import checked, differences, overridden, read
 from crossward.experiment.netplan import NetPlan
 from crossward.experiment.recorder import Recorder, checkpoint, deploy
@@ -99,7 +99,7 @@ def begin(
     crew: Crew | None = None,
     joining: Tree | None = None,
 ) -> Result:
-    """A new run in a new directory; `joining`: the state of a federation that is over, and stays as it is."""
+    """A new run in a new directory; `joining`: the state of a federation that is over."""
     describe(rundir, experiment)
     return _go_on(rundir, experiment, observers, crew, joining)
 
@@ -135,23 +135,15 @@ def _run(
     recorder = Recorder(rundir, memory, config.evaluate.keep_predictions, experiment.hospitals.test_images)
     engine = engine_for(experiment, memory, crew)
     try:
-        turn = None if joining is None else _unmoved(experiment.hospitals.method)
-        run_rounds(experiment.hospitals, engine, experiment.plan, [recorder, *observers], progress, turn)
+        watching, turn = [recorder, *observers], None
+        if joining is not None:
+            watching, turn = [GivenOnce(each) for each in watching], turn_of(experiment.hospitals)
+        run_rounds(experiment.hospitals, engine, experiment.plan, watching, progress, turn)
         deploy(rundir, experiment.hospitals, engine)
     finally:
         engine.close()
     rundir.write("summary.json", summarised(rundir))
     rundir.mark("finished", finished=_now())
-
-
-def _unmoved(method: Method) -> Turn:
-    """Rounds of a site that joins: it trains, and what it would send is not used."""
-
-    def turn(state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
-        clients.ask("train", method.broadcast(state))
-        return state
-
-    return turn
 
 
 def folder_for(config: Config) -> Path:

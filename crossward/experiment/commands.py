@@ -22,7 +22,7 @@ from crossward.data.federation import Federation, save
 from crossward.errors import ConfigError, DataError, Interrupted
 from crossward.experiment import api, progress
 from crossward.experiment.build import partitioned, prepare
-from crossward.experiment.compare import compared, table
+from crossward.experiment.compare import compared, gain, signed, table
 from crossward.experiment.deployed import Deployed
 from crossward.experiment.load import read
 from crossward.experiment.reach import UNBOUNDED, Reach, reach, spread
@@ -71,27 +71,33 @@ def join_run(folder: Path, site: str, sets: Sequence[str], *, quiet: bool, as_js
     from crossward.experiment.join import join
 
     console = Console()
-    done = join(folder, site, sets, lambda label: watched(console, label, quiet=quiet, as_json=as_json))
+    again = f"Join again by: crossward join {folder} --site {site}"
+    done = join(folder, site, sets, lambda label: watched(console, label, quiet=quiet, as_json=as_json, again=again))
+    alone, joined = compared([done.alone, done.joined])
     if as_json:
-        told = {"site": done.site, "alone": compared([done.alone])[0], "joined": compared([done.joined])[0]}
+        told = {"site": done.site, "alone": alone, "joined": joined, "gain": gain(alone, joined)}
         console.out(json.dumps(told | {"folder": str(done.joined.folder.parent)}), highlight=False)
         return
     if not quiet:
+        for warning in done.joined.about["warnings"]:
+            console.print(f"[yellow]note:[/] {escape(warning)}")
         console.print(table([done.alone, done.joined], f"{done.site}: alone, and having joined"))
+        changes = [signed(by, name) for name, by in gain(alone, joined).items() if by is not None]
+        console.print(f"By joining, on its own test set: {', '.join(changes)}", highlight=False, soft_wrap=True)
     console.out(str(done.joined.folder.parent), highlight=False)
 
 
 @contextmanager
-def watched(console: Console, label: str, *, quiet: bool, as_json: bool) -> Iterator[list[Observer]]:
-    """Observers for a run; the terminal is given back however the run ends."""
+def watched(console: Console, label: str, *, quiet: bool, as_json: bool, again: str = "") -> Iterator[list[Observer]]:
+    """Observers for a run; the terminal is given back however the run ends. `again`: what to do if it is interrupted,
+    where it cannot be resumed."""
     told = progress.observer(console, label, quiet=quiet, as_json=as_json)
     try:
         yield told
     except Interrupted as stop:
         progress.stop(told)
-        Console(stderr=True).print(
-            f"Interrupted. Go on by: crossward resume {stop.folder}", markup=False, soft_wrap=True
-        )
+        advice = again or f"Go on by: crossward resume {stop.folder}"
+        Console(stderr=True).print(f"Interrupted. {advice}", markup=False, soft_wrap=True)
         raise SystemExit(INTERRUPTED) from None
     finally:
         progress.stop(told)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -77,6 +77,17 @@ def table(results: Sequence[Result], title: str) -> Table:
         ]
         made.add_row(row["method"], *numbers, *tail)
     return made
+
+
+def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float | None]:
+    """What `after` has more than `before` on the sites' own test sets, of two rows of `compared`."""
+    both = {name: (value, after["local"][name]) for name, value in before["local"].items()}
+    return {name: None if None in pair else pair[1] - pair[0] for name, pair in both.items()}
+
+
+def signed(by: float, name: str) -> str:
+    """A difference of a metric, as the table shows it: F1 +1.3."""
+    return f"{SHORT[name]} {by:+.1f}" if name == "hd95" else f"{SHORT[name]} {100 * by:+.1f}"
 
 
 def _number(value: float | None, name: str) -> str:

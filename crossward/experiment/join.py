@@ -22,6 +22,7 @@ from crossward.experiment.build import Experiment, partitioned, prepare
 from crossward.experiment.config import Config
 from crossward.experiment.data_settings import SOURCES, Images
 from crossward.experiment.load import Where, checked, method_of, overridden, sections
+from crossward.experiment.newcomer import check_kind, check_new, check_partition
 from crossward.experiment.recorder import BEST, CHECKPOINT
 from crossward.experiment.result import Result, load
 from crossward.experiment.rundir import RunDir
@@ -51,8 +52,10 @@ def join(folder: str | Path, site: str, overrides: Sequence[str], watched: Watch
     config, name = _newcomer(federation, site, overrides)
     state = _state(RunDir.open(Path(folder)))
     config, one = _alone_in(config, federation, name)
+    notes = [] if name else check_new(config, one, federation)
     where = _new_folder(federation.folder / "joined" / one.sites[0].name)
     alone, joined = (prepare(_asked(config, label, where), manifest(one)) for label in ("alone", "joined"))
+    alone, joined = (replace(each, warnings=[*each.warnings, *notes]) for each in (alone, joined))
     joined = _fitting(joined, state)  # whatever is wrong is told before either trains
     told = {}
     for label, experiment, joining in (("alone", alone, None), ("joined", joined, state)):
@@ -74,7 +77,8 @@ def _newcomer(federation: Result, site: str, overrides: Sequence[str]) -> tuple[
     if len(method_of(config).steps) > 1 or method_of(config).pooled:
         raise ConfigError(f"{config.method.name} cannot be joined: its rounds need the other sites")
     left_out = config.partition.leave_out
-    base = federation.config | {"site": [], "partition": federation.config["partition"] | {"leave_out": []}}
+    settled = {"leave_out": [], "seed": config.run.seed if config.partition.seed is None else config.partition.seed}
+    base = federation.config | {"site": [], "partition": federation.config["partition"] | settled}
     if isinstance(base["net"]["name"], list):  # sites took turns
         base["net"] = base["net"] | {"name": base["net"]["name"][0]}
     where: Where = {}
@@ -110,9 +114,11 @@ def _with(base: dict[str, Any], own: dict[str, Any], file: str, read: dict[str, 
 def _alone_in(config: Config, federation: Result, name: str | None) -> tuple[Config, Federation]:
     """A federation of the newcomer alone, whose classes and colours are those of the run, and how it was made."""
     collection, _ = collect(config)
-    _check_images(collection, federation)
+    check_kind(collection, federation)
     config = config if name else _as_one_site(config, collection)
     made = partitioned(config, collection)
+    if name:
+        check_partition(made, federation, name)
     sites = [site for site in made.sites if name in (None, site.name)]
     if len(sites) != 1:
         names = ", ".join(s.name for s in sites)
@@ -131,30 +137,6 @@ def _as_one_site(config: Config, collection: Collection) -> Config:
     named = {*(collection.sites or ())} - {""}
     settled = {"kind": "site" if len(named) == 1 else "iid", "sites": asked.sites or 1}
     return checked(config.canonical() | {"partition": config.canonical()["partition"] | settled})
-
-
-def _check_images(collection: Collection, federation: Result) -> None:
-    known, task = tuple(federation.about["task"]["classes"]), federation.about["task"]["name"]
-    if collection.task != task:
-        raise ConfigError(f"the newcomer's images are for {collection.task}, the federation's for {task}")
-    if collection.classes != known:
-        missing, other = (
-            [c for c in known if c not in collection.classes],
-            [c for c in collection.classes if c not in known],
-        )
-        details = [f"the federation's alone: {', '.join(missing)}"] * bool(missing)
-        details += [f"the newcomer's alone: {', '.join(other)}"] * bool(other)
-        raise ConfigError(
-            "the newcomer's classes are not those of the federation",
-            details=details or [f"in another order: {', '.join(collection.classes)} for {', '.join(known)}"],
-            hint="Name its folders or its data.classes as the federation does, in its order.",
-        )
-    if collection.channels != federation.about["net"]["channels"]:
-        raise ConfigError(
-            f"the newcomer's images have {collection.channels} channels, the federation's "
-            f"{federation.about['net']['channels']}",
-            hint="Set data.channels.",
-        )
 
 
 def _state(rundir: RunDir) -> Tree:
