@@ -1,7 +1,7 @@
 """BreaKHis: 7,909 images of breast tumours at four magnifications (Spanhol et al., IEEE TBME 63, 2016, 1455-1462).
 
 https://web.inf.ufpr.br/vri/databases/breast-cancer-histopathological-database-breakhis: BreaKHis_v1/histology_slides/
-breast/<benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X/*.png, a folder or one .zip of it.
+breast/<benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X/*.png in any case, a folder or one .zip of it.
 
 The group is the patient: the year and number of the slide without its letters, 14-22549 for SOB_B_A_14-22549AB. Letters
 name sections of one specimen, and a number is found with several of them and under several sub-types; so there are
@@ -42,7 +42,8 @@ CLASSES: Mapping[str, tuple[str, ...]] = {"binary": SIDES, "subtypes": tuple(COD
 MAGNIFICATIONS = ("40", "100", "200", "400")
 LAYOUT = re.compile(
     rf"(?P<home>(?:.*/)?)(?P<side>{'|'.join(SIDES)})/SOB/(?P<subtype>{'|'.join(CODES)})"
-    rf"/(?P<slide>[^/]+)/(?P<magnification>{'|'.join(MAGNIFICATIONS)})X/(?P<file>[^/]+)"
+    rf"/(?P<slide>[^/]+)/(?P<magnification>{'|'.join(MAGNIFICATIONS)})X/(?P<file>[^/]+)",
+    re.IGNORECASE,
 )
 
 
@@ -60,7 +61,7 @@ class Entry:
 
     @property
     def patient(self) -> str:
-        told = re.fullmatch(rf"{CODES[self.subtype]}_(\d+-\d+)[A-Z]*", self.slide)
+        told = re.fullmatch(rf"{CODES[self.subtype]}_(\d+-\d+)[A-Z]*", self.slide, re.IGNORECASE)
         return told[1] if told else ""
 
     def label(self, classes: str) -> str:
@@ -119,7 +120,7 @@ def listed(
     """The images at the magnification, in the order of their names, and what is wrong with any of them."""
     paths = [path for path in listing if is_image(path)]
     fits = {path: fit for path in paths if (fit := LAYOUT.fullmatch(path))}
-    every = sorted((Entry(path, **fit.groupdict()) for path, fit in fits.items()), key=lambda e: (e.file, e.path))
+    every = sorted((_entry(path, fit) for path, fit in fits.items()), key=lambda e: (e.file, e.path))
     entries = [entry for entry in every if magnification in (entry.magnification, "all")]
     missing = [name for name in CLASSES[classes] if name not in {entry.label(classes) for entry in entries}]
     if missing:
@@ -131,14 +132,19 @@ def listed(
             hint=f"Download BreaKHis from {WHERE} as {NAME}/histology_slides/breast/benign/SOB/adenosis/..., or check "
             "data.path and data.magnification.",
         )
-    files = Counter(entry.file for entry in every)
-    if twice := [entry.path for entry in every if files[entry.file] > 1]:
+    files = Counter(entry.file.casefold() for entry in every)
+    if twice := [entry.path for entry in every if files[entry.file.casefold()] > 1]:
         raise DataError(
             f"{place} holds images more than once.", details=twice, hint="Keep one folder that holds the set once."
         )
     place_of = "is not at <benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X"
     strange = [Quarantined(path, None, place_of) for path in paths if path not in fits]
     return entries, strange + [Quarantined(entry.path, None, reason) for entry in entries for reason in _wrong(entry)]
+
+
+def _entry(path: str, fit: re.Match[str]) -> Entry:
+    told = fit.groupdict()
+    return Entry(path, **told | {"side": told["side"].lower(), "subtype": told["subtype"].lower()})
 
 
 def _wrong(entry: Entry) -> list[str]:
@@ -148,8 +154,8 @@ def _wrong(entry: Entry) -> list[str]:
     reasons = [f"{entry.subtype} is not {entry.side}"] if side != entry.side else []
     if not entry.patient:
         return [*reasons, f"its slide {entry.slide} is not named {code}_<year>-<number>"]
-    named = re.fullmatch(r"(SOB_[A-Z]+_[A-Z]+)-(\w+-\w+)-(\d+)-\w+\.\w+", entry.file)
-    said = (code, entry.slide.removeprefix(f"{code}_"), entry.magnification)
+    named = re.fullmatch(r"(SOB_[A-Z]+_[A-Z]+)-(\w+-\w+)-(\d+)-\w+\.\w+", entry.file.upper())
+    said = (code, entry.slide.upper().removeprefix(f"{code}_"), entry.magnification)
     if named and named.groups() != said:
         reasons.append(f"its name is not of {entry.slide} at {entry.magnification}X")
     return reasons

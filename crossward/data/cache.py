@@ -30,7 +30,7 @@ from crossward.data.files import Files
 from crossward.data.prepare import Pixels
 from crossward.errors import DataError, StorageError
 
-VERSION = 1  # of the decoding and of the files: entries of another version are never found
+VERSION = 2  # of the decoding and of the files: entries of another version are never found
 CHUNK = 256  # rows in flight, which bounds the memory
 FRESH = 2_000_000_000  # ns: a file may change again within one tick of its clock, so that its stamp proves nothing yet
 ABANDONED = 24 * 3600  # s: a part file this old belongs to a process that was killed

@@ -12,8 +12,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from crossward.data.masks import HABITS, class_ids, foreground
 from crossward.data.prepare import EXAMPLE, Pixels, Preparation, Window, preparation
 from crossward.errors import ConfigError, DataError
 
@@ -32,12 +32,9 @@ FORMATS = {  # in the order they are tried; nothing else is opened (some of Pill
 }
 SUFFIXES = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
 LOSSY = ("JPEG", "WEBP", "JPEG2000")
+LOSSY_TIFF = ("jpeg", "tiff_jpeg", "webp")  # compressions
 PAGED = ("TIFF", "GIF", "WEBP")
 EXACT = ("PNG", "TIFF")  # whose 16-bit values Pillow gives as they are: others it may spread over the whole range
-HABITS = {  # of masks of two classes that were understood, though not by two values
-    "grey": "hold grey values, as JPEG makes them: thresholded at half of the maximum",
-    "faint": "are stored with loss and bright nowhere: taken as empty",
-}
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG2000": b"\xff\xd9"}  # the marks whose absence Pillow forgives
 
 
@@ -90,10 +87,10 @@ def mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int],
     from PIL import Image, ImageOps
 
     with _opened(data, path) as picture:
-        lossy = _format(picture) in LOSSY
+        lossy = _format(picture) in LOSSY or picture.info.get("compression") in LOSSY_TIFF
         ImageOps.exif_transpose(picture, in_place=True)
         two = frame.classes == 2
-        ids, habit = _foreground(picture, lossy) if two else (_class_ids(picture, lossy, frame.classes), "")
+        ids, habit = foreground(picture, lossy) if two else (class_ids(picture, lossy, frame.classes), "")
         whole = Image.fromarray(ids)
         small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=box(whole.size, frame.fit))
         return np.asarray(small, dtype=np.uint8), whole.size, habit
@@ -191,64 +188,3 @@ def _signed(picture: Image) -> bool:
     from PIL.TiffImagePlugin import SAMPLEFORMAT
 
     return getattr(picture, "tag_v2", {}).get(SAMPLEFORMAT) == (2,)
-
-
-def _foreground(picture: Image, lossy: bool) -> tuple[Pixels, str]:
-    """1 where the higher of two values is, or above half of the maximum; and the habit.
-
-    Faint noise of a lossy mask that has no bright pixel is background.
-    """
-    wide = picture.mode.startswith("I")  # 16 bits: scaling would lose a foreground of 1
-    values = np.asarray(picture if wide else _eight_bits(picture, "L"))
-    top = int(values.max())
-    found = np.unique(values)
-    if top <= 127 and lossy:
-        return np.zeros(values.shape, dtype=np.uint8), "faint" if top else ""
-    if top <= 127 and len(found) > 2:
-        raise DataError(f"has the values {_listed(found)}: name the classes to read it as a class map")
-    if len(found) == 1 or (len(found) == 2 and top - found[0] > top / 8):  # nearer values are noise
-        return (values > (top / 2 if len(found) == 1 else found[0])).astype(np.uint8), ""
-    if third := _plateau(values, top):
-        raise DataError(f"has areas of about {third} between 0 and {top}: a mask of two classes has two values")
-    return (values > top / 2).astype(np.uint8), "grey"
-
-
-def _plateau(values: NDArray[np.generic], top: int) -> int:
-    """A value between background and foreground that fills an area, as a third class does; 0 if there is none.
-
-    Blurred and noisy edges hold such values, too, but nowhere even ones, nor the same ones throughout.
-    """
-    wide = values.astype(np.int64)
-    if min(wide.shape) < 3:
-        return 0
-    ends = []
-    for pick in (np.minimum, np.maximum):  # of each 3 x 3 pixels
-        rows = pick(pick(wide[:-2], wide[1:-1]), wide[2:])
-        ends.append(pick(pick(rows[:, :-2], rows[:, 1:-1]), rows[:, 2:]))
-    low, high = ends
-    even = low[(high - low <= top / 16) & (low > top / 8) & (high < top * 7 / 8)]
-    if not len(even):
-        return 0
-    counts = np.bincount(even * 16 // top)
-    fullest = int(counts.argmax())
-    return int(np.median(even[even * 16 // top == fullest])) if counts[fullest] > wide.size / 100 else 0
-
-
-def _class_ids(picture: Image, lossy: bool, classes: int) -> Pixels:
-    if lossy:
-        raise DataError("is stored with loss, which changes class ids: save the mask as PNG")
-    plain = picture.getchannel(0) if picture.mode in ("LA", "PA") else picture
-    values = np.asarray(plain)  # a palette image gives its indices, which are the class ids
-    if values.ndim == 3:
-        if (values[..., :3] != values[..., :1]).any():
-            raise DataError(f"is a colour mask (mode {picture.mode}): save class ids as a grey or palette PNG")
-        values = values[..., 0]
-    if values.min() < 0 or values.max() >= classes:
-        raise DataError(
-            f"has the values {_listed(np.unique(values))}, but there are {classes} classes (0 to {classes - 1})"
-        )
-    return values.astype(np.uint8)
-
-
-def _listed(found: NDArray[np.generic]) -> str:
-    return ", ".join(str(value) for value in found[:6]) + (", …" if len(found) > 6 else "")

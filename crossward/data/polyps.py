@@ -82,8 +82,8 @@ SOURCES: Mapping[str, Source] = {
     "etis": Source(
         "ETIS-LaribPolypDB",
         "https://polyp.grand-challenge.org/EtisLarib",
-        ((f"ETIS-LaribPolypDB/{STEM}", f"Ground[ _]?Truth/p?{STEM}"), PLAIN),
-        "ETIS-LaribPolypDB/1.tif and Ground Truth/p1.tif, or images/1.png and masks/1.png",
+        ((f"ETIS-LaribPolypDB/{STEM}", f"Ground[ _]?Truth/p?{STEM}"), (f"images/p?{STEM}", f"masks/p?{STEM}")),
+        "ETIS-LaribPolypDB/1.tif and Ground Truth/p1.tif, or images/1.png and masks/1.png or p1.png",
         ("ETIS-LaribPolypDB",),
     ),
     "cvc-colondb": Source(
@@ -133,23 +133,39 @@ def read(
     Rows are named by their file, with the hospital before it in PolypGen, however the set is packed. With `bad_files`
     = "quarantine" a hospital without any image is not there.
     """
-    source, policy = _source(name), checked_policy(bad_files)
-    frame = Frame(size, channels, fit, len(CLASSES), prepare)
+    policy, frame = checked_policy(bad_files), Frame(size, channels, fit, len(CLASSES), prepare)
     with opened(place) as files:
-        pairs, alone = paired(place, files.listing(), name)
-        if alone and (policy == "refuse" or not pairs):
-            raise _incomplete(place, source, alone)
-        strange = {pair.image: bad for pair in pairs for bad in _strange(pair, name)}
-        asked = [pair for pair in pairs if pair.image not in strange]
-        rows = [decoded_images.Row(pair.image, pair.mask) for pair in asked]
-        decoded = decoded_images.decoded(files, rows, frame, cache)
-    problems = [
-        *alone,
-        *strange.values(),
-        *(Quarantined(asked[at].image, None, reason) for at, reason in decoded.problems),
-    ]
-    kept = [asked[at] for at in decoded.kept]
-    aside = settle(place, problems, bad_files=policy, before=(), after=[pair.image for pair in kept])
+        pairs, problems = usable(place, files.listing(), name, policy)
+        decoded = decoded_images.decoded(files, rows(pairs), frame, cache)
+    return collected(name, place, pairs, problems, decoded, policy)
+
+
+def usable(place: Path, listing: Iterable[str], name: str, policy: str) -> tuple[list[Pair], list[Quarantined]]:
+    """What of a set is worth decoding, and what is wrong with the rest of it; that one is without the other is refused
+    now unless such files are set aside."""
+    pairs, alone = paired(place, listing, name)
+    if alone and (policy == "refuse" or not pairs):
+        raise _incomplete(place, _source(name), alone)
+    strange = {pair.image: bad for pair in pairs for bad in _strange(pair, name)}
+    return [pair for pair in pairs if pair.image not in strange], [*alone, *strange.values()]
+
+
+def rows(pairs: Iterable[Pair]) -> list[decoded_images.Row]:
+    return [decoded_images.Row(pair.image, pair.mask) for pair in pairs]
+
+
+def collected(
+    name: str,
+    place: Path,
+    pairs: Sequence[Pair],
+    problems: Sequence[Quarantined],
+    decoded: decoded_images.Decoded,
+    policy: str,
+) -> tuple[Collection, list[Quarantined]]:
+    """The pairs that could be decoded, and what was left out, unless that is refused."""
+    bad = [*problems, *(Quarantined(pairs[at].image, None, reason) for at, reason in decoded.problems)]
+    kept = [pairs[at] for at in decoded.kept]
+    aside = settle(place, bad, bad_files=policy, before=(), after=[pair.image for pair in kept])
     return _collection(name, kept, decoded), aside
 
 
@@ -166,7 +182,7 @@ def _collection(name: str, pairs: Sequence[Pair], decoded: decoded_images.Decode
         ids=tuple(pair.id for pair in pairs),
         hashes=decoded.hashes,
         groups=tuple(pair.group or pair.id for pair in pairs) if unknown < len(pairs) else None,
-        sites=tuple(pair.site for pair in pairs) if name == "polypgen" else None,
+        sites=tuple(pair.site for pair in pairs) if any(pair.site for pair in pairs) else None,
         file=decoded.file,
         notes=(*decoded.notes, *([untold] if unknown else [])),
     )
@@ -198,7 +214,7 @@ def _found(place: Path, paths: Sequence[str], source: Source) -> tuple[Found, Fo
         raise DataError(
             f"{place} is not laid out as {source.title}, with {source.example}.",
             details=[f"found: {holder}/ ({n} image(s))" for holder, n in holders.items()],
-            hint=f"Download it from {source.where}, or check data.path.",
+            hint=f"Download it from {source.where}, or check its path.",
         )
     held = [*images.values(), *masks.values()]
     homes = sorted({home for files in held for home, _ in files})
@@ -207,7 +223,7 @@ def _found(place: Path, paths: Sequence[str], source: Source) -> tuple[Found, Fo
         raise DataError(
             f"{place} holds {source.title}, or frames of it, more than once.",
             details=[f"in: {home or '.'}" for home in homes] if len(homes) > 1 else twice,
-            hint="Keep one file of each, or set data.path to the folder that holds the set once.",
+            hint="Keep one file of each, or name the folder that holds the set once.",
         )
     return images, masks
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from crossward.core.engine import Engine
 from crossward.core.method import Method, Need, RoundContext
 from crossward.core.run import Plan
+from crossward.core.seeds import seeded
 from crossward.core.store import TreeStore
 from crossward.core.task import Task
+from crossward.core.weights import Weights
 from crossward.data.augment import augmentation
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, audit, federate, from_manifest, load, named, warnings
@@ -25,7 +27,7 @@ from crossward.errors import ConfigError
 from crossward.experiment.config import Config
 from crossward.experiment.hospitals import Hospitals
 from crossward.experiment.load import method_of, plugins_of
-from crossward.experiment.netplan import planned
+from crossward.experiment.netplan import NetPlan, planned
 from crossward.experiment.sources import collect
 from crossward.methods import METHODS, method_class
 from crossward.names import nearest
@@ -189,11 +191,44 @@ def _check_net(config: Config, hospitals: Hospitals) -> None:
     networks = {f"{hospitals.name(site)} ({kind})": hospitals.server(0).new_net(kind)
                 for kind, site in hospitals.kinds.items()}  # fmt: skip
     _check_together(hospitals.method, networks)
-    norms = [m for net in networks.values() for m in net.modules() if isinstance(m, BatchNorm)]
+    if Need.SAME_NETS in hospitals.method.needs and len(networks) > 1:
+        _check_alike(networks, _seen_by(hospitals, hospitals.ids[0]))
+    norms = [
+        f"{name}: {at}" for name, net in networks.items() for at, m in net.named_modules() if isinstance(m, BatchNorm)
+    ]
     if norms and config.train.batch_size == 1:
         raise ConfigError(
-            "train.batch_size = 1 with a net that has BatchNorm", hint='Use 2 or more, or net.norm = "group".'
+            "train.batch_size = 1 with a network that has BatchNorm, which cannot learn from one image",
+            details=norms[:3],
+            hint='Use 2 or more. Some nets have norm = "group" instead; parts that a method adds stay as they are.',
         )
+
+
+def _seen_by(hospitals: Hospitals, site: int) -> tuple[int, int, int]:
+    """Channels, height and width of what a site's network sees."""
+    collection, plan = hospitals.federation.collection, hospitals.plan(site)
+    return collection.channels, *((plan.size,) * 2 if isinstance(plan, NetPlan) else collection.size)
+
+
+def _check_alike(networks: dict[str, nn.Module], seen: tuple[int, int, int]) -> None:
+    """Networks that are averaged not only have weights of the same shapes, but compute the same with them."""
+    (first, one), *others = networks.items()
+    weights, told = Weights.of(one).map(torch.clone), _said(one, seen)
+    for name, other in others:
+        weights.into(other)
+        found = _said(other, seen)
+        if found.shape != told.shape or not torch.allclose(found, told, atol=1e-3, rtol=1e-3):
+            raise ConfigError(
+                f"the networks of {first} and {name} have weights of the same shapes, but compute otherwise",
+                hint="Give these sites the same network; where sizes of images differ, say net.stem.",
+            )
+
+
+def _said(net: nn.Module, seen: tuple[int, int, int]) -> Tensor:
+    """What a network says of noise; in training, where BatchNorm keeps differences from fading layer by layer."""
+    with seeded(0), torch.no_grad():
+        logits: Tensor = net.train()(torch.rand(4, *seen))
+    return logits
 
 
 def _check_together(method: Method, networks: dict[str, nn.Module]) -> None:
@@ -230,6 +265,12 @@ def _cautions(config: Config, hospitals: Hospitals) -> list[str]:
     found = []
     if config.engine.name == "pool" and config.engine.workers * config.engine.threads > (os.cpu_count() or 1):
         found.append(f"{config.engine.workers} workers of {config.engine.threads} threads on {os.cpu_count()} cores")
+    if isinstance(config.net.name, tuple) and len(config.net.name) > len(hospitals.ids) + len(
+        config.partition.leave_out
+    ):
+        found.append(
+            f"net.name lists {len(config.net.name)} nets for {len(hospitals.ids)} sites: the last are not used"
+        )
     counts = hospitals.federation.counts().tolist()
     classes, sites = hospitals.task.classes, hospitals.federation.sites
     table = {site.name: dict(zip(classes, row, strict=True)) for site, row in zip(sites, counts, strict=True)}

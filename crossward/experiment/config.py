@@ -68,7 +68,8 @@ class NetSettings(Named):
     def _placed(self) -> NetSettings:
         """A file that the weights start from may be named relative to where the run begins."""
         start = self.options.get("start", "")
-        if isinstance(start, str) and start not in ("", "imagenet") and self.name in NETS:
+        names = (self.name,) if isinstance(self.name, str) else self.name
+        if isinstance(start, str) and start not in ("", "imagenet") and any(name in NETS for name in names):
             self.__pydantic_extra__["start"] = str(Path(start).expanduser().absolute())  # type: ignore[index]
         return self
 
@@ -79,9 +80,14 @@ def _one(net: NetSettings) -> NetSettings:
     return net
 
 
-OwnNet = Annotated[
-    NetSettings, BeforeValidator(lambda net: {"name": net} if isinstance(net, str) else net), AfterValidator(_one)
-]
+def _tables(asked: Any) -> Any:
+    if isinstance(asked, dict):
+        raise ValueError("write [[site]], once for each site")
+    return asked
+
+
+AnyNet = Annotated[NetSettings, BeforeValidator(lambda net: {"name": net} if isinstance(net, str | list) else net)]
+OwnNet = Annotated[AnyNet, AfterValidator(_one)]
 
 
 class SiteSettings(Section):
@@ -126,8 +132,8 @@ class Config(Section):
     data: Data = Phantom()
     partition: Partition = Partition()
     task: dict[str, Any] = {}
-    net: NetSettings = NetSettings()
-    site: tuple[SiteSettings, ...] = ()
+    net: AnyNet = NetSettings()
+    site: Annotated[tuple[SiteSettings, ...], BeforeValidator(_tables)] = ()
     method: Named = Named(name="fedavg")
     plugin: dict[str, dict[str, Any]] = {}
     train: Annotated[Training, Field(default_factory=Training)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Gt, Interval, Len
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -14,6 +14,7 @@ Colour = Annotated[tuple[float, ...], Len(1, 3)]
 Place = Annotated[
     Path, AfterValidator(lambda path: path.expanduser().absolute())
 ]  # a run may be resumed from elsewhere
+PolypSet = Literal["polypgen", "kvasir-seg", "cvc-clinicdb", "etis", "cvc-colondb"]
 
 
 class Section(BaseModel):
@@ -104,8 +105,14 @@ class FedIsic(Decoded):
 
 
 class Polyps(Decoded):
-    source: Literal["polypgen", "kvasir-seg", "cvc-clinicdb", "etis", "cvc-colondb"]
+    source: PolypSet
     path: Place | None = None  # None: the archive, or the folder, of the set in CROSSWARD_DATA
+
+
+class PolypSets(Decoded):
+    source: Literal["polyps"]
+    sets: tuple[PolypSet, ...] = ("cvc-colondb", "etis", "cvc-clinicdb", "kvasir-seg")  # a site each
+    paths: dict[PolypSet, Place] = {}  # of sets that are not to be looked for in CROSSWARD_DATA
 
 
 class BreaKHis(Decoded):
@@ -155,6 +162,7 @@ Data = Annotated[
     | Ham10000
     | FedIsic
     | Polyps
+    | PolypSets
     | BreaKHis
     | Oct2017
     | Cifar
@@ -173,7 +181,8 @@ SOURCES: dict[str, type[Images]] = {
     "pbc": Pbc,
     "ham10000": Ham10000,
     "fed-isic2019": FedIsic,
-    **dict.fromkeys(("polypgen", "kvasir-seg", "cvc-clinicdb", "etis", "cvc-colondb"), Polyps),
+    **dict.fromkeys(get_args(PolypSet), Polyps),
+    "polyps": PolypSets,
     "breakhis": BreaKHis,
     "oct2017": Oct2017,
     "cifar10": Cifar,

@@ -22,6 +22,7 @@ from crossward.experiment.build import Experiment, partitioned, prepare
 from crossward.experiment.config import Config
 from crossward.experiment.data_settings import SOURCES, Images
 from crossward.experiment.load import Where, checked, method_of, overridden, sections
+from crossward.experiment.netplan import asked_by
 from crossward.experiment.newcomer import check_kind, check_new, check_partition
 from crossward.experiment.recorder import BEST, CHECKPOINT
 from crossward.experiment.result import Result, load
@@ -79,7 +80,10 @@ def _newcomer(federation: Result, site: str, overrides: Sequence[str]) -> tuple[
     left_out = config.partition.leave_out
     settled = {"leave_out": [], "seed": config.run.seed if config.partition.seed is None else config.partition.seed}
     base = federation.config | {"site": [], "partition": federation.config["partition"] | settled}
-    if isinstance(base["net"]["name"], list):  # sites took turns
+    if site in left_out:  # it has what it would have had
+        asked = asked_by(config, federation.about["sites"])[site]
+        base |= {"net": asked.model_dump(mode="json")["net"], "site": [{"shrink": asked.shrink}] * (asked.shrink > 1)}
+    elif isinstance(base["net"]["name"], list):  # sites took turns
         base["net"] = base["net"] | {"name": base["net"]["name"][0]}
     where: Where = {}
     if Path(site).suffix == ".toml":

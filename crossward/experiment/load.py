@@ -29,6 +29,11 @@ T = TypeVar("T")
 NOT_VALID = "the configuration is not valid:"
 Key = tuple[str, ...]
 Where = Mapping[Key, str]  # the line or the flag that a key was written in
+GIVEN = {  # what every net is told besides its options
+    "size": "Set data.size.",
+    "channels": "Set data.channels where the source has it.",
+    "classes": "They are the classes of its labels.",
+}
 HEADER = re.compile(r"^\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$")
 ASSIGNMENT = re.compile(r"^\s*([A-Za-z0-9_\-.\"]+)\s*=")
 
@@ -104,15 +109,20 @@ def _wrong_names(config: Config, where: Where) -> list[str]:
 
 
 def _wrong_net(at: Key, net: NetSettings, where: Where) -> list[str]:
-    told = []
+    told = [
+        f"{'.'.join(at)}.{key}: it is given by the data{_place((*at, key), where)}. {GIVEN[key]}"
+        for key in net.options
+        if key in GIVEN
+    ]
+    options = [key for key in net.options if key not in GIVEN]
     for name in net.name if isinstance(net.name, tuple) else (net.name,):
         if name == "auto" or nets.is_own(name):
             continue
         if name in nets.NETS:
-            told += _alien(at, net.options, nets.NETS[name].options, where, name)
+            told += _alien(at, options, nets.NETS[name].options, where, name)
         else:
             place = _place((*at, "name"), where)
-            told.append(f"{'.'.join(at)}.name: there is no net {name!r}{place}. {nearest(name, nets.NETS)}")
+            told.append(f"{'.'.join(at)}.name: there is no net {name!r}{place}. {nets.meant(name)}")
     return told
 
 

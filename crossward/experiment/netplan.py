@@ -12,6 +12,7 @@ from torch import nn
 from crossward import nets
 from crossward.core.seeds import seeded
 from crossward.data.collection import Collection
+from crossward.data.partition import natural
 from crossward.errors import ConfigError
 from crossward.experiment.config import Config, NetSettings, SiteSettings
 from crossward.names import nearest
@@ -64,22 +65,50 @@ def kind_of(plan: Plan) -> str:
 
 def planned(config: Config, collection: Collection, sites: Sequence[str]) -> NetPlan | tuple[NetPlan, ...]:
     """One plan for all, or one for each of the sites."""
+    if collection.size[0] != collection.size[1]:
+        raise ConfigError(
+            f"images of {collection.size[0]} x {collection.size[1]} pixels: networks take square ones",
+            hint="Set data.size.",
+        )
+    wanted = asked_by(config, sites)
+    plans = []
+    for site in sites:
+        asked = wanted[site]
+        if asked.shrink > 1 and collection.size[0] % asked.shrink:
+            raise ConfigError(
+                f"{site}: shrink = {asked.shrink} does not divide the {collection.size[0]} pixels of an image",
+                hint="Its last rows and columns would never be seen: choose another data.size.",
+            )
+        assert asked.net is not None
+        plans.append(_plan(str(asked.net.name), asked.net.options, asked.shrink, collection))
+    for plan in {plan.kind: plan for plan in plans}.values():
+        _serving(plan, collection.task)
+    one_for_all = not config.site and len(_named(config)) == 1
+    return plans[0] if one_for_all else tuple(plans)
+
+
+def asked_by(config: Config, sites: Sequence[str]) -> dict[str, SiteSettings]:
+    """The net, and how small it sees images, of each site: as [[site]] says, or else [net]. Sites that are left out of
+    the run have their turns and their entries all the same: they may join later."""
+    every, named = sorted({*sites, *config.partition.leave_out}, key=natural), _named(config)
+    every = every if config.partition.leave_out else list(sites)
+    own = _by_site(config.site, every)
+    found = {}
+    for turn, site in enumerate(every):
+        asked = own.get(site, SiteSettings())
+        usual = named[turn % len(named)]
+        net = asked.net or NetSettings(name=usual, **config.net.options)
+        if net.name == "auto":  # options alone: of the net that the site would have
+            net = NetSettings(name=usual, **net.options)
+        found[site] = SiteSettings(name=site, net=net, shrink=asked.shrink)
+    return found
+
+
+def _named(config: Config) -> tuple[str, ...]:
     named = config.net.name if isinstance(config.net.name, tuple) else (config.net.name,)
     if not named:
         raise ConfigError("net.name is an empty list", hint="Name a net, or several for the sites to take turns.")
-    if len(named) == 1 and not config.site:
-        return _serving(_plan(named[0], config.net.options, 1, collection), collection.task)
-    own, plans = _by_site(config.site, sites), []
-    for turn, site in enumerate(sites):
-        asked = own.get(site, SiteSettings())
-        net = asked.net or NetSettings(name=named[turn % len(named)], **config.net.options)
-        assert isinstance(net.name, str)  # SiteSettings refuses lists
-        if asked.shrink > collection.size[0]:
-            raise ConfigError(f"{site}: shrink = {asked.shrink} leaves nothing of images of {collection.size[0]} px")
-        plans.append(_plan(net.name, net.options, asked.shrink, collection))
-    for plan in {plan.kind: plan for plan in plans}.values():
-        _serving(plan, collection.task)
-    return tuple(plans)
+    return named
 
 
 def _plan(name: str, options: dict[str, Any], shrink: int, collection: Collection) -> NetPlan:

@@ -64,6 +64,11 @@ def collect(config: Config) -> tuple[Collection, list[str]]:
 
             place = data.path or polyps.located(data_root(), data.source)
             made, bad = polyps.read(place, name=data.source, **_file_options(data))
+        case settings.PolypSets() as data:
+            from crossward.data import polyp_sets
+
+            places = polyp_sets.located(data_root(), data.sets, dict(data.paths.items()))
+            made, bad = polyp_sets.read(places, **_file_options(data))
         case settings.BreaKHis() as data:
             from crossward.data import breakhis
 

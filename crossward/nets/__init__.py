@@ -40,8 +40,8 @@ NETS: Mapping[str, Entry] = MappingProxyType({
     ),
     "efficientnet-b0": Entry(
         "crossward.nets.efficientnet", "efficientnet_b0", "classification",
-        "EfficientNet-B0, started at random or from a file of weights",
-        MappingProxyType({"start": "", "dropout": 0.2, "drop_connect": 0.2, "norm_momentum": 0.01}),
+        "EfficientNet-B0 of any width, started at random or from a file of weights",
+        MappingProxyType({"start": "", "width": 1.0, "dropout": 0.2, "drop_connect": 0.2, "norm_momentum": 0.01}),
     ),
     "efficientnet-lite0": Entry(
         "crossward.nets.efficientnet_lite", "efficientnet_lite0", "classification",
@@ -143,6 +143,12 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
+def meant(name: str) -> str:
+    """A hint for a name that is not known."""
+    own = 'A network of your own is named "package.module:function". ' if "." in name else ""
+    return own + nearest(name, NETS)
+
+
 def build(name: str, *, channels: int, classes: int, size: int, **options: Any) -> Net:
     """A freshly initialised net for images of `size` x `size` pixels; torch.manual_seed decides its weights."""
     if is_own(name):
@@ -159,7 +165,7 @@ def build(name: str, *, channels: int, classes: int, size: int, **options: Any) 
 
 def _entry(name: str) -> Entry:
     if name not in NETS:
-        raise ConfigError(f"There is no net named {name!r}.", hint=nearest(name, NETS))
+        raise ConfigError(f"There is no net named {name!r}.", hint=meant(name))
     return NETS[name]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from torch import nn
 
 from crossward.errors import ConfigError
-from crossward.nets.net import Net, require_rates, require_size
+from crossward.nets.net import Net, require_rates
+from crossward.nets.parts.layers import require_frame
 from crossward.nets.start import from_file
 
 STEM, TOP = 32, 1280  # channels of the first and the last convolution
@@ -84,31 +85,37 @@ def efficientnet_b0(
     classes: int,
     size: int,
     start: str = "",
+    width: float = 1.0,
     dropout: float = 0.2,
     drop_connect: float = 0.2,
     norm_momentum: float = 0.01,
 ) -> Net:
     """`start`: "" (random) or a safetensors file, with our names or those of MONAI, efficientnet_pytorch, timm or
     torchvision. Weights of torchvision, and of timm but for its tf_ ones, were trained with other padding where a
-    convolution halves the image and another eps of BatchNorm: a start for training, not the same predictions.
+    convolution halves the image and another eps of BatchNorm: a start for training, not the same predictions. All of
+    these have width 1.
+
+    `width`: every number of channels is scaled, stem and top too, by the paper's rule.
 
     Importing MONAI takes seconds. It pads for the image size that it is told, hence `size`.
     """
-    require_size("efficientnet-b0", size, LEAST)
+    require_frame("efficientnet-b0", size, width, LEAST)
     require_rates("efficientnet-b0", dropout=dropout, drop_connect=drop_connect, norm_momentum=norm_momentum)
     if start == "imagenet":
         raise ConfigError(
             "The net 'efficientnet-b0' has no ImageNet weights of its own.",
             hint="Set start to a .safetensors file, such as timm's or torchvision's, or use efficientnet-lite0.",
         )
-    net = Net(_body(channels, size, drop_connect, norm_momentum), classifier(classes, dropout), TOP)
+    body = _body(channels, size, width, drop_connect, norm_momentum)
+    features = cast(nn.Conv2d, body.get_submodule("top.1")).out_channels
+    net = Net(body, classifier(classes, dropout, features), features)
     if start:
         from_file(net, start, "efficientnet-b0", translation(B0, MONAI, EFFICIENTNET_PYTORCH, TORCHVISION, TIMM))
     return net
 
 
-def classifier(classes: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(nn.Dropout(dropout), nn.Linear(TOP, classes))
+def classifier(classes: int, dropout: float, features: int = TOP) -> nn.Sequential:
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(features, classes))
 
 
 def translation(ours: Names, *theirs: Names) -> dict[str, str]:
@@ -116,8 +123,8 @@ def translation(ours: Names, *theirs: Names) -> dict[str, str]:
     return {b: a for names in theirs for a, b in zip(ours.modules(), names.modules(), strict=True) if a[-1] != "."}
 
 
-def _body(channels: int, size: int, drop_connect: float, momentum: float) -> nn.Sequential:
-    """In sequence, from images to (B, TOP), so that it can be cut."""
+def _body(channels: int, size: int, width: float, drop_connect: float, momentum: float) -> nn.Sequential:
+    """In sequence, from images to (B, TOP) at width 1, so that it can be cut."""
     from monai.networks.nets.efficientnet import EfficientNet
 
     before = (STEM, *(stage.channels for stage in STAGES))
@@ -125,6 +132,7 @@ def _body(channels: int, size: int, drop_connect: float, momentum: float) -> nn.
         [f"r{r}_k{k}_s{s}{s}_e{e}_i{b}_o{c}_se0.25" for b, (r, k, s, e, c) in zip(before, STAGES, strict=False)],
         in_channels=channels,
         num_classes=1,  # its classifier is not used
+        width_coefficient=width,
         image_size=size,
         norm=("batch", {"eps": EPS, "momentum": momentum}),
         drop_connect_rate=drop_connect,

@@ -13,7 +13,8 @@ from torch.nn.grad import conv2d_input
 
 from crossward.errors import ConfigError
 from crossward.nets import efficientnet as b0
-from crossward.nets.net import Net, require_least, require_rates, require_size
+from crossward.nets.net import Net, require_rates
+from crossward.nets.parts.layers import require_frame
 from crossward.nets.start import from_file, lite0_imagenet
 
 STEP = 8  # channels come in steps of 8
@@ -41,8 +42,7 @@ def efficientnet_lite0(
     The ImageNet weights expect pixels of [0, 1] with mean 0.498 and deviation 0.502 taken off, all channels alike.
     They come from TensorFlow, hence the padding. For grey images the first convolution starts at random.
     """
-    require_size("efficientnet-lite0", size, b0.LEAST)
-    require_least("efficientnet-lite0", "width", width, 0.01)
+    require_frame("efficientnet-lite0", size, width, b0.LEAST)
     require_rates("efficientnet-lite0", dropout=dropout, drop_connect=drop_connect, norm_momentum=norm_momentum)
     if start == "imagenet" and width != 1:
         raise ConfigError(f"The net 'efficientnet-lite0' has weights for start = \"imagenet\" at width 1, not {width}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import cast
 
 from torch import Tensor, nn
@@ -39,6 +40,8 @@ def require_choice(net: str, option: str, value: str, choices: tuple[str, ...]) 
 def require_least(net: str, option: str, value: float, least: float) -> None:
     if not value >= least:
         raise ConfigError(f"The net {net!r} needs {option} of at least {least}, not {value}.")
+    if value == inf:
+        raise ConfigError(f"The net {net!r} needs a finite {option}, not {value}.")
 
 
 def require_rates(net: str, **rates: float) -> None:

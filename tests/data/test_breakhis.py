@@ -124,6 +124,19 @@ def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped):
     assert found.targets.equal(plain.targets)
 
 
+@pytest.mark.parametrize("change", [str.lower, str.upper, str.title])
+@pytest.mark.parametrize("classes", ["binary", "subtypes"])
+def test_names_in_any_case(tiny, read, tmp_path, change, classes):
+    plain, _ = read(tiny, classes=classes)
+    for file in tiny.rglob("*.png"):
+        place = tmp_path / "other" / change(file.relative_to(tiny).as_posix())
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
+    found, aside = read(tmp_path / "other", classes=classes)
+    assert (found.classes, found.hashes, found.groups, aside) == (plain.classes, plain.hashes, plain.groups, [])
+    assert found.targets.equal(plain.targets)
+
+
 def test_options_reach_the_images(tiny, read):
     grey, _ = read(tiny, magnification="40", channels=1, size=5, fit="crop")
     assert grey.images.shape == (18, 5, 5, 1)
@@ -150,6 +163,16 @@ def test_paths_that_contradict_themselves_are_told_together_or_set_aside(tiny, r
     assert error.value.details == tuple(sorted(f"{path}: {reason}" for path, reason in paths.items()))
     collection, aside = read(tiny, bad_files="quarantine")
     assert (len(collection), len(aside)) == (71, 5)
+
+
+def test_an_image_in_folders_of_two_cases(tiny, read):
+    named = file_of("SOB_B_F_14-9133", "40")
+    other = paint(tiny / named.replace("benign/", "Benign/").replace("40X/SOB", "40x/sob"), 1, 2, 3)
+    if other.parent.samefile((tiny / named).parent):
+        pytest.skip("the disk does not tell cases apart")
+    with pytest.raises(DataError, match="holds images more than once") as error:
+        read(tiny)
+    assert {tiny / path for path in error.value.details} == {tiny / named, other}
 
 
 def test_classes_that_are_missing_are_told_before_anything_is_decoded(tiny, read, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from crossward.data.decode import Frame, image, is_image, mask
+from crossward.data.decode import Frame, image, is_image
 from crossward.data.prepare import preparation
 from crossward.errors import ConfigError, DataError
 
@@ -192,89 +192,6 @@ def test_colours_are_prepared_after_resizing():
     plain, _ = image(encoded(Image.fromarray(wide)), "a.png", Frame(2))
     assert np.array_equal(pixels, preparation(("shades-of-grey",))(plain[None])[0])
     assert pixels.flags.c_contiguous
-
-
-BINARY = Frame(2, classes=2)
-
-
-def ids(data: bytes, path: str = "m.png", frame: Frame = BINARY) -> list[list[int]]:
-    found: list[list[int]] = mask(data, path, frame)[0].tolist()
-    return found
-
-
-def test_binary_masks_of_every_habit():
-    assert ids(encoded(grey([[0, 255], [255, 0]]))) == [[0, 1], [1, 0]]
-    assert ids(encoded(grey([[0, 1], [1, 0]]))) == [[0, 1], [1, 0]]
-    assert ids(encoded(grey([[0, 1], [1, 0]], np.uint16))) == [[0, 1], [1, 0]]
-    assert ids(encoded(grey([[0, 250], [127, 128]]))) == [[0, 1], [1, 1]]  # half of 250 is 125
-    assert ids(encoded(grey([[255, 255], [255, 255]]))) == [[1, 1], [1, 1]]
-    assert ids(encoded(grey([[0, 0], [0, 0]]))) == [[0, 0], [0, 0]]
-    assert ids(encoded(grey([[0, 255], [255, 0]]).convert("1"))) == [[0, 1], [1, 0]]
-    assert ids(encoded(grey([[0, 255], [255, 0]]).convert("RGB"))) == [[0, 1], [1, 0]]
-
-
-def test_noisy_jpeg_masks():
-    half = np.zeros((16, 16), dtype=np.uint8)
-    half[:, 8:] = 255
-    noisy = encoded(Image.fromarray(half), "JPEG", quality=30)
-    found, size, _ = mask(noisy, "m.jpg", Frame(16, classes=2))
-    assert (found.tolist(), size) == ((half // 255).tolist(), (16, 16))
-    empty = encoded(Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 6), "JPEG")
-    assert ids(empty, "m.jpg") == [[0, 0], [0, 0]]  # noise around black is not a lesion
-
-
-def habit(rows: np.ndarray, kind: str = "PNG", **options: object) -> str:
-    return mask(encoded(Image.fromarray(rows), kind, **options), f"m.{kind.lower()}", BINARY)[2]
-
-
-def test_habits_of_masks():
-    half = np.tile(np.repeat(np.array([0, 255], dtype=np.uint8), (11, 13)), (24, 1))
-    assert [habit(rows) for rows in (half, half // 255, half * 0, half | 255)] == ["", "", "", ""]
-    assert [habit(half, "JPEG", quality=quality) for quality in (20, 50, 90)] == ["grey"] * 3
-    assert [habit(half // 255 * top, "JPEG") for top in (0, 100)] == ["", "faint"]
-    low_and_high, noise = np.where(half, 255, 200).astype(np.uint8), np.where(half, 255, 254).astype(np.uint8)
-    assert mask(encoded(Image.fromarray(low_and_high)), "m.png", BINARY)[0].tolist() == [[0, 1], [0, 1]]
-    assert mask(encoded(Image.fromarray(noise)), "m.png", BINARY)[0].tolist() == [[1, 1], [1, 1]]
-    assert (habit(low_and_high), habit(noise)) == ("", "grey")
-    blurred = np.asarray(Image.fromarray(half).resize((96, 96), Image.Resampling.BICUBIC))
-    assert habit(blurred) == "grey"
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-@pytest.mark.parametrize("levels", [(0, 128, 255), (0, 85, 170, 255), (0, 50, 100, 150, 200, 250)])
-def test_masks_of_more_than_two_classes_are_no_noise(kind, levels):
-    bands = np.tile(np.repeat(np.array(levels, dtype=np.uint8), 16), (32, 1))
-    with pytest.raises(DataError, match=r"areas of about .* a mask of two classes has two values"):
-        habit(bands, kind)
-
-
-def test_class_maps_keep_their_ids():
-    frame = Frame(2, classes=3)
-    assert ids(encoded(grey([[0, 1], [2, 0]])), frame=frame) == [[0, 1], [2, 0]]
-    palette = grey([[0, 1], [2, 0]])
-    palette.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0])
-    assert ids(encoded(palette), frame=frame) == [[0, 1], [2, 0]]
-    assert ids(encoded(grey([[0, 1], [2, 0]]).convert("LA")), frame=frame) == [[0, 1], [2, 0]]
-
-
-@pytest.mark.parametrize(
-    ("data", "path", "classes", "words"),
-    [
-        (encoded(grey([[0, 1], [2, 3]])), "m.png", 3, "0, 1, 2, 3, but there are 3 classes"),
-        (encoded(grey([[0, 1], [2, 3]])), "m.png", 2, "name the classes"),
-        (encoded(Image.new("RGB", (2, 2), (1, 2, 0))), "m.png", 3, "colour mask"),
-        (encoded(grey([[0, 1], [2, 0]]), "JPEG"), "m.jpg", 3, "save the mask as PNG"),
-        (b"", "m.png", 2, "is empty"),
-    ],
-)
-def test_masks_that_cannot_be_understood(data, path, classes, words):
-    with pytest.raises(DataError, match=words):
-        mask(data, path, Frame(2, classes=classes))
-
-
-def test_masks_are_cropped_like_their_images():
-    wide = encoded(grey([[255, 255, 0, 255, 0, 0]] * 2))
-    assert mask(wide, "m.png", Frame(2, fit="crop", classes=2))[0].tolist() == [[0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize(

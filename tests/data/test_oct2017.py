@@ -99,6 +99,30 @@ def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped):
     assert found.targets.equal(plain.targets)
 
 
+@pytest.mark.parametrize("change", [str.lower, str.upper, str.title])
+def test_names_in_any_case(read, tiny, tmp_path, change):
+    plain, _ = read(tiny, split="official")
+    found, aside = read(lay(tmp_path / "other", *(change(path) for path in SCANS)), split="official")
+    assert (found.classes, found.groups, found.splits, aside) == (plain.classes, plain.groups, plain.splits, [])
+    assert found.targets.equal(plain.targets)
+    assert found.images.equal(plain.images)
+    assert [name.casefold() for name in found.ids] == [name.casefold() for name in plain.ids]
+    assert {name.rsplit("/", 1)[0] for name in found.ids} == {name.rsplit("/", 1)[0] for name in plain.ids}
+
+
+def test_a_folder_in_two_cases(read, tiny):
+    lay(tiny, "Train/cnv/CNV-9-1.jpeg")
+    if not (tiny / "train" / "CNV" / "CNV-9-1.jpeg").exists():  # the disk tells them apart
+        assert "train/CNV/CNV-9-1.jpeg" in read(tiny)[0].ids
+        lay(tiny, "Train/cnv/CNV-1-1.jpeg")
+        with pytest.raises(DataError) as error:
+            read(tiny)
+        assert error.value.details == (
+            "there twice: Train/cnv/CNV-1-1.jpeg",
+            "there twice: train/CNV/CNV-1-1.jpeg",
+        )
+
+
 def test_options_reach_the_images(tiny, read):
     assert read(tiny, channels=3, size=5, fit="crop")[0].images.shape == (34, 5, 5, 3)
     assert read(tiny, prepare=("brightness:0.2",))[0].images.unique().tolist() == [0, 51]  # one scan is black
@@ -127,9 +151,36 @@ def test_whatever_does_not_belong_is_told_before_anything_is_decoded(tiny, read,
         "missing: DME",
         "not a class of train, val or test: ./ (1 image(s))",
         "not a class of train, val or test: train/GLAUCOMA/ (1 image(s))",
-        "named as DME: train/CNV/DME-1-1.jpeg",
-        "not named <class>-<patient>-<n>: train/CNV/scan.jpeg",
+        "train/CNV/DME-1-1.jpeg: is named as DME",
+        "train/CNV/scan.jpeg: is not named <class>-<patient>-<n>",
     )
+    assert not (tmp_path / "cache").exists()
+
+
+def test_misnamed_files_are_told_before_anything_is_decoded_or_set_aside(tiny, read, tmp_path):
+    plain, _ = read(tiny)
+    shutil.rmtree(tmp_path / "cache")
+    lay(tiny, "train/CNV/DME-1-1.jpeg", "train/CNV/scan.jpeg", "val/CNV/xCNV-1-1.jpeg")
+    with pytest.raises(DataError, match="3 problems") as error:
+        read(tiny)
+    assert error.value.details == (
+        "train/CNV/DME-1-1.jpeg: is named as DME",
+        "train/CNV/scan.jpeg: is not named <class>-<patient>-<n>",
+        "val/CNV/xCNV-1-1.jpeg: is not named <class>-<patient>-<n>",
+    )
+    assert "quarantine" in error.value.hint
+    assert not (tmp_path / "cache").exists()
+    (tiny / "train" / "CNV" / "CNV-1-1.jpeg").write_bytes(b"")
+    collection, aside = read(tiny, bad_files="quarantine")
+    assert [str(bad) for bad in aside] == ["train/CNV/CNV-1-1.jpeg: is empty (0 bytes)", *error.value.details]
+    assert set(plain.ids) - set(collection.ids) == {"train/CNV/CNV-1-1.jpeg"}
+
+
+def test_a_class_whose_files_are_all_misnamed(tiny, read, tmp_path):
+    for number, path in enumerate(tiny.rglob("DME-*.jpeg")):
+        path.rename(path.with_name(f"{number}.jpeg"))
+    with pytest.raises(DataError, match="no image is left of DME"):
+        read(tiny, bad_files="quarantine")
     assert not (tmp_path / "cache").exists()
 
 

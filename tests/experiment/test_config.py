@@ -28,6 +28,7 @@ EVERY_SOURCE = {
     "cvc-clinicdb": {"source": "cvc-clinicdb"},
     "etis": {"source": "etis"},
     "cvc-colondb": {"source": "cvc-colondb"},
+    "polyps": {"source": "polyps", "sets": ["etis", "kvasir-seg"], "paths": {"etis": "ETIS.zip"}},
     "breakhis": {"source": "breakhis", "magnification": "400", "classes": "subtypes"},
     "oct2017": {"source": "oct2017", "split": "official"},
     "cifar10": {"source": "cifar10"},

@@ -112,6 +112,36 @@ def test_options_of_a_net():
     assert error.details[0].startswith("net.widht: no such option of resnet18. Did you mean 'width'?")
 
 
+@pytest.mark.parametrize("name", ["auto", "resnet18", "own.nets:build", ["resnet18", "cnn"]])
+def test_what_the_data_decide_is_no_option_of_a_net(name):
+    net = {"name": name, "size": 64, "channels": 3, "classes": 2}
+    told = [
+        "size: it is given by the data. Set data.size.",
+        "channels: it is given by the data. Set data.channels where the source has it.",
+        "classes: it is given by the data. They are the classes of its labels.",
+    ]
+    assert refused(checked, {"net": net}).details == tuple(f"net.{line}" for line in told)
+    if isinstance(name, str):
+        own = refused(checked, {"site": [{}, {"net": net}]}).details
+        assert own == tuple(f"site.1.net.{line}" for line in told)
+
+
+def test_what_the_data_decide_names_its_line(written):
+    file = written("[net]\nsize = 64\n")
+    assert refused(read, file).details[0].startswith(f"net.size: it is given by the data ({file}, line 2).")
+
+
+def test_a_net_of_ones_own_without_a_colon():
+    (line,) = refused(checked, {"net": "hospital_b.Crash"}).details
+    assert "there is no net 'hospital_b.Crash'" in line
+    assert 'A network of your own is named "package.module:function".' in line
+
+
+def test_nets_in_turn_may_share_a_width():
+    net = checked({"net": {"name": ["resnet18", "efficientnet-b0"], "width": 0.25}}).net
+    assert net.options == {"width": 0.25}
+
+
 def test_broken_toml_names_its_line(written):
     file = written("[run]\nrounds = = 3\n")
     error = refused(read, file)

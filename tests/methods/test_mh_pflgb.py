@@ -21,6 +21,7 @@ from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine
 from crossward.errors import ConfigError
 from crossward.experiment.hospitals import Hospitals
+from crossward.experiment.netplan import NetPlan
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.mh_pflgb import MHpFLGB
 from crossward.nets import build
@@ -187,6 +188,47 @@ def test_sites_keep_their_own_networks_and_share_the_bypass():
     assert shapes[0] != shapes[1] != shapes[2]
     assert "head.weight" in shapes[1]
     assert shapes[1]["head.weight"] == (3, SIDE**2)
+
+
+class Ramp(nn.Module):
+    """Weighs the plane by a tensor made on the CPU, and reads a number out of one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.linspace(0, 1, x.shape[-1]) + float(x.new_ones(1).item())
+
+
+class Ramped(Net):
+    """A person's own."""
+
+    def __init__(self, channels: int, classes: int, size: int) -> None:
+        body = nn.Sequential(Ramp(), nn.Conv2d(channels, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1))
+        super().__init__(nn.Sequential(body, nn.Flatten()), nn.Linear(4, classes), 4)
+
+
+class Necked(Ramped):
+    """Its head sees what it makes of its body, not its body."""
+
+    def __init__(self, channels: int, classes: int, size: int) -> None:
+        super().__init__(channels, classes, size)
+        self.neck = nn.Linear(4, 4)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.neck(self.body(x))
+
+
+def own(kind: type[Net]) -> NetPlan:
+    return NetPlan(f"{__name__}:{kind.__name__}", 1, len(CLASSES), SIDE)
+
+
+def test_a_network_of_ones_own_may_compute_with_tensors_of_its_own():
+    hospitals = TWO.hospitals(MHpFLGB(), net=(own(Ramped), linear))
+    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+
+
+def test_a_network_that_is_more_than_body_and_head_is_refused_before_it_loses_layers():
+    with pytest.raises(ConfigError, match="the two must make up the whole") as error:
+        TWO.hospitals(MHpFLGB(), net=own(Necked)).server(0).new_net()
+    assert error.value.details == ("in neither: neck (Linear)",)
 
 
 @pytest.mark.parametrize("option", [{"fusion": "add"}, {"body": False}, {"head": False}])

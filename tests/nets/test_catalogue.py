@@ -34,7 +34,7 @@ SMALL = {
     "cnn": {},
     "resnet18": {"width": 0.125},
     "resnet50": {"width": 0.125},
-    "efficientnet-b0": {},
+    "efficientnet-b0": {"width": 0.25},
     "efficientnet-lite0": {"width": 0.25},
     "unet": {"base": 4},
     "unetpp": {"base": 4},
@@ -116,6 +116,7 @@ def test_copies_and_channels_last_give_the_same(name: str):
         ("resnet18", {"width": "wide"}, ["width: must be a number, not 'wide'"]),
         ("unet", {"up": 2}, ["up: must be text, not 2"]),
         ("efficientnet", {}, ["Did you mean 'efficientnet-b0'?"]),
+        ("hospital_b.Crash", {}, ['A network of your own is named "package.module:function".', "Known: cnn"]),
         ("efficientnet-lite0", {"start": True}, ["start: must be text, not True"]),
     ],
 )
@@ -123,6 +124,13 @@ def test_wrong_names_are_refused(name: str, options: dict[str, object], says: li
     with pytest.raises(ConfigError) as error:
         build(name, channels=1, classes=2, size=32, **options)
     assert [s for s in says if s not in str(error.value)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in names() if "width" in NETS[name].options])
+@pytest.mark.parametrize("width", [float("inf"), float("nan"), float("-inf"), 0.0])
+def test_a_width_is_a_finite_number_above_zero(name: str, width: float):
+    with pytest.raises(ConfigError, match=f"The net '{name}' needs .*width"):
+        build(name, channels=1, classes=2, size=24, width=width)
 
 
 def test_describe_refuses_unknown_names():

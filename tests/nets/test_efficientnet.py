@@ -70,6 +70,54 @@ def test_maps_are_halved_and_rounded_up(size: int, expected: list[int], channels
     assert net.features(x).shape == (1, 1280) == (1, net.width)
 
 
+def test_the_default_has_the_names_and_shapes_of_monai(original: nn.Module):
+    translated = translation(B0, MONAI)
+    theirs = {
+        f"{translated[module]}.{leaf}": value.shape
+        for module, leaf, value in ((*n.rpartition(".")[::2], v) for n, v in original.state_dict().items())
+    }
+    assert {name: value.shape for name, value in b0(classes=1000).state_dict().items()} == theirs
+
+
+def test_the_default_has_width_one():
+    made = []
+    for options in ({}, {"width": 1.0}):
+        torch.manual_seed(0)
+        made.append(b0(**options).state_dict())
+    assert list(made[0]) == list(made[1])
+    assert all(torch.equal(value, made[1][name]) for name, value in made[0].items())
+
+
+def test_parameters_shrink_by_the_square_of_the_width():
+    """All but the smallest stages, whose channels come in steps of 8, and depthwise kernels, which shrink with it."""
+    counts = {width: sum(p.numel() for p in b0(width=width).parameters()) for width in (2.0, 1.0, 0.5, 0.25)}
+    assert 3.5 < counts[2.0] / counts[1.0] < 4
+    assert 3.3 < counts[1.0] / counts[0.5] < 4
+    assert 9 < counts[1.0] / counts[0.25] < 16
+    assert counts[0.25] < 500_000
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [24, 37, 64])
+def test_a_narrow_one_trains(size: int, channels: int):
+    net, x = b0(channels=channels, size=size, width=0.25), torch.randn(2, channels, size, size)
+    net(x).square().mean().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    assert net.eval().features(x).shape == (2, 320) == (2, net.width)
+    assert net(x).shape == (2, 5)
+
+
+def test_a_start_has_the_width_it_was_made_with(tmp_path: Path):
+    file = tmp_path / "narrow.safetensors"
+    there = b0(width=0.25).state_dict()
+    save_file(there, file)
+    here = b0(width=0.25, start=str(file)).state_dict()
+    assert all(torch.equal(value, here[name]) for name, value in there.items())
+    with pytest.raises(ConfigError, match="are not those of the net 'efficientnet-b0'") as error:
+        b0(start=str(file))
+    assert "the options that the file was made with" in error.value.hint
+
+
 def test_the_body_can_be_cut():
     made = cut(b0(size=64).body, Brief(3, 64, 5))
     assert made.shape == (40, 8, 8)

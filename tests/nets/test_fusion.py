@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from crossward.core.weights import Weights
 from crossward.nets.net import Net
@@ -87,6 +87,23 @@ def test_either_part_of_the_bypass_may_be_absent(part: str, adapter: str):
     x = torch.randn(2, 3, 12, 12)
     same = torch.equal(net.eval().features(x), net.body(x))
     assert same == (part == "body")
+
+
+class Ramp(nn.Module):
+    """Weighs the plane by a tensor made on the CPU, and reads a number out of one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.linspace(0, 1, x.shape[-1]) if x.mean().item() < 1 else 1
+        return torch.add(x * weights, 1)
+
+
+def test_a_body_that_needs_real_images_is_tried_on_them():
+    net = Net(nn.Sequential(Ramp(), nn.BatchNorm2d(3), nn.Conv2d(3, 6, 3, padding=1)), nn.Conv2d(6, 2, 1), 6)
+    made, x = joined(net, 3, 2, 24), torch.randn(2, 3, 24, 24)
+    assert net.body[1].running_mean.tolist() == [0.0] * 3
+    assert net.body.training
+    assert made(x).shape == (2, 2, 24, 24)
+    assert made.global_logits(made.features(x)).shape == (2, 2, 24, 24)
 
 
 def test_joining_leaves_the_network_as_it_was():

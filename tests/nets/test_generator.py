@@ -70,6 +70,11 @@ def test_shaken_moves_flips_and_normalises():
     assert {column for _, column in seen} == {1, 2, 3, 4, 5, 6}
 
 
+def test_a_width_without_end_is_refused():
+    with pytest.raises(ConfigError, match="'generator' needs a finite width"):
+        Generator(6, 3, 16, width=float("inf"))
+
+
 def test_shaken_is_one_decision_for_the_batch():
     brief = Brief(3, 16, 2, mean=(0.0,) * 3, std=(1.0,) * 3)
     images = torch.rand(1, 3, 16, 16).repeat(5, 1, 1, 1)

@@ -56,3 +56,5 @@ def test_what_is_refused():
         require_frame("some", 15, 1.0)
     with pytest.raises(ConfigError, match="'some' needs width of at least"):
         require_frame("some", 24, float("nan"))
+    with pytest.raises(ConfigError, match="'some' needs a finite width, not inf"):
+        require_frame("some", 24, float("inf"))

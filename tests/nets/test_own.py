@@ -115,10 +115,11 @@ def test_a_net_is_used_as_it_is(module):
     name = module("""
 class Mine(Net):
     def __init__(self, channels, classes, size, width=2):
-        super().__init__(nn.Conv2d(channels, 2, 3), nn.Linear(2, classes), width)
+        pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        super().__init__(nn.Sequential(nn.Conv2d(channels, 2, 3), *pooled), nn.Linear(2, classes), width)
 
     def features(self, x):
-        return self.body(x).mean((2, 3))
+        return self.body(2 * x / 2)
 """)
     net = adopted(f"{name}:Mine", **SIZES)
     assert type(net).__name__ == "Mine"
@@ -137,8 +138,11 @@ def test_what_it_refuses_itself_is_told_as_it_says(module):
     ("where", "told"),
     [
         ("no_such_package:net", "cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"),
-        (":net", "cannot be imported: ValueError: Empty module name"),
-        (".beside:net", "cannot be imported: TypeError"),
+        (":net", "cannot be imported: '' is not the name of a module"),
+        (".beside:net", "cannot be imported: '.beside' is not the name of a module"),
+        ("./hospital_b.py:Crash", "cannot be imported: './hospital_b.py' is not the name of a module"),
+        ("hospital_b.py:Crash", "cannot be imported: 'hospital_b.py' is not the name of a module"),
+        ("C:/nets/hospital_b:Crash", "cannot be imported: 'C:/nets/hospital_b' is not the name of a module"),
     ],
 )
 def test_a_place_that_is_not_there(where, told):
@@ -158,6 +162,14 @@ def test_a_name_that_is_not_in_its_module(module):
     assert error.what.endswith(f"{name} has no 'Plian'.")
     assert error.hint.startswith("Did you mean 'Plain'?")
     assert f"{name} has no ''" in refused(f"{name}:").what
+
+
+def test_a_name_inside_another(module):
+    name = module(PLAIN + "\n\nclass Outer:\n    Inner = Plain\n")
+    assert adopted(f"{name}:Outer.Inner", **SIZES).width == 4
+    error = refused(f"{name}:Outer.Iner")
+    assert error.what.endswith(f"{name}.Outer has no 'Iner'.")
+    assert error.hint.startswith("Did you mean 'Inner'?")
 
 
 HEADLESS = """
@@ -199,18 +211,6 @@ def net(**_):
     made.body, made.head = Pair(), Take()
     return made
 """
-BETWEEN = """
-class Between(nn.Module):
-    def __init__(self, **_):
-        super().__init__()
-        self.body, self.norm, self.head = nn.Flatten(), nn.LayerNorm(192), nn.Linear(192, 5)
-
-    def forward(self, x):
-        return self.head(self.norm(self.body(x)))
-
-
-net = Between
-"""
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,65 @@ net = Between
         (PARTS.format(body="nn.Linear(9, 2)", head="nn.Linear(2, 5)"), "does not accept images of (3, 8, 8): Runtime"),
         (PARTS.format(body="nn.Flatten()", head="nn.Module()"), "does not accept images of (3, 8, 8): NotImplemented"),
         (PAIR, "gives tuple and Tensor for features and logits, not tensors"),
-        (BETWEEN, "computes something else than its head of its features"),
     ],
 )
 def test_what_cannot_be_adopted_is_told(module, text, told):
     assert told in refused(f"{module(text)}:net").what
+
+
+NECK = """
+class Neck(Net):
+    def __init__(self, neck, wide, **_):
+        super().__init__(nn.Flatten(), nn.Linear(wide, 5), wide)
+        self.neck = neck
+
+    def features(self, x):
+        return self.neck(self.body(x))
+
+class Between(nn.Module):
+    def __init__(self, neck, wide, **_):
+        super().__init__()
+        self.body, self.neck, self.head = nn.Flatten(), neck, nn.Linear(wide, 5)
+
+    def forward(self, x):
+        return self.head(self.neck(self.body(x)))
+
+class Zero(nn.Linear):
+    def forward(self, z):
+        return z + 0 * super().forward(z)
+"""
+
+
+@pytest.mark.parametrize("kind", ["Neck", "Between"])
+@pytest.mark.parametrize(
+    ("neck", "told"),
+    [
+        ("nn.LayerNorm(192), 192", "in neither: neck (LayerNorm)"),
+        ("nn.Linear(192, 7), 7", "in neither: neck (Linear)"),
+        ("lambda z: z[:, :7], 7", "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ("nn.Dropout(), 192", "in neither: neck (Dropout)"),
+        ("Zero(192, 192), 192", "in neither: neck (Zero)"),
+        ("lambda z: 2 * z, 192", ""),
+    ],
+)
+def test_what_lies_between_body_and_head_is_told(module, kind, neck, told):
+    name = module(f"{NECK}\ndef net(**_):\n    return {kind}({neck})\n")
+    error = refused(f"{name}:net")
+    assert "computes something else than its head of its body: the two must make up the whole" in error.what
+    assert [line.split(" (2x")[0] for line in error.details] == ([told] if told else [])
+    assert "into the body" in error.hint
+
+
+def test_what_takes_no_part_is_no_hindrance(module):
+    """An unused layer, one that does nothing, and a module that holds body and head."""
+    name = module("""
+class Held(nn.Module):
+    def __init__(self, *, channels, classes, size):
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(channels * size * size, classes))
+        self.body, self.head, self.unused = self.trunk[0], self.trunk[2], nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.trunk(x)
+""")
+    assert adopted(f"{name}:Held", **SIZES).width == 192

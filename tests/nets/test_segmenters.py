@@ -73,6 +73,9 @@ def test_wrong_values(maker: Maker):
     ]
     if maker is not fcn:
         cases += [(31, {"levels": 5}, "at least 32 x 32"), (24, {"levels": 1}, "levels of at least 2")]
+        cases.append((31, {"levels": 5}, "It has levels = 5; images of 31 x 31 pixels allow at most 4."))
+        cases += [(24, {"levels": n}, f"cannot have levels = {n}: images of 24 x 24 pixels allow at most 4") for n in
+                  (40, 10**9)]  # fmt: skip
     if maker in (unet, unetpp):
         cases.append((24, {"up": "nearest"}, "bilinear, transposed"))
     for size, options, says in cases:

@@ -86,7 +86,11 @@ def _adapter(before: torch.Size, after: torch.Size) -> nn.Module:
 
 
 def _shape(body: nn.Module, x: Tensor) -> torch.Size:
-    """Of its features, found without computing them."""
+    """Of its features, found without computing them; not every network of a person's own can be run like that."""
+    found: Tensor
     with torch.no_grad():
-        found: Tensor = deepcopy(body).to("meta").eval()(x.to("meta"))
+        try:
+            found = deepcopy(body).to("meta").eval()(x.to("meta"))
+        except Exception:  # whatever it is: tensors made on the CPU, numbers read out of tensors
+            found = deepcopy(body).eval()(torch.zeros_like(x))
     return found.shape

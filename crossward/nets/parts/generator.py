@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from crossward.core.brief import Brief
 from crossward.errors import ConfigError
+from crossward.nets.net import require_least
 
 LEAST, MOST = 8, 512  # pixels of a side
 SMALLEST_START = 4  # pixels of the map that the embedding is turned into
@@ -36,6 +37,7 @@ class Generator(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
+        require_least("generator", "width", width, 0)
         self.start, ups = layout(size)
         self.size, self.kind = size, kind
         narrow = max(4, round(64 * width))

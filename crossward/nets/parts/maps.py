@@ -8,7 +8,10 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.nets.net import require_choice, require_least, require_size
+from crossward.errors import ConfigError
+from crossward.nets.net import require_choice, require_least
+
+DEEPEST = 10  # levels that images of some size allow: 1024 pixels
 
 
 def double(before: int, after: int) -> nn.Sequential:
@@ -55,4 +58,14 @@ def require_up(net: str, up: str) -> None:
 def require_levels(net: str, size: int, base: int, levels: int) -> None:
     require_least(net, "base", base, 1)
     require_least(net, "levels", levels, 2)
-    require_size(net, size, 2**levels)  # at least 2 x 2 at the bottom, so that BatchNorm can train on one image
+    most = size.bit_length() - 1  # at least 2 x 2 at the bottom, so that BatchNorm can train on one image
+    if levels <= most:
+        return
+    allowed, least = f"images of {size} x {size} pixels allow at most {most}", 2 ** min(levels, DEEPEST)
+    if levels > DEEPEST:
+        what = f"The net {net!r} cannot have levels = {levels}: {allowed}."
+        raise ConfigError(what, hint="Choose fewer, larger images, or another net.")
+    raise ConfigError(
+        f"The net {net!r} needs images of at least {least} x {least} pixels; these have {size}.",
+        hint=f"It has levels = {levels}; {allowed}. Choose fewer, an image size of at least {least}, or another net.",
+    )
