@@ -181,16 +181,16 @@ def warnings(federation: Federation) -> list[str]:
     found += [f"site {site.name} trains on one sample" for site in federation.sites if len(site.train) == 1]
     names, drawn = [site.name for site in federation.sites], federation.recipe.get("partition", "site") != "site"
     found += partitions.gaps(counts.numpy(), names, federation.classes, drawn=drawn)
-    tests = Split("test", torch.tensor([*places["test"]], dtype=torch.int64), NOBODY, NOBODY)
-    tested = replace(federation, sites=(tests,)).counts()[0]
-    found += [f"no test row shows class {name}" for name, n in zip(federation.classes, tested) if not n]
+    seen = {"test": _index([*places["test"]])} | ({"public": federation.public} if len(federation.public) else {})
+    for what, rows in seen.items():
+        shown = replace(federation, sites=(Split(what, rows, NOBODY, NOBODY),)).counts()[0]
+        found += [f"no {what} row shows class {name}" for name, n in zip(federation.classes, shown) if not n]
     owners = {(collection.hashes[row], site) for row, site in places["train"].items() if collection.hashes[row]}
     if twice := sum(n > 1 for n in Counter(image for image, _ in owners).values()):
         found.append(f"{twice} image(s) are trained on at more than one site")
     both = {part: splits.straddling(collection.groups or (), places["train"], places[part]) for part in PARTS[1:]}
-    return [*found, *collection.notes] + [
-        f"{len(groups)} group(s) have rows in train and in {part}" for part, groups in both.items() if groups
-    ]
+    found += [f"{len(groups)} group(s) have rows in train and in {part}" for part, groups in both.items() if groups]
+    return [*found, *collection.notes]
 
 
 def _holdings(federation: Federation) -> list[tuple[str, str, list[int]]]:

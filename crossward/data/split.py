@@ -73,19 +73,25 @@ def subsample(strata: Ints, limit: int, seed: int) -> Ints:
 
 
 def public_pool(labels: Ints, units: Ints, fraction: float, seed: int) -> Ints:
-    """About `fraction` of all positions in whole units, as many of each class as there are, never above half of one."""
+    """About `fraction` of all positions in whole units, as many of each class as there are, never above half of one. A
+    class whose units are all larger than its share gives its smallest, if that is not above twice the share."""
     if not 0 <= fraction <= 0.5:
         raise ConfigError(f"public = {fraction}: the public share must lie between 0 and 0.5")
     sizes, (_, codes) = np.bincount(units), np.unique(majority(labels, units), return_inverse=True)
     spare = np.bincount(codes, weights=sizes).astype(np.int64) // 2  # more would leave a class to the public pool alone
     total, rng, chosen = round(fraction * len(labels)), np.random.RandomState(seed), np.zeros(len(sizes), dtype=bool)
     for left, c in zip(range(len(spare), 0, -1), np.argsort(spare, kind="stable")):
-        room = min(int(spare[c]), total // left)  # what a scarce class cannot give, the others do
-        total -= room
-        for unit in rng.permutation(np.flatnonzero(codes == c)):
+        share = room = min(int(spare[c]), total // left)
+        order = rng.permutation(np.flatnonzero(codes == c))
+        for unit in order:
             if sizes[unit] <= room:
                 chosen[unit] = True
                 room -= int(sizes[unit])
+        least = order[sizes[order].argmin()]
+        if room == share and sizes[least] <= min(int(spare[c]), 2 * share):
+            chosen[least] = True
+            room -= int(sizes[least])
+        total -= share - room  # what a class cannot give, the others do
     if fraction and not chosen.any():
         raise DataError(
             f"public = {fraction} of {len(labels)} training rows, in whole groups, is not one row",

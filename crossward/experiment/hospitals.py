@@ -120,9 +120,10 @@ class Hospitals:
         rows: Tensor = getattr(self._split(site), split)
         return self.federation.collection.targets[rows].long()
 
-    def test_images(self, site: int, rows: Tensor) -> Tensor:
-        """(n, H, W, C) bytes of some rows of its test set."""
-        return self.federation.collection.images[self._split(site).test[rows]]
+    def test_images(self, site: int, rows: Tensor) -> tuple[Tensor, list[str]]:
+        """(n, H, W, C) bytes of some rows of its test set, and what they are called."""
+        collection, mine = self.federation.collection, self._split(site).test[rows]
+        return collection.images[mine], [collection.ids[row] for row in mine.tolist()]
 
     def open(self, site: int, round: int, memory: Tree, fresh: bool = False) -> Site:
         split = self._split(site)

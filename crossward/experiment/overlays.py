@@ -54,8 +54,9 @@ def compared(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
     return torch.stack([plain, seen, told], 1)
 
 
-def labels(dice: Tensor) -> list[str]:
-    return [f"Dice {value:.2f}" for value in dice.tolist()]
+def labels(dice: Tensor, names: Sequence[str]) -> list[str]:
+    """What stands beside each row: how good it is, and which image it shows."""
+    return [f"Dice {value:.2f} {name}" for value, name in zip(dice.tolist(), names, strict=True)]
 
 
 def _coloured(images: Tensor, layers: Sequence[tuple[Tensor, Colour]]) -> Tensor:

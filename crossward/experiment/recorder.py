@@ -25,7 +25,7 @@ from crossward.experiment.rundir import RunDir
 
 CHECKPOINT = "checkpoint/last.safetensors"
 BEST = "checkpoint/best.safetensors"
-Images = Callable[[int, Tensor], Tensor]  # site, rows of its test set -> (n, H, W, C) uint8
+Images = Callable[[int, Tensor], tuple[Tensor, list[str]]]  # site, rows of its test set -> (n, H, W, C) uint8, names
 
 
 class Recorder(Observer):
@@ -89,8 +89,9 @@ class Recorder(Observer):
                 continue
             truth = self._sites.targets(i, "test")
             rows, dice = overlays.chosen(found, truth)
-            shown = overlays.drawn(self.images(i, rows), truth[rows], found[rows])
-            self.rundir.keep_overlay(name, round, shown, overlays.labels(dice))
+            images, names = self.images(i, rows)
+            shown = overlays.drawn(images, truth[rows], found[rows])
+            self.rundir.keep_overlay(name, round, shown, overlays.labels(dice, names))
 
     def _keep_targets(self, sites: Judged) -> None:
         truth: Tree = {}

@@ -133,6 +133,17 @@ def test_the_public_pool_takes_whole_units():
     assert len(np.unique(units[pool])) == 4
 
 
+def test_a_class_of_large_units_is_in_the_public_pool_and_others_give_what_it_cannot():
+    """Class 0 has units of 10 rows, the others single rows: of 200 rows 24 are asked for, 8 of each class."""
+    labels = np.repeat([0, 1, 2], [40, 80, 80])
+    units = np.concatenate([np.repeat(range(4), 10), np.arange(4, 164)])
+    for seed in range(5):
+        pool = splits.public_pool(labels, units, 0.12, seed)
+        assert np.bincount(labels[pool]).tolist() == [10, 7, 7]
+    large = np.concatenate([np.repeat([0, 1], 20), np.arange(2, 162)])  # above twice its share: it gives nothing
+    assert np.bincount(labels[splits.public_pool(labels, large, 0.12, 0)]).tolist() == [0, 12, 12]
+
+
 def test_a_public_pool_without_a_row_is_refused():
     with pytest.raises(DataError, match="is not one row"):
         splits.public_pool(np.zeros(9, dtype=np.int64), np.repeat([0, 1, 2], 3), 0.1, 0)

@@ -29,7 +29,8 @@ def test_dice_by_hand():
     rows, dice = chosen(told.byte(), truth)
     assert rows.tolist() == [3, 4, 0, 1, 2]  # of equals, the first first
     assert dice.tolist() == pytest.approx([0, 2 * 1 / 4, 2 * 1 / 3, 1, 1])  # a wrong class is not right
-    assert labels(dice) == ["Dice 0.00", "Dice 0.50", "Dice 0.67", "Dice 1.00", "Dice 1.00"]
+    told = labels(dice, ["a.png", "b.png", "c.png", "d.png", "C1/e.png"])
+    assert told == ["Dice 0.00 a.png", "Dice 0.50 b.png", "Dice 0.67 c.png", "Dice 1.00 d.png", "Dice 1.00 C1/e.png"]
 
 
 def test_rows_are_spread_from_the_worst_to_the_best():
