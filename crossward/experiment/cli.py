@@ -186,7 +186,7 @@ def reach(
 @app.command()
 def join(
     folder: Folder,
-    site: Annotated[str, typer.Option(help="A site that the run left out, or a TOML file with the newcomer's data section.")],
+    site: Annotated[str, typer.Option(help="A site that the run left out, or the TOML file of a newcomer.")],
     sets: Sets = None,
     quiet: Quiet = False,
     as_json: Json = False,
