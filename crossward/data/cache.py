@@ -30,7 +30,7 @@ from crossward.data.files import Files
 from crossward.data.prepare import Pixels
 from crossward.errors import DataError, StorageError
 
-VERSION = 2  # of the decoding and of the files: entries of another version are never found
+VERSION = 1  # of the decoding and of the files: entries of another version are never found
 CHUNK = 256  # rows in flight, which bounds the memory
 FRESH = 2_000_000_000  # ns: a file may change again within one tick of its clock, so that its stamp proves nothing yet
 ABANDONED = 24 * 3600  # s: a part file this old belongs to a process that was killed
@@ -146,7 +146,7 @@ def _prints(files: Files, rows: Sequence[Row], cache: Path) -> tuple[Reasons, Re
 def _key(rows: Sequence[Row], frame: Frame, prints: Reasons) -> str:
     # entries of images that nothing was done to have the keys they always had; those of two-class masks knew no habits
     framing = {name: value for name, value in asdict(frame).items() if name != "prepare" or value}
-    framing |= {"habits": True} if frame.classes == 2 else {}
+    framing |= {"masks": 2} if frame.classes else {}  # as VERSION, of the decoding of masks alone
     state = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
     for row in rows:
         for path in (row.image, row.mask):
