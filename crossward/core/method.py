@@ -27,6 +27,7 @@ from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
 
 View = Literal["local", "global"]  # of a test set: a site's own, or the one that the whole federation has
+SHOWN = 4  # weights in which networks differ
 PERSONAL = "_personal"  # where a site's memory keeps the weights that do not travel
 
 
@@ -192,7 +193,8 @@ class Method:
 def _differences(one: nn.Module, other: nn.Module, which: Select) -> list[str]:
     mine, theirs = ({n: tuple(w.shape) for n, w in Weights.of(net, which).items()} for net in (one, other))
     names = [n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n)]
-    return [f"{n}: {mine.get(n, 'absent')} and {theirs.get(n, 'absent')}" for n in names]
+    told = [f"{n}: {mine.get(n, 'absent')} and {theirs.get(n, 'absent')}" for n in names[:SHOWN]]
+    return told + [f"and {len(names) - SHOWN} weights more"] * (len(names) > SHOWN)
 
 
 def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tree:
