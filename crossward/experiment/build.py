@@ -265,12 +265,9 @@ def _cautions(config: Config, hospitals: Hospitals) -> list[str]:
     found = []
     if config.engine.name == "pool" and config.engine.workers * config.engine.threads > (os.cpu_count() or 1):
         found.append(f"{config.engine.workers} workers of {config.engine.threads} threads on {os.cpu_count()} cores")
-    if isinstance(config.net.name, tuple) and len(config.net.name) > len(hospitals.ids) + len(
-        config.partition.leave_out
-    ):
-        found.append(
-            f"net.name lists {len(config.net.name)} nets for {len(hospitals.ids)} sites: the last are not used"
-        )
+    listed = len(config.net.name) if isinstance(config.net.name, tuple) else 0
+    if listed > len(hospitals.ids) + len(config.partition.leave_out):
+        found.append(f"net.name lists {listed} nets for {len(hospitals.ids)} sites: the last are not used")
     counts = hospitals.federation.counts().tolist()
     classes, sites = hospitals.task.classes, hospitals.federation.sites
     table = {site.name: dict(zip(classes, row, strict=True)) for site, row in zip(sites, counts, strict=True)}

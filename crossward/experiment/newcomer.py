@@ -100,7 +100,8 @@ def _keys(collection: Collection, ids: set[str], patients: bool) -> Iterator[tup
     groups = collection.groups if patients else None
     for row, name in enumerate(collection.ids):
         if name in ids:
-            yield name, collection.hashes[row]
+            if collection.hashes[row]:  # unless its pixels are not known
+                yield name, collection.hashes[row]
             if groups is not None:
                 yield name, f"patient {groups[row]}"
 

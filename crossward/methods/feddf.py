@@ -138,7 +138,7 @@ class FedDF(Method):
         pixels = len(public) * public.images.shape[1] * public.images.shape[2]
         if ctx.task.name == "segmentation" and pixels * len(ctx.task.classes) > MOST:  # all see images of the same size
             return lambda x, places: teachers.logits(lambda kind: [x])
-        every = teachers.logits(lambda kind: seen(self._public(kind, ctx)))  # (n, K)
+        every = teachers.logits(lambda kind: seen(self._public(kind, ctx)))  # (n, K) or (n, K, H, W)
         return lambda x, places: every[places]
 
     # client half -----------------------------------------------------------------------------------------------------
