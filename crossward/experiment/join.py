@@ -136,7 +136,7 @@ def _alone_in(config: Config, federation: Result, name: str | None) -> tuple[Con
 def _as_one_site(config: Config, collection: Collection) -> Config:
     """Unless it is said how they are shared out, the images are one site: the one that they name, or all together."""
     asked = config.partition
-    if asked.file is not None or asked.kind != "auto":
+    if asked.file is not None or asked.kind != "auto" or asked.leave_out:
         return config
     named = {*(collection.sites or ())} - {""}
     settled = {"kind": "site" if len(named) == 1 else "iid", "sites": asked.sites or 1}

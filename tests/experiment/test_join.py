@@ -183,9 +183,10 @@ def test_a_hospital_with_a_folder_of_images(shared, file, gallery):
     assert done.joined.summary["best"]["metrics"]["test"]["local"]["mean"]["n"] == 8
 
 
-def test_one_of_several_sites_of_a_file(shared, file):
+@pytest.mark.parametrize("kind", ["site", "auto"])
+def test_one_of_several_sites_of_a_file(shared, file, kind):
     two = ONE | {"sites": 2}
-    own = file(data=two, partition={"kind": "site", "leave_out": ["hospital-1"]})
+    own = file(data=two, partition={"kind": kind, "leave_out": ["hospital-1"]})
     assert joins(shared.folder, own, "run.rounds=1").site == "hospital-2"
 
 
