@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from crossward.deployment.runs import Asked, begin, follow
-from crossward.experiment import toml
-from crossward.experiment.api import run as run_here
-from crossward.experiment.load import checked
-from crossward.testing.e2e import SITES, config, hospitals
+from crossward.config import toml
+from crossward.config.reading import checked
+from crossward.hospitals.flower.federation_runs import Asked, begin, follow
+from crossward.runs.lifecycle import run as run_here
+from crossward.testing.e2e import SITES, config, run_sites
 
 CASES: dict[str, dict[str, Any]] = {  # the second is 44 MB
     "tiny cnn": {"net": {"name": "cnn"}},
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
     rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory(prefix="crossward-") as folder, hospitals(Path(folder), SITES[:2]) as federation:
+    with tempfile.TemporaryDirectory(prefix="crossward-") as folder, run_sites(Path(folder), SITES[:2]) as federation:
         kit = federation.kit
         for name, case in CASES.items():
             for every in (0, 1):

@@ -30,17 +30,17 @@ def train(name: str) -> dict[str, float]:
     from crossward.core.run import Plan, run
     from crossward.core.training import Training
     from crossward.data.federation import federate
-    from crossward.data.phantom import blood
+    from crossward.data.sources.phantom.source import blood
     from crossward.engines.local import LocalEngine
-    from crossward.experiment.hospitals import Hospitals
-    from crossward.experiment.netplan import NetPlan
     from crossward.methods import method_class
+    from crossward.runs.architectures import NetPlan
+    from crossward.runs.sites import RunSites
     from crossward.tasks import task
 
     federation = federate(blood(sites=CLIENTS, train=IMAGES, val=0, test=0, global_test=0))
     net = NetPlan("cnn", channels=3, classes=federation.num_classes, size=28)
     training = Training(batch_size=IMAGES)
-    sites = Hospitals(federation, method_class(name)(), task("classification", federation.classes), net, training)
+    sites = RunSites(federation, method_class(name)(), task("classification", federation.classes), net, training)
     before, began, engine = peak(), time.perf_counter(), LocalEngine(sites)
     done = run(sites, engine, Plan(ROUNDS, evaluate_every=0)).done
     seconds = (time.perf_counter() - began) / done

@@ -26,19 +26,19 @@ from crossward.core.training import Training
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, Split
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
-from crossward.experiment.netplan import NetPlan
 from crossward.methods.fedavg import FedAvg
-from crossward.methods.fedbm import FedBM
+from crossward.methods.fedbm.method import FedBM
 from crossward.methods.fedcb import FedCB
 from crossward.methods.fedcd import FedCD
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.fednpr import FedNPR
 from crossward.methods.local import Local
-from crossward.methods.mh_pflgb import MHpFLGB
+from crossward.methods.mh_pflgb.method import MHpFLGB
 from crossward.methods.moon import Moon
 from crossward.methods.scaffold import Scaffold
 from crossward.nets import NETS
+from crossward.runs.architectures import NetPlan
+from crossward.runs.sites import RunSites
 from crossward.statistics import sinkhorn
 from crossward.tasks import task
 
@@ -161,20 +161,20 @@ def measured(pair: Pair, repeats: int) -> Row:
 
 def lap(pair: Pair, method: Method) -> Callable[[], float]:
     """Goes on with one run by a cycle at each call; tells the seconds of a round."""
-    hospitals = made(pair, method)
-    engine = LocalEngine(hospitals)
+    run_sites = made(pair, method)
+    engine = LocalEngine(run_sites)
     progress: list[Progress | None] = [None]
 
     def go_on() -> float:
         done = progress[0].done if progress[0] else 0
         began = time.perf_counter()
-        progress[0] = run(hospitals, engine, Plan(done + pair.rounds, evaluate_every=0), progress=progress[0])
+        progress[0] = run(run_sites, engine, Plan(done + pair.rounds, evaluate_every=0), progress=progress[0])
         return (time.perf_counter() - began) / pair.rounds
 
     return go_on
 
 
-def made(pair: Pair, method: Method) -> Hospitals:
+def made(pair: Pair, method: Method) -> RunSites:
     rng = torch.Generator().manual_seed(0)
     n, mine = pair.clients * pair.images, pair.images
     images = torch.randint(256, (n, pair.size, pair.size, 3), generator=rng).to(torch.uint8)
@@ -186,7 +186,7 @@ def made(pair: Pair, method: Method) -> Hospitals:
     federation = Federation(collection, tuple(sites), Split("server", none, none, none), none, {})
     embeddings = torch.nn.functional.normalize(torch.randn(CLASSES, PROMPTS, DIM, generator=rng), dim=2)
     name, options = pair.net
-    return Hospitals(
+    return RunSites(
         federation, method, task(what, NAMES), NetPlan(name, 3, CLASSES, pair.size, options),
         Training(epochs=pair.epochs, batch_size=pair.batch_size, momentum=0.9),
         mean=(0.5,) * 3, std=(0.25,) * 3, text=Concepts.of(embeddings),

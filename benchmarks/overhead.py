@@ -27,8 +27,8 @@ from crossward.data.collection import Collection
 from crossward.data.federation import Federation, Split
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods.fedavg import FedAvg
+from crossward.runs.sites import RunSites
 from crossward.tasks import task
 
 SAME = 1e-4  # how far weights may differ after the same work: the order of sums
@@ -76,7 +76,7 @@ def compare(what: str, laps: Laps, over: str, under: str, bar: float, at_least: 
     return Row(what, median(ratios), min(ratios), max(ratios), bar, at_least, seconds)
 
 
-def hospitals(work: Work, tested: bool = False) -> Hospitals:
+def run_sites(work: Work, tested: bool = False) -> RunSites:
     """The work as a federation; with `tested`, a client's images are its test set, too."""
     images, labels = dataset(work)
     nobody, rows = torch.empty(0, dtype=torch.int64), torch.arange(len(labels)).split(work.images)
@@ -84,7 +84,7 @@ def hospitals(work: Work, tested: bool = False) -> Hospitals:
     collection = Collection("random", "classification", tuple("abcdefgh"[:CLASSES]), images, labels, ids, ids)
     sites = tuple(Split(f"client-{k}", own, nobody, own if tested else nobody) for k, own in enumerate(rows))
     server = Split("server", nobody, nobody, nobody)
-    made = Hospitals(
+    made = RunSites(
         Federation(collection, sites, server, nobody, {}),
         FedAvg(),
         task("classification", collection.classes),
@@ -98,7 +98,7 @@ def hospitals(work: Work, tested: bool = False) -> Hospitals:
     return made
 
 
-def trained(sites: Hospitals, engine: Engine, rounds: int, tested: bool = False) -> State:
+def trained(sites: RunSites, engine: Engine, rounds: int, tested: bool = False) -> State:
     weights: State = run(sites, engine, Plan(rounds, SEED, evaluate_every=int(tested))).state["model"]
     return weights
 
@@ -135,7 +135,7 @@ def check_same(name: str, theirs: State, ours: State) -> None:
 
 
 def over_bare(repeats: int) -> list[Row]:
-    rounds, sites = 2, hospitals(CNN)
+    rounds, sites = 2, run_sites(CNN)
     normalised(CNN)
     check_same("the bare loop", bare(CNN, rounds), trained(sites, LocalEngine(sites), rounds))  # also warms up
     local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
@@ -144,7 +144,7 @@ def over_bare(repeats: int) -> list[Row]:
 
 
 def of_pool(repeats: int) -> list[Row]:
-    rounds, sites = 2, hospitals(CNN)
+    rounds, sites = 2, run_sites(CNN)
     pool = PoolEngine(sites, workers=2)
     check_same("the pool", trained(sites, pool, 1), trained(sites, LocalEngine(sites), 1))  # starts the workers
     contestants = {
@@ -162,7 +162,7 @@ def of_pool(repeats: int) -> list[Row]:
 
 def beside(name: str, script: str, work: Work, warm_up: int, rounds: int, repeats: int, tested: bool = False) -> Laps:
     """The local engine and a peer in turns, after a check that both learn the same."""
-    sites = hospitals(work, tested)
+    sites = run_sites(work, tested)
     peer = Peer(script, warm_up, rounds, repeats, *(["evaluate"] if tested else []))
     check_same(name, peer.learnt(), trained(sites, LocalEngine(sites), warm_up))
     local = lap(lambda: trained(sites, LocalEngine(sites), rounds, tested), rounds)

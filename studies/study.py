@@ -9,7 +9,7 @@ for each method with its options (`label`, if it has a name of its own; `plugin`
 "last.global.f1" is the mean over the last `last` rounds, "best.…" the round that validation chose; "mean" and "worst"
 are over the sites' own test sets. `pairs` are labels whose difference is told, seed by seed. `sites` is a column that
 is also told site by site. `join` names a site that was left out: it joins every finished run, and what it gains over
-training alone is told. `reach`, if there, holds options of crossward.experiment.reach: what it took to reach a target.
+training alone is told. `reach`, if there, holds options of crossward.comparison.reach: what it took to reach a target.
 Runs that have finished are not repeated, those that were cut off go on, so a study may be stopped at any time. Nothing
 here looks at a test set to choose anything.
 """
@@ -135,7 +135,7 @@ class Study:
 
     def reached(self) -> str:
         """The rounds and the traffic that each method needed, for each value that varies."""
-        from crossward.experiment.reach import reach
+        from crossward.comparison.reach import reach
 
         tables = []
         for value in self.asked["vary"]["values"]:
@@ -187,7 +187,7 @@ def perform(cell: Cell, join: str = "") -> str:
     else:
         crossward.run(cell.config)
     if join and not (cell.folder / "joined" / join / "joined" / "summary.json").exists():
-        from crossward.experiment.join import join as join_run
+        from crossward.runs.join import join as join_run
 
         rmtree(cell.folder / "joined" / join, ignore_errors=True)  # an attempt that was cut off
         join_run(cell.folder, join, [], lambda label: nullcontext([]))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from crossward import nets
+from crossward.core.net import Net
 from crossward.core.seeds import derive, seeded
-from crossward.nets.net import Net
 
 SEED = 0
 LR = 0.01

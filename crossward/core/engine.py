@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from crossward.core.disclosure import WEIGHTS
 from crossward.core.loop import Diverged
 from crossward.core.method import Method, Server, answer
 from crossward.core.robust import Robust, agreed
@@ -164,7 +165,7 @@ class Cohort:
             self._told(outcome)
         self._account(step, weighed, up, len(replies))
         if self._robust and self._robust.rule != "none":
-            averaged = [item for item, what in self._sites.method.discloses.items() if what == "weights"]
+            averaged = [item for item, about in self._sites.method.discloses.items() if about == WEIGHTS]
             replies.update(agreed(self._robust, payload, replies, averaged))
         self._ids = list(replies)
         if len(self._ids) < self._min_clients:

@@ -17,7 +17,7 @@ from crossward.core.tree import Tree
 LOWER_IS_BETTER = frozenset({"ece", "nll", "hd95"})
 
 
-class Judged(Sites, Protocol):
+class EvaluatedSites(Sites, Protocol):
     """Sites that are evaluated: by their targets, which a simulation knows, or by themselves."""
 
     task: Task
@@ -38,7 +38,7 @@ class Evaluation:
     failures: dict[str, str]
 
 
-def evaluate(sites: Judged, engine: Engine, down: Tree, round: int) -> Evaluation:
+def evaluate(sites: EvaluatedSites, engine: Engine, down: Tree, round: int) -> Evaluation:
     """Every site predicts as it would deploy; nothing it does for that is kept. Metrics of validation only:
     `judge` adds the test metrics once it is known how thorough they must be."""
     ids = sites.ids if sites.personal else [*sites.ids, SERVER]
@@ -53,7 +53,7 @@ def evaluate(sites: Judged, engine: Engine, down: Tree, round: int) -> Evaluatio
     return Evaluation(predictions, judge(sites, predictions, "val", full=False), cohort.failures)
 
 
-def judge(sites: Judged, predictions: Mapping[str, Tree], split: str, full: bool) -> dict[str, Any]:
+def judge(sites: EvaluatedSites, predictions: Mapping[str, Tree], split: str, full: bool) -> dict[str, Any]:
     """{split: both views} from kept predictions; empty when nobody has such a set, or each judges itself."""
     ids = {sites.name(i): i for i in [*sites.ids, SERVER]}
     told = {ids[name]: reply for name, reply in predictions.items()}
@@ -67,7 +67,7 @@ def judge(sites: Judged, predictions: Mapping[str, Tree], split: str, full: bool
     return {split: views} if views else {}
 
 
-def _told(sites: Judged, told: Mapping[int, Mapping[str, Metrics]], split: str) -> dict[str, Any]:
+def _told(sites: EvaluatedSites, told: Mapping[int, Mapping[str, Metrics]], split: str) -> dict[str, Any]:
     """{split: views} from what every site says of itself."""
     views: dict[str, Any] = {}
     if named := {sites.name(i): metrics[split] for i, metrics in told.items() if split in metrics and i != SERVER}:
@@ -81,7 +81,9 @@ def _local(named: dict[str, Metrics]) -> dict[str, Any]:
     return {"mean": mean(named.values()), "worst": worst(named.values()), "sites": named}
 
 
-def _global(sites: Judged, told: Mapping[int, Tree], own: Mapping[int, Tensor], split: str, full: bool) -> Metrics:
+def _global(
+    sites: EvaluatedSites, told: Mapping[int, Tree], own: Mapping[int, Tensor], split: str, full: bool
+) -> Metrics:
     if SERVER in told and split in told[SERVER]:
         return sites.task.metrics(told[SERVER][split], sites.targets(SERVER, split), full=full)
     common = {i: reply[f"common_{split}"] for i, reply in told.items() if f"common_{split}" in reply}

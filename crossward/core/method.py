@@ -9,12 +9,13 @@ from enum import StrEnum
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from crossward.core import select
-from crossward.core.brief import Brief
 from crossward.core.concepts import Concepts
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure
 from crossward.core.loop import Diverged
+from crossward.core.net import Net, NetSpec
 from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.plugin import Plugin
 from crossward.core.samples import Samples
@@ -40,9 +41,9 @@ class Need(StrEnum):
 
 
 class NewNet(Protocol):
-    def __call__(self, kind: str | None = None) -> nn.Module:
-        """A fresh network as the method builds it, always with the same initial weights; of the architecture `kind`,
-        or of the first."""
+    def __call__(self, architecture: str | None = None) -> Net:
+        """A fresh network as the method builds it, always with the same initial weights; of the given
+        architecture, or of the first."""
         ...
 
 
@@ -54,16 +55,16 @@ class Server:
     task: Task
     rng: torch.Generator
     device: torch.device
-    brief: Brief
+    spec: NetSpec
     public: Samples | None = None
     val: Samples | None = None  # the federation's own validation set
     text: Concepts | None = None  # what a language model says of the classes
-    kinds: Mapping[int, str] = field(default_factory=dict)  # the architecture of each client
+    architectures: Mapping[int, str] = field(default_factory=dict)  # the architecture of each client
     shrinks: Mapping[str, int] = field(default_factory=dict)  # how much smaller an architecture sees images, if it does
 
-    def public_for(self, kind: str) -> Samples | None:
+    def public_for(self, architecture: str) -> Samples | None:
         """The public set as the sites with this architecture see it."""
-        return replace(self.public, shrink=self.shrinks.get(kind, 1)) if self.public else None
+        return replace(self.public, shrink=self.shrinks.get(architecture, 1)) if self.public else None
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Method:
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SAME_NETS})
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     steps: ClassVar[tuple[str, ...]] = ("train",)  # what a client may be asked to do
-    discloses: ClassVar[Mapping[str, str]] = {"model": "weights", "n": "sample count"}  # each item of a reply
+    discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS, "n": SAMPLE_COUNT}  # each item of a reply
     sometimes: ClassVar[tuple[str, ...]] = ()  # items of `discloses` that only some options or nets send
     personalises: ClassVar[bool] = False  # sites predict differently although all weights travel
     pooled: ClassVar[bool] = False  # trains on all data in one place
@@ -135,11 +136,11 @@ class Method:
         return self.shared if self.buffers == "average" else self.shared & ~select.buffers
 
     # both halves -----------------------------------------------------------------------------------------------------
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
+    def build(self, net: Net, spec: NetSpec) -> Net:
         """Add this method's own modules to a network."""
         return net
 
-    def check_nets(self, nets: Mapping[str, nn.Module]) -> None:
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Refuse networks that cannot serve together, before round 1; each is named by a site that has it."""
         which = select.everything if Need.SAME_NETS in self.needs else self.travels
         (first, one), *others = nets.items()
@@ -190,7 +191,7 @@ class Method:
         return site.model
 
 
-def _differences(one: nn.Module, other: nn.Module, which: Select) -> list[str]:
+def _differences(one: Net, other: Net, which: Select) -> list[str]:
     mine, theirs = ({n: tuple(w.shape) for n, w in Weights.of(net, which).items()} for net in (one, other))
     names = [n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n)]
     told = [f"{n}: {mine.get(n, 'absent')} and {theirs.get(n, 'absent')}" for n in names[:SHOWN]]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from crossward.core.engine import Cohort, Engine, Outcome, Traffic
-from crossward.core.evaluation import LOWER_IS_BETTER, Evaluation, Judged, at, evaluate, judge
+from crossward.core.evaluation import LOWER_IS_BETTER, EvaluatedSites, Evaluation, at, evaluate, judge
 from crossward.core.method import Clients, RoundContext
 from crossward.core.robust import Robust
 from crossward.core.seeds import derive
@@ -65,7 +65,7 @@ class RoundRecord:
 class Observer:
     """Told of a run as it goes; changes nothing in it."""
 
-    def on_start(self, sites: Judged, plan: Plan, progress: Progress) -> None: ...
+    def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None: ...
 
     def on_outcome(self, round: int, done: int, of: int, outcome: Outcome) -> None:
         """A client has answered."""
@@ -89,7 +89,7 @@ def cohorts(plan: Plan, clients: Sequence[int]) -> list[list[int]]:
 
 
 def run(
-    sites: Judged,
+    sites: EvaluatedSites,
     engine: Engine,
     plan: Plan,
     observers: Sequence[Observer] = (),
@@ -142,7 +142,7 @@ def run(
     return at_hand
 
 
-def _selected(progress: Progress, plan: Plan, sites: Judged, evaluation: Evaluation) -> Progress:
+def _selected(progress: Progress, plan: Plan, sites: EvaluatedSites, evaluation: Evaluation) -> Progress:
     """The best round so far, by validation alone; without a validation set, the last round evaluated."""
     metric = plan.select or sites.task.main
     other = "global" if plan.view == "local" else "local"

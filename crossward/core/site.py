@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from crossward.core.loop import Diverged, Edit, Loop, measuring, training_only
+from crossward.core.net import Net
 from crossward.core.plugin import Plugin, overrides
 from crossward.core.samples import Batch, Samples
 from crossward.core.select import Select, everything
@@ -47,7 +48,7 @@ class Fit:
 class Site:
     id: int
     name: str
-    model: nn.Module
+    model: Net
     task: Task
     train: Samples
     val: Samples
@@ -63,7 +64,7 @@ class Site:
     fits: list[Fit] = field(default_factory=list)  # of the step that runs
     scratch: dict[str, Any] = field(default_factory=dict)  # for methods and plugins, gone after the step
     epoch: int = 0  # of the fit that runs
-    kind: str = ""  # the architecture of its network, a key of what the server keeps for each
+    architecture: str = ""  # the architecture of its network, a key of what the server keeps for each
 
     @property
     def size(self) -> int:
@@ -84,7 +85,7 @@ class Site:
         """The features of every sample as the task's rows with their labels, some at a time, in eval mode."""
         with measuring(self.model):
             for x, y in samples.in_order(portion(samples)):
-                yield self.task.vectors(self.model.features(x), y)  # type: ignore[operator]
+                yield self.task.vectors(self.model.features(x), y)
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         for epoch in range(self.training.epochs if epochs is None else epochs):
@@ -92,8 +93,8 @@ class Site:
             yield from self.train.shuffled(self.training.batch_size, self.rng)
 
     def forward(self, x: Tensor, y: Tensor) -> Out:
-        z = self.model.features(x)  # type: ignore[operator]
-        return Out(x, y, z, self.model.head(z))  # type: ignore[operator]
+        z = self.model.features(x)
+        return Out(x, y, z, self.model.head(z))
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The supervised loss that this site trains with: the task's, on logits as the plugins shift them."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, MutableMapping
 from pathlib import Path
 
 from crossward.core.tree import Tree, decode, encode, sizes
+from crossward.disk import cannot_write, write_atomically
 from crossward.errors import StorageError
 
 BUDGET = 256 * 2**20
@@ -107,7 +106,7 @@ class TreeStore(MutableMapping[int, Tree]):
     def _write(self, key: int, tree: Tree) -> str:
         self._version += 1
         name = f"{key:05d}.{self._version}.safetensors"
-        write_whole(self._place() / name, encode(tree), lasting=self._own is None)
+        write_atomically(self._place() / name, encode(tree), durable=self._own is None)
         return name
 
     def _read(self, name: str) -> Tree:
@@ -122,36 +121,3 @@ def read_tree(file: Path) -> Tree:
         raise StorageError(f"cannot read {file}: {error.strerror}") from error
     except StorageError as error:
         raise StorageError(f"{file}: {error.what}", hint=error.hint) from None
-
-
-def write_whole(file: Path, data: bytes, lasting: bool = True) -> None:
-    """Write a file so that a reader, or a crash, sees all of it or none; what need not outlive us is not forced to
-    the disk."""
-    beside = file.with_name(f".{file.name}.part")
-    try:
-        with beside.open("wb") as out:
-            out.write(data)
-            if lasting:
-                out.flush()
-                os.fsync(out.fileno())
-        beside.replace(file)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise cannot_write(file, error) from error
-
-
-def present(file: Path) -> bool:
-    """Whether it is there for us: a folder that may not be entered holds nothing."""
-    try:
-        return file.exists()
-    except OSError:
-        return False
-
-
-def cannot_write(file: Path, error: OSError) -> StorageError:
-    free = shutil.disk_usage(next(p for p in [file.absolute(), *file.absolute().parents] if present(p))).free
-    return StorageError(
-        f"cannot write {file}: {error.strerror}",
-        hint=f"{free / 2**20:.0f} MiB are free there. Free some space, or make the folder writable, then go on with "
-        "`crossward resume`; what was computed before is kept.",
-    )

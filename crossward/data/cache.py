@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from crossward.data import decode
+from crossward.data.archives import Files
 from crossward.data.collection import map_images
 from crossward.data.decode import Frame
-from crossward.data.files import Files
 from crossward.data.prepare import Pixels
 from crossward.errors import DataError, StorageError
 

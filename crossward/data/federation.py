@@ -18,8 +18,8 @@ from torch import Tensor
 
 from crossward.data import partition as partitions
 from crossward.data import split as splits
+from crossward.data.class_imbalance import Table, long_tail
 from crossward.data.collection import Collection
-from crossward.data.imbalance import Table, long_tail
 from crossward.data.partition import Ints
 from crossward.errors import ConfigError, DataError, StorageError
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crossward.data.imbalance import (
+from crossward.data.class_imbalance import (
     TABLES,
     Table,
     by_counts,

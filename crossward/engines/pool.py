@@ -33,7 +33,7 @@ class Worker:
         for end in (ours, theirs):  # so that a whole answer fits, and its sender need not wait for the reader's turn
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         environment = os.environ | {"OMP_NUM_THREADS": "1", "CROSSWARD_WORKER": str(number)}
-        command = [sys.executable, "-m", "crossward.engines.worker", str(theirs.fileno())]
+        command = [sys.executable, "-m", "crossward.engines.pool_worker", str(theirs.fileno())]
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()
         self.connection = Connection(ours.detach())
@@ -69,7 +69,7 @@ class Worker:
         self.process.wait()
 
 
-class Crew:
+class WorkerPool:
     """Worker processes that engines may use one after another: starting one costs an import of torch."""
 
     def __init__(self, workers: int = 2) -> None:
@@ -95,12 +95,12 @@ class PoolEngine:
         workers: int = 2,
         threads: int = 1,
         memory: TreeStore | None = None,
-        crew: Crew | None = None,
+        crew: WorkerPool | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         self.sites, self.threads = sites, threads
         self.memory = TreeStore() if memory is None else memory
-        self.crew, self._lent = crew or Crew(workers), crew is not None
+        self.crew, self._lent = crew or WorkerPool(workers), crew is not None
         self._opening = pickle.dumps(sites)
         self._sent = 0  # payloads, numbered so that a worker is sent each once
         for worker in list(self.crew.workers):  # one that an engine before us left in the middle of a job starts anew

@@ -43,8 +43,8 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from crossward.core.brief import Brief
 from crossward.core.method import Method, View
+from crossward.core.net import Net, NetSpec
 from crossward.core.select import Select, under
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
@@ -61,7 +61,7 @@ class APFL(Method):
     alpha: Annotated[float, Ge(0), Le(1)] = 0.5  # the share of a site's own model; 0: FedAvg, 1: local training
     adaptive: bool = False  # whether each site learns an alpha of its own, starting from that
 
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
+    def build(self, net: Net, spec: NetSpec) -> Net:
         net.v = deepcopy(net)
         return net
 

@@ -31,11 +31,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core.method import Method
@@ -68,7 +68,7 @@ class BalanceFL(Method):
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         teacher = deepcopy(site.model).eval() if self.lambda_kd else site.model
-        head = cast(nn.Module, site.model.head)
+        head = site.model.head
         noise = Noise.of(site) if self.noise and site.size else None
 
         def loss(out: Out) -> Tensor:

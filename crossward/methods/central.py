@@ -10,10 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from crossward.core.disclosure import SAMPLE_COUNT, Disclosure, DisclosureKind
 from crossward.core.method import Method
 
 
 @dataclass(frozen=True)
 class Central(Method):
     pooled: ClassVar[bool] = True
-    discloses: ClassVar[Mapping[str, str]] = {"model": "every training image", "n": "sample count"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": Disclosure(DisclosureKind.IMAGES, "every training image"),
+        "n": SAMPLE_COUNT,
+    }

@@ -33,15 +33,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.brief import Brief
-from crossward.core.descent import descend
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.gradient_descent import descend
 from crossward.core.method import Method, RoundContext, View
+from crossward.core.net import Net, NetSpec
 from crossward.core.seeds import stream
 from crossward.core.site import Predictor, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError
-from crossward.nets.net import Net
 from crossward.statistics import class_means, class_sums
 
 TINY = 1e-6  # in the denominator of a cosine (code)
@@ -53,11 +53,11 @@ Rate = Annotated[float, Gt(0)]
 @dataclass(frozen=True)
 class CReFF(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    discloses: ClassVar[Mapping[str, str]] = {
-        "model": "weights",
-        "n": "sample count",
-        "gradients": "classifier gradients by class",
-        "classes": "which classes are present",
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": WEIGHTS,
+        "n": SAMPLE_COUNT,
+        "gradients": Disclosure(DisclosureKind.GRADIENTS, "classifier gradients by class"),
+        "classes": Disclosure(DisclosureKind.CLASS_COUNTS, "which classes are present"),
     }
 
     features_per_class: Count = 100  # federated features of each class
@@ -69,8 +69,7 @@ class CReFF(Method):
     retrain_lr: Rate = 0.01  # of the re-training, by SGD
     retrain_batch: Count = 32  # features in a step of the re-training
 
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
-        assert isinstance(net, Net)
+    def build(self, net: Net, spec: NetSpec) -> Net:
         *before, last = [m for m in net.head.modules() if not isinstance(m, nn.Sequential)] or [net.head]
         plain = all(isinstance(m, nn.modules.dropout._DropoutNd | nn.Identity) for m in before)
         if plain and type(last) is nn.Linear and last.bias is not None:

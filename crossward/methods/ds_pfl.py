@@ -35,11 +35,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import select
+from crossward.core.disclosure import Disclosure, DisclosureKind
 from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.methods.public import begin, digest, drawn, logits
+from crossward.methods.public_set import begin, digest, drawn, logits
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class DSpFL(Method):
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     steps: ClassVar[tuple[str, ...]] = ("score", "train")
-    discloses: ClassVar[Mapping[str, str]] = {"probabilities": "class probabilities on the public set"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "probabilities": Disclosure(DisclosureKind.LOGITS, "class probabilities on the public set")
+    }
 
     temperature: Annotated[float, Gt(0)] = 0.1  # T of the entropy reduction: the lower, the sharper
     aggregation: Literal["era", "sa"] = "era"  # entropy reduction aggregation, or the simple average

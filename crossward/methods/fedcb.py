@@ -34,17 +34,51 @@ import torch
 from annotated_types import Ge, Gt, MinLen
 from torch import Tensor, nn
 
-from crossward.core.brief import Brief
+from crossward.core.disclosure import SAMPLE_COUNT, VALIDATION_CONFUSION, WEIGHTS, Disclosure
 from crossward.core.method import Clients, Method, Need, RoundContext, View
+from crossward.core.net import Net, NetSpec
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
 from crossward.losses import log_prior
-from crossward.nets.net import Net
-from crossward.nets.parts.concept_head import ConceptHead
-from crossward.nets.parts.unit import Unit
+from crossward.nets.parts.unit_norm import Unit
 from crossward.statistics import confusion, macro_f1
+
+
+class ConceptHead(nn.Module):
+    """Unit features h (B, D) -> scores (B, K). What it knows is given by `furnish`, not kept with the weights."""
+
+    mean: Tensor | None
+    variance: Tensor | None
+    factor: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tau = 1.0
+        for name in ("mean", "variance", "factor"):
+            self.register_buffer(name, None, persistent=False)
+
+    def furnish(self, tau: float, mean: Tensor, variance: Tensor | None = None, factor: Tensor | None = None) -> None:
+        """mean (K, D); and of the covariance its diagonal (K, D), or its factor (K, M, D), or nothing."""
+        self.tau, self.mean, self.variance, self.factor = tau, mean, variance, factor
+
+    def forward(self, h: Tensor) -> Tensor:
+        """s_k(h) = tau h.mu_k + 1/2 tau^2 h^T Sigma_k h, the logarithm of E[exp(tau h.e)] for e ~ N(mu_k, Sigma_k)."""
+        if self.mean is None:
+            raise RuntimeError("the classifier has not been given its concepts")
+        return self.tau * (h @ self.mean.T) + self.spread(h)
+
+    def spread(self, h: Tensor) -> Tensor:
+        """(B, K): 1/2 tau^2 h^T Sigma_k h."""
+        if self.factor is not None:
+            k, m, d = self.factor.shape
+            along = (h @ self.factor.reshape(k * m, d).T).view(len(h), k, m)
+            return 0.5 * self.tau**2 * along.square().sum(2)
+        if self.variance is not None:
+            return 0.5 * self.tau**2 * (h.square() @ self.variance.T)
+        return h.new_zeros(len(h), 0 if self.mean is None else len(self.mean))
+
 
 KNOWS: Mapping[str, tuple[str, ...]] = {  # what each classifier is made of
     "distribution": ("mean", "variance"),
@@ -61,10 +95,10 @@ class FedCB(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SAME_NETS, Need.CLASS_TEXT})
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     steps: ClassVar[tuple[str, ...]] = ("train", "trial", "score")
-    discloses: ClassVar[Mapping[str, str]] = {
-        "model": "weights",
-        "n": "sample count",
-        "confusion": "validation confusion matrix",
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": WEIGHTS,
+        "n": SAMPLE_COUNT,
+        "confusion": VALIDATION_CONFUSION,
     }
     sometimes: ClassVar[tuple[str, ...]] = ("confusion",)  # tau = "auto", and no validation set at the server
 
@@ -85,14 +119,13 @@ class FedCB(Method):
         return self.balanced
 
     # both halves -----------------------------------------------------------------------------------------------------
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
-        assert isinstance(net, Net)
+    def build(self, net: Net, spec: NetSpec) -> Net:
         if not self.speaks:
             for parameter in net.head.parameters():
                 parameter.requires_grad_(self.classifier != "random")
             return net
-        body = nn.Sequential(net.body, nn.Linear(net.width, brief.text), Unit())  # h = F(x) / ||F(x)||
-        return Net(body, ConceptHead(), brief.text)
+        body = nn.Sequential(net.body, nn.Linear(net.width, spec.text), Unit())  # h = F(x) / ||F(x)||
+        return Net(body, ConceptHead(), spec.text)
 
     @property
     def speaks(self) -> bool:

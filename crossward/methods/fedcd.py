@@ -38,17 +38,45 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.brief import Brief
+from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, SAMPLE_COUNT, WEIGHTS, Disclosure
 from crossward.core.method import Method, RoundContext
+from crossward.core.net import Net, NetSpec
 from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.losses import distilled
-from crossward.nets.net import Net
-from crossward.nets.parts.fine_head import FineHead, Pool
 from crossward.nets.parts.projection import projected
 from crossward.statistics import class_means, class_sums, drawn_evenly, joined, kmeans, scarce
+
+Pool = Literal["sum", "mean", "logsumexp"]
+
+
+class FineHead(nn.Module):
+    """Features (B, D) or (B, D, H, W) -> class logits (B, C) or (B, C, H, W). Row c * M + m of the weights is the
+    vector of sub-class m of class c; there is no bias."""
+
+    def __init__(self, width: int, classes: int, subclasses: int, pool: Pool = "sum") -> None:
+        super().__init__()
+        self.subclasses, self.pool = subclasses, pool
+        self.weight = nn.Parameter(torch.empty(classes * subclasses, width))
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)  # as nn.Linear begins
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.pooled(self.fine(z))
+
+    def fine(self, z: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The logits of the sub-classes, (B, C * M, ...), by these weights or others."""
+        phi = self.weight if weight is None else weight
+        return F.linear(z, phi) if z.ndim == 2 else F.conv2d(z, phi[:, :, None, None])
+
+    def pooled(self, fine: Tensor) -> Tensor:
+        """The logits of the classes: the product with the matrix W of FedCD where the pool is a sum."""
+        each: Tensor = fine.unflatten(1, (-1, self.subclasses))
+        if self.pool == "sum":
+            return each.sum(2)
+        return each.mean(2) if self.pool == "mean" else each.logsumexp(2)
+
 
 PHI = "head.weight"
 NOISE = 1e-3  # of what is repeated, relative to the size of a feature
@@ -58,11 +86,11 @@ Count = Annotated[int, Ge(1)]
 
 @dataclass(frozen=True)
 class FedCD(Method):
-    discloses: ClassVar[Mapping[str, str]] = {
-        "model": "weights",
-        "n": "sample count",
-        "prototypes": "class prototypes",
-        "counts": "class counts",
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": WEIGHTS,
+        "n": SAMPLE_COUNT,
+        "prototypes": CLASS_PROTOTYPES,
+        "counts": CLASS_COUNTS,
     }
 
     recipe: ClassVar[Mapping[str, Any]] = {
@@ -95,10 +123,9 @@ class FedCD(Method):
         return told
 
     # both halves -----------------------------------------------------------------------------------------------------
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
-        assert isinstance(net, Net)
+    def build(self, net: Net, spec: NetSpec) -> Net:
         net = projected(net, self.projection)
-        return Net(net.body, FineHead(net.width, brief.classes, self.subclasses, self.subclass_pool), net.width)
+        return Net(net.body, FineHead(net.width, spec.classes, self.subclasses, self.subclass_pool), net.width)
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:

@@ -38,6 +38,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from crossward.core import select
+from crossward.core.disclosure import WEIGHTS, Disclosure, DisclosureKind
 from crossward.core.method import Method, RoundContext
 from crossward.core.site import Site
 from crossward.core.tree import Tree
@@ -47,7 +48,10 @@ from crossward.losses import proximal_gradient
 
 @dataclass(frozen=True)
 class FedDC(Method):
-    discloses: ClassVar[Mapping[str, str]] = {"model": "weights", "reach": "step count"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": WEIGHTS,
+        "reach": Disclosure(DisclosureKind.SAMPLE_COUNT, "step count"),
+    }
     recipe: ClassVar[Mapping[str, Any]] = {
         "optimizer": "sgd", "lr": 0.1, "weight_decay": 1e-3, "batch_size": 50, "epochs": 5,
         "schedule": "round", "gamma": 0.998, "clip": 10.0,

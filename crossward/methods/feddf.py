@@ -36,19 +36,20 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.descent import descend
+from crossward.core.gradient_descent import descend
 from crossward.core.method import Clients, Method, Need, RoundContext, View
+from crossward.core.net import Net
 from crossward.core.samples import Batch, Samples
 from crossward.core.seeds import seeded, stream
 from crossward.core.site import Predictor, Site, portion
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.methods.public import unlabelled
-from crossward.nets.parts.moments import remeasured
+from crossward.methods.public_set import unlabelled
+from crossward.nets.parts.feature_moments import remeasured
 
 MOST = 2**26  # logits of the teachers that are kept for a round, in segmentation: 256 MiB
 BATCH = {"classification": 128, "segmentation": 16}
@@ -65,63 +66,94 @@ class FedDF(Method):
     distil_lr: Annotated[float, Gt(0)] = 1e-3  # of Adam at the first step
     distil_batch: Annotated[int, Ge(2)] | None = None  # public images in a step; None: 128, in segmentation 16
 
-    def check_nets(self, nets: Mapping[str, nn.Module]) -> None:
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Any networks serve together: they meet in their logits."""
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
-        kinds = dict.fromkeys(ctx.server.kinds.values())
-        if len(kinds) < 2:
+        architectures = dict.fromkeys(ctx.server.architectures.values())
+        if len(architectures) < 2:
             return super().start(ctx)
-        return {"model": {kind: Weights.of(ctx.server.new_net(kind), self.travels) for kind in kinds}}
+        return {
+            "model": {
+                architecture: Weights.of(ctx.server.new_net(architecture), self.travels)
+                for architecture in architectures
+            }
+        }
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
         if isinstance(state["model"], Weights):
             return super().round(state, clients, ctx)
-        parcel = lambda client: {"model": own(state["model"], ctx.server.kinds[client])}
+        parcel = lambda client: {"model": own(state["model"], ctx.server.architectures[client])}
         return self.aggregate(state, clients.ask("train", parcel), ctx)
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
-        kinds = {client: ctx.server.kinds[client] for client in replies}
-        new = {kind: self._averaged(state, replies, kinds, kind, ctx) for kind in dict.fromkeys(kinds.values())}
+        architectures = {client: ctx.server.architectures[client] for client in replies}
+        new = {
+            architecture: self._averaged(state, replies, architectures, architecture, ctx)
+            for architecture in dict.fromkeys(architectures.values())
+        }
         if self.distil_steps:
-            wanted = self._wanted(self._teachers(new, replies, kinds, ctx), ctx)
-            new = {kind: self._distilled(kind, start, wanted, ctx) for kind, start in new.items()}
+            wanted = self._wanted(self._teachers(new, replies, architectures, ctx), ctx)
+            new = {
+                architecture: self._distilled(architecture, start, wanted, ctx) for architecture, start in new.items()
+            }
         one = isinstance(state["model"], Weights)
         return state | {"model": next(iter(new.values())) if one else state["model"] | new}
 
     def _averaged(
-        self, state: Tree, replies: Mapping[int, Tree], kinds: Mapping[int, str], kind: str, ctx: RoundContext
+        self,
+        state: Tree,
+        replies: Mapping[int, Tree],
+        architectures: Mapping[int, str],
+        architecture: str,
+        ctx: RoundContext,
     ) -> Weights:
         """FedAvg among the clients of an architecture."""
-        alike = all(other == kind for other in kinds.values())  # then nothing need be taken out of its store at once
-        mine = replies if alike else {client: replies[client] for client in replies if kinds[client] == kind}
-        averaged = super().aggregate({"model": own(state["model"], kind)}, mine, ctx)["model"]  # line 6
+        alike = all(
+            other == architecture for other in architectures.values()
+        )  # then nothing need be taken out of its store at once
+        mine = (
+            replies
+            if alike
+            else {client: replies[client] for client in replies if architectures[client] == architecture}
+        )
+        averaged = super().aggregate({"model": own(state["model"], architecture)}, mine, ctx)["model"]  # line 6
         assert isinstance(averaged, Weights)
         return averaged
 
     def _teachers(
-        self, averages: Mapping[str, Weights], replies: Mapping[int, Tree], kinds: Mapping[int, str], ctx: RoundContext
+        self,
+        averages: Mapping[str, Weights],
+        replies: Mapping[int, Tree],
+        architectures: Mapping[int, str],
+        ctx: RoundContext,
     ) -> Teachers:
-        nets = {kind: ctx.server.new_net(kind).eval().requires_grad_(False) for kind in averages}
-        for kind, net in nets.items():
-            averages[kind].into(net)
-        teachers = Teachers(nets, replies, kinds, {})
-        return teachers if self.buffers == "average" else teachers.measured(lambda kind: self._public(kind, ctx))
+        nets = {
+            architecture: ctx.server.new_net(architecture).eval().requires_grad_(False) for architecture in averages
+        }
+        for architecture, net in nets.items():
+            averages[architecture].into(net)
+        teachers = Teachers(nets, replies, architectures, {})
+        return (
+            teachers
+            if self.buffers == "average"
+            else teachers.measured(lambda architecture: self._public(architecture, ctx))
+        )
 
-    def _public(self, kind: str, ctx: RoundContext) -> Samples:
+    def _public(self, architecture: str, ctx: RoundContext) -> Samples:
         """The public set as an architecture sees it, without labels."""
-        public = ctx.server.public_for(kind)
+        public = ctx.server.public_for(architecture)
         assert public is not None  # Need.PUBLIC_SET
         return unlabelled(public, torch.arange(len(public)))
 
-    def _distilled(self, kind: str, start: Weights, wanted: Wanted, ctx: RoundContext) -> Weights:
+    def _distilled(self, architecture: str, start: Weights, wanted: Wanted, ctx: RoundContext) -> Weights:
         """The student of an architecture, lines 7-10."""
-        student = ctx.server.new_net(kind)
+        student = ctx.server.new_net(architecture)
         start.into(student)
         student.train()
-        rng = stream(ctx.server.rng, kind)
-        batches = forever(self._public(kind, ctx), self.distil_batch or BATCH[ctx.task.name], rng)
+        rng = stream(ctx.server.rng, architecture)
+        batches = forever(self._public(architecture, ctx), self.distil_batch or BATCH[ctx.task.name], rng)
 
         def loss() -> Tensor:
             x, places = next(batches)  # line 8
@@ -137,14 +169,14 @@ class FedDF(Method):
         assert public is not None  # Need.PUBLIC_SET
         pixels = len(public) * public.images.shape[1] * public.images.shape[2]
         if ctx.task.name == "segmentation" and pixels * len(ctx.task.classes) > MOST:  # all see images of the same size
-            return lambda x, places: teachers.logits(lambda kind: [x])
-        every = teachers.logits(lambda kind: seen(self._public(kind, ctx)))  # (n, K) or (n, K, H, W)
+            return lambda x, places: teachers.logits(lambda architecture: [x])
+        every = teachers.logits(lambda architecture: seen(self._public(architecture, ctx)))  # (n, K) or (n, K, H, W)
         return lambda x, places: every[places]
 
     # client half -----------------------------------------------------------------------------------------------------
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
         """The fused model of the site's architecture."""
-        mine = {"model": own(down["model"], site.kind)} if "model" in down else {}
+        mine = {"model": own(down["model"], site.architecture)} if "model" in down else {}
         return super().predictor(site, mine, view)
 
 
@@ -152,9 +184,9 @@ class FedDF(Method):
 class Teachers:
     """The clients' networks of a round, in eval mode; of each architecture one is in memory at a time."""
 
-    nets: Mapping[str, nn.Module]
+    nets: Mapping[str, Net]
     replies: Mapping[int, Tree]
-    kinds: Mapping[int, str]  # of the clients
+    architectures: Mapping[int, str]  # of the clients
     statistics: Mapping[int, Weights]  # of their BatchNorm, where clients do not send theirs
 
     def logits(self, images: Callable[[str], Iterable[Tensor]]) -> Tensor:
@@ -163,7 +195,7 @@ class Teachers:
         with torch.no_grad():
             for client in self.replies:
                 net = self._network(client)
-                told = torch.cat([net(x) for x in images(self.kinds[client])])
+                told = torch.cat([net(x) for x in images(self.architectures[client])])
                 total = told if total is None else total.add_(told)
         assert total is not None
         return total / len(self.replies)
@@ -173,22 +205,22 @@ class Teachers:
         found = {}
         for client in self.replies:
             net = self._network(client)
-            remeasured(net, seen(public(self.kinds[client])))
+            remeasured(net, seen(public(self.architectures[client])))
             net.eval()
             found[client] = Weights.of(net, select.buffers)
         return replace(self, statistics=found)
 
-    def _network(self, client: int) -> nn.Module:
-        net = self.nets[self.kinds[client]]
+    def _network(self, client: int) -> Net:
+        net = self.nets[self.architectures[client]]
         self.replies[client]["model"].into(net)
         if client in self.statistics:
             self.statistics[client].into(net)
         return net
 
 
-def own(models: Models, kind: str) -> Weights:
+def own(models: Models, architecture: str) -> Weights:
     """The model of an architecture."""
-    return models if isinstance(models, Weights) else models[kind]
+    return models if isinstance(models, Weights) else models[architecture]
 
 
 def seen(samples: Samples) -> Iterator[Tensor]:

@@ -32,6 +32,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Gt
 
 from crossward.core import select
+from crossward.core.disclosure import WEIGHTS, Disclosure
 from crossward.core.method import Method, RoundContext
 from crossward.core.site import Site
 from crossward.core.tree import Tree
@@ -41,7 +42,7 @@ from crossward.losses import proximal_gradient
 
 @dataclass(frozen=True)
 class FedDyn(Method):
-    discloses: ClassVar[Mapping[str, str]] = {"model": "weights"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS}
     recipe: ClassVar[Mapping[str, Any]] = {
         "optimizer": "sgd", "lr": 0.1, "weight_decay": 1e-3, "batch_size": 50, "epochs": 5, "clip": 10.0,
     }  # fmt: skip

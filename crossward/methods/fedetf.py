@@ -20,22 +20,45 @@ Departures:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from crossward.core import select
-from crossward.core.brief import Brief
 from crossward.core.method import Method
+from crossward.core.net import Net, NetSpec
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
+from crossward.errors import ConfigError
 from crossward.losses import log_prior
-from crossward.nets.net import Net
-from crossward.nets.parts.simplex import SimplexHead
-from crossward.nets.parts.unit import Unit
+from crossward.nets.parts.unit_norm import Unit
+
+
+def simplex(classes: int) -> Tensor:
+    """M (K, K), a class in each column: sqrt(K / (K - 1)) P (I - 1 1^T / K) with P random orthonormal. Columns have
+    length 1 and cosine -1 / (K - 1) to each other."""
+    if classes < 2:
+        raise ConfigError(f"a simplex has at least two classes, not {classes}")
+    p = nn.init.orthogonal_(torch.empty(classes, classes))
+    return math.sqrt(classes / (classes - 1)) * p @ (torch.eye(classes) - 1 / classes)
+
+
+class SimplexHead(nn.Module):
+    """Unit features v (B, K) -> logits s v M (B, K). The frame M is a parameter so that it travels with the weights;
+    it is never trained, the scale s is."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.frame = nn.Parameter(simplex(classes), requires_grad=False)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, v: Tensor) -> Tensor:
+        return self.scale * (v @ self.frame)
 
 
 @dataclass(frozen=True)
@@ -50,10 +73,9 @@ class FedETF(Method):
     def returns(self) -> Select:
         return super().returns & ~select.under("head.frame")
 
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
-        assert isinstance(net, Net)
-        body = nn.Sequential(net.body, nn.Linear(net.width, brief.classes), Unit())  # mu = g(h) / ||g(h)||
-        return Net(body, SimplexHead(brief.classes), width=brief.classes)  # logits: beta mu V_ETF
+    def build(self, net: Net, spec: NetSpec) -> Net:
+        body = nn.Sequential(net.body, nn.Linear(net.width, spec.classes), Unit())  # mu = g(h) / ||g(h)||
+        return Net(body, SimplexHead(spec.classes), width=spec.classes)  # logits: beta mu V_ETF
 
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)

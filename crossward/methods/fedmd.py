@@ -32,11 +32,12 @@ from annotated_types import Ge
 from torch.nn import functional as F
 
 from crossward.core import select
+from crossward.core.disclosure import Disclosure, DisclosureKind
 from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.methods.public import begin, digest, drawn, few, logits
+from crossward.methods.public_set import begin, digest, drawn, few, logits
 
 DISTANCES = {"mae": F.l1_loss, "mse": F.mse_loss}
 
@@ -46,7 +47,9 @@ class FedMD(Method):
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     steps: ClassVar[tuple[str, ...]] = ("score", "train")
-    discloses: ClassVar[Mapping[str, str]] = {"logits": "logits on the public set"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "logits": Disclosure(DisclosureKind.LOGITS, "logits on the public set")
+    }
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "adam", "lr": 1e-3, "batch_size": 5, "epochs": 4}
 
     subset: Annotated[int, Ge(1)] = 5000  # public images in a round, drawn anew; all if there are fewer

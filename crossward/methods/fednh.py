@@ -31,16 +31,37 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.brief import Brief
+from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, WEIGHTS, Disclosure
 from crossward.core.method import Method, RoundContext
+from crossward.core.net import Net, NetSpec
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights, means
-from crossward.nets.net import Net
-from crossward.nets.parts.prototypes import PrototypeHead
-from crossward.nets.parts.unit import Unit
+from crossward.nets.parts.unit_norm import Unit
 from crossward.statistics import class_means, class_sums
+
+
+def spread(classes: int, width: int) -> Tensor:
+    """(K, D) unit rows, orthonormal where K <= D; otherwise the rows of a matrix with orthonormal columns, brought to
+    length 1."""
+    return F.normalize(nn.init.orthogonal_(torch.empty(classes, width)), dim=1)
+
+
+class PrototypeHead(nn.Module):
+    """Unit features z (B, D) -> logits s z W^T (B, K). The prototypes W are a parameter so that they travel with the
+    weights; they are never trained. The scale s is learnt from 1 unless a number fixes it."""
+
+    scale: nn.Parameter | float
+
+    def __init__(self, classes: int, width: int, scale: float | None = None) -> None:
+        super().__init__()
+        self.prototypes = nn.Parameter(spread(classes, width), requires_grad=False)
+        self.scale = nn.Parameter(torch.ones(())) if scale is None else scale
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.scale * (z @ self.prototypes.T)
+
 
 W = "head.prototypes"
 
@@ -48,10 +69,10 @@ W = "head.prototypes"
 @dataclass(frozen=True)
 class FedNH(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    discloses: ClassVar[Mapping[str, str]] = {
-        "model": "weights",
-        "prototypes": "class prototypes",
-        "counts": "class counts",
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": WEIGHTS,
+        "prototypes": CLASS_PROTOTYPES,
+        "counts": CLASS_COUNTS,
     }
 
     rho: Annotated[float, Ge(0), Le(1)] = 0.9  # how much of the old prototypes stays
@@ -61,9 +82,8 @@ class FedNH(Method):
     def returns(self) -> Select:
         return super().returns & ~select.under(W)
 
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
-        assert isinstance(net, Net)
-        head = PrototypeHead(brief.classes, net.width, self.scale)
+    def build(self, net: Net, spec: NetSpec) -> Net:
+        head = PrototypeHead(spec.classes, net.width, self.scale)
         return Net(nn.Sequential(net.body, Unit()), head, net.width)  # logits: s z W^T with ||z|| = 1
 
     def train(self, site: Site, down: Tree) -> Tree:

@@ -30,19 +30,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Le
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.core.brief import Brief
+from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
 from crossward.core.method import Clients, Method, RoundContext
+from crossward.core.net import Net, NetSpec
 from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.nets.net import Net
 from crossward.nets.parts.projection import projected
 from crossward.statistics import class_means, class_sums
 
@@ -52,11 +52,11 @@ SKIPPED = -100  # the label of a sample that does not count
 
 @dataclass(frozen=True)
 class FedProc(Method):
-    discloses: ClassVar[Mapping[str, str]] = {
-        "model": "weights",
-        "n": "sample count",
-        "prototypes": "feature sums by class",
-        "counts": "class counts",
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": WEIGHTS,
+        "n": SAMPLE_COUNT,
+        "prototypes": Disclosure(DisclosureKind.PROTOTYPES, "feature sums by class", by_class=True),
+        "counts": CLASS_COUNTS,
     }
     recipe: ClassVar[Mapping[str, Any]] = {  # the defaults of the code
         "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-5, "batch_size": 64, "epochs": 10,
@@ -65,13 +65,12 @@ class FedProc(Method):
     alpha: Annotated[float, Ge(0), Le(1)] | None = None  # weight of CE after the first round; None: grows as t / T
     projection: Annotated[int, Ge(0)] = 256  # numbers that the features are projected to; 0: no projection
 
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
-        assert isinstance(net, Net)
+    def build(self, net: Net, spec: NetSpec) -> Net:
         return projected(net, self.projection)
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
-        width, device = cast(int, ctx.server.new_net().width), ctx.server.device
+        width, device = ctx.server.new_net().width, ctx.server.device
         none = torch.zeros(ctx.num_classes, dtype=torch.bool, device=device)
         return super().start(ctx) | {"prototypes": torch.zeros(len(none), width, device=device), "known": none}
 

@@ -30,6 +30,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from crossward.core import select
+from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, Disclosure
 from crossward.core.method import Method, Need, RoundContext, View
 from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
@@ -44,7 +45,7 @@ FAR = -1e30  # the logit of a class without a prototype: no distance is as large
 class FedProto(Method):
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset()
-    discloses: ClassVar[Mapping[str, str]] = {"prototypes": "class prototypes", "counts": "class counts"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {"prototypes": CLASS_PROTOTYPES, "counts": CLASS_COUNTS}
 
     weight: Annotated[float, Ge(0)] = 1.0  # lambda, Eq. 7; the authors take 1 for MNIST, 0.1 for CIFAR-10
     weighting: Literal["uniform", "samples"] = "uniform"  # of the clients in a class's mean, Eq. 6
@@ -60,7 +61,7 @@ class FedProto(Method):
             )
 
     def start(self, ctx: RoundContext) -> Tree:
-        width, device = cast(int, ctx.server.new_net().width), ctx.server.device
+        width, device = ctx.server.new_net().width, ctx.server.device
         none = torch.zeros(ctx.num_classes, dtype=torch.bool, device=device)
         return {"prototypes": torch.zeros(ctx.num_classes, width, device=device), "known": none}
 
@@ -95,7 +96,7 @@ class FedProto(Method):
             return site.model
 
         def nearest(x: Tensor) -> Tensor:
-            z: Tensor = site.model.features(x)  # type: ignore[operator]
+            z: Tensor = site.model.features(x)
             return torch.where(known.view(-1, *(1,) * (z.ndim - 2)), -distances(z, c), FAR)
 
         return nearest

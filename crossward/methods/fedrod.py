@@ -27,8 +27,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from crossward.core import select
-from crossward.core.brief import Brief
 from crossward.core.method import Method, View
+from crossward.core.net import Net, NetSpec
 from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
@@ -43,7 +43,7 @@ class FedRoD(Method):
 
     gamma: Annotated[float, Ge(0)] = 1.0  # exponent of the class counts in the balanced softmax
 
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
+    def build(self, net: Net, spec: NetSpec) -> Net:
         net.p_head = deepcopy(net.head)
         Weights.of(net, select.under("p_head")).zeros().into(net)
         return net
@@ -63,10 +63,10 @@ class FedRoD(Method):
 
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
         generic = super().predictor(site, down, view)
-        head, p_head = cast(nn.Module, site.model.head), cast(nn.Module, site.model.p_head)
+        head, p_head = site.model.head, cast(nn.Module, site.model.p_head)
 
         def personal(x: Tensor) -> Tensor:
-            z = site.model.features(x)  # type: ignore[operator]
+            z = site.model.features(x)
             return cast(Tensor, head(z) + p_head(z))
 
         return generic if view == "global" else personal

@@ -43,15 +43,34 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.brief import Brief
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
 from crossward.core.method import PERSONAL, Clients, Method, RoundContext, View
+from crossward.core.net import Net, NetSpec
 from crossward.core.seeds import seeded
 from crossward.core.select import Select, under
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
-from crossward.nets.parts.selector import selector
+
+WIDTHS = (16, 32, 64)  # channels of the convolutions, each of which halves the image
+HIDDEN = 128
+
+
+def selector(channels: int, sites: int) -> Net:
+    """For images of any size. It has no BatchNorm: a site has batches of its own images alone, and what they have in
+    common, which is what tells sites apart, would be normalised away."""
+    layers: list[nn.Module] = []
+    for before, after in zip((channels, *WIDTHS), WIDTHS):
+        layers += [nn.Conv2d(before, after, 3, 2, 1), nn.ReLU(inplace=True)]
+    head = nn.Sequential(nn.Linear(WIDTHS[-1], HIDDEN), nn.ReLU(inplace=True), nn.Linear(HIDDEN, sites))
+    net = Net(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), head, WIDTHS[-1])
+    for module in net.modules():  # without BatchNorm the usual initial weights would let the signal fade
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+    return net
+
 
 NETWORK = ~under("selector")  # what the task is learnt by
 BETAS, TINY = (0.9, 0.999), 1e-8  # of Adam
@@ -61,11 +80,11 @@ GLOBAL = -1  # where no site is chosen
 @dataclass(frozen=True)
 class FedSM(Method):
     steps: ClassVar[tuple[str, ...]] = ("train", "recognise")
-    discloses: ClassVar[Mapping[str, str]] = {
-        "model": "weights",
-        "personal": "weights of the site's own model, for all sites",
-        "gradient": "gradient of a network that tells whose an image is",
-        "n": "sample count",
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": WEIGHTS,
+        "personal": Disclosure(DisclosureKind.PERSONAL_WEIGHTS, "weights of the site's own model, for all sites"),
+        "gradient": Disclosure(DisclosureKind.GRADIENTS, "gradient of a network that tells whose an image is"),
+        "n": SAMPLE_COUNT,
     }
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "adam", "lr": 1e-3, "epochs": 1, "keep_state": True}
 
@@ -75,10 +94,10 @@ class FedSM(Method):
     selector_lr: Annotated[float, Gt(0)] = 3e-3  # of Adam
 
     # both halves -----------------------------------------------------------------------------------------------------
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
-        if not brief.sites:
+    def build(self, net: Net, spec: NetSpec) -> Net:
+        if not spec.sites:
             raise ConfigError("FedSM must know how many sites there are, and was not told")
-        net.selector = selector(brief.channels, brief.sites)
+        net.selector = selector(spec.channels, spec.sites)
         return net
 
     @property
@@ -159,7 +178,7 @@ class FedSM(Method):
         spare = deepcopy(site.model).eval()
         statistics = site.memory.get("personal", {}).get(PERSONAL, Weights({}))
 
-        def network(k: int) -> nn.Module:
+        def network(k: int) -> Net:
             if k == GLOBAL:
                 return site.model
             personal[str(k)].into(spare)
@@ -173,9 +192,9 @@ class FedSM(Method):
         return predict
 
 
-def selector_of(net: nn.Module) -> nn.Module:
+def selector_of(net: Net) -> Net:
     """The selector of a network."""
-    return cast(nn.Module, net.selector)
+    return cast(Net, net.selector)
 
 
 @contextmanager

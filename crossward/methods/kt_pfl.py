@@ -43,11 +43,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import select
+from crossward.core.disclosure import Disclosure, DisclosureKind
 from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.methods.public import begin, digest, drawn, few, logits
+from crossward.methods.public_set import begin, digest, drawn, few, logits
 
 SHARPNESS = 5.0  # of the softmax that normalises a row (code)
 BASE, LEAST, MOST_TIMES = 5.0, 0.01, 5  # a step is scaled by 5, at most 5 times, to at least 0.01 on average (code)
@@ -59,7 +60,9 @@ class KTpFL(Method):
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     steps: ClassVar[tuple[str, ...]] = ("score", "train")
-    discloses: ClassVar[Mapping[str, str]] = {"probabilities": "softened class probabilities on the public set"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "probabilities": Disclosure(DisclosureKind.LOGITS, "softened class probabilities on the public set")
+    }
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "sgd", "lr": 0.02, "batch_size": 16, "epochs": 10}
 
     temperature: Annotated[float, Gt(0)] = 10.0  # T, of what is sent and of the distillation
@@ -80,7 +83,7 @@ class KTpFL(Method):
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
-        n = len(ctx.server.kinds)
+        n = len(ctx.server.architectures)
         return {"coefficients": torch.full((n, n), 1 / n, dtype=torch.float64)}
 
     def broadcast(self, state: Tree) -> Tree:
@@ -88,7 +91,7 @@ class KTpFL(Method):
         return {}
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
-        rows, sites = drawn(ctx.server, self.subset), sorted(ctx.server.kinds)
+        rows, sites = drawn(ctx.server, self.subset), sorted(ctx.server.architectures)
         replies = clients.ask("score", {"rows": rows})
         p = torch.stack([reply["probabilities"] for reply in replies.values()])  # (m, n, K, ...)
         here = torch.tensor([sites.index(site) for site in replies])

@@ -33,10 +33,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
-from torch import nn
 
 from crossward.core import select
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure
 from crossward.core.method import Clients, Method, Need, RoundContext, View
+from crossward.core.net import Net
 from crossward.core.select import Select
 from crossward.core.site import Predictor, Site
 from crossward.core.tree import Tree
@@ -47,7 +48,7 @@ from crossward.errors import ConfigError
 @dataclass(frozen=True)
 class LGFedAvg(Method):
     needs: ClassVar[frozenset[Need]] = frozenset()
-    discloses: ClassVar[Mapping[str, str]] = {"model": "weights", "body": "weights", "n": "sample count"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS, "body": WEIGHTS, "n": SAMPLE_COUNT}
     sometimes: ClassVar[tuple[str, ...]] = ("body", "n")
     personalises: ClassVar[bool] = True
 
@@ -63,7 +64,7 @@ class LGFedAvg(Method):
     def returns(self) -> Select:
         return super().returns if self.warmup else super().returns & select.head
 
-    def check_nets(self, nets: Mapping[str, nn.Module]) -> None:
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
         try:
             super().check_nets(nets)
         except ConfigError as error:

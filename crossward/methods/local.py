@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from crossward.core import select
+from crossward.core.disclosure import Disclosure
 from crossward.core.method import Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
@@ -21,7 +22,7 @@ from crossward.core.tree import Tree
 class Local(Method):
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset()
-    discloses: ClassVar[Mapping[str, str]] = {}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {}
 
     def start(self, ctx: RoundContext) -> Tree:
         return {}

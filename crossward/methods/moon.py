@@ -34,15 +34,14 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.core.brief import Brief
 from crossward.core.method import Method
+from crossward.core.net import Net, NetSpec
 from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.nets.net import Net
 from crossward.nets.parts.projection import projected
 
 PREVIOUS = "previous"
@@ -58,8 +57,7 @@ class Moon(Method):
     tau: Annotated[float, Gt(0)] = 0.5  # temperature
     projection: Annotated[int, Ge(0)] = 256  # numbers that the features are projected to; 0: no projection
 
-    def build(self, net: nn.Module, brief: Brief) -> nn.Module:
-        assert isinstance(net, Net)
+    def build(self, net: Net, spec: NetSpec) -> Net:
         return projected(net, self.projection)
 
     def train(self, site: Site, down: Tree) -> Tree:
@@ -77,7 +75,7 @@ class Moon(Method):
 
         def loss(out: Out) -> Tensor:
             with torch.no_grad():
-                z_glob, z_prev = (net.features(out.x) for net in (glob, previous))  # type: ignore[operator]
+                z_glob, z_prev = (net.features(out.x) for net in (glob, previous))
             return site.loss(out.logits, out.y) + self.mu * contrast(out.z, z_glob, z_prev, self.tau)  # Eq. 4
 
         return loss

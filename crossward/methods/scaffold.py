@@ -23,6 +23,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt
 
 from crossward.core import select
+from crossward.core.disclosure import WEIGHTS, Disclosure
 from crossward.core.method import Method, RoundContext
 from crossward.core.site import Site
 from crossward.core.tree import Tree
@@ -31,7 +32,7 @@ from crossward.core.weights import Weights, means
 
 @dataclass(frozen=True)
 class Scaffold(Method):
-    discloses: ClassVar[Mapping[str, str]] = {"dy": "weights", "dc": "weights"}
+    discloses: ClassVar[Mapping[str, Disclosure]] = {"dy": WEIGHTS, "dc": WEIGHTS}
 
     server_lr: Annotated[float, Gt(0)] = 1.0  # eta_g
     option: Literal["I", "II"] = "II"  # how c_i is renewed, line 12

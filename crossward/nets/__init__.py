@@ -11,7 +11,7 @@ from crossward.errors import ConfigError
 from crossward.names import nearest
 
 if TYPE_CHECKING:
-    from crossward.nets.net import Net
+    from crossward.core.net import Net
 
 
 class Entry(NamedTuple):
@@ -152,7 +152,7 @@ def meant(name: str) -> str:
 def build(name: str, *, channels: int, classes: int, size: int, **options: Any) -> Net:
     """A freshly initialised net for images of `size` x `size` pixels; torch.manual_seed decides its weights."""
     if is_own(name):
-        from crossward.nets.own import adopted
+        from crossward.nets.user_net import adopted
 
         return adopted(name, channels=channels, classes=classes, size=size, **options)
     entry = _entry(name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from crossward.nets.net import Net, require_least, require_size
+from crossward.core.net import Net
+from crossward.nets.requirements import require_least, require_size
 
 
 def cnn(*, channels: int, classes: int, size: int, projection: int = 0) -> Net:

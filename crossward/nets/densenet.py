@@ -11,9 +11,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from crossward.nets.net import Net
-from crossward.nets.parts.layers import require_frame, scaled, stem_kind
-from crossward.nets.parts.layers import stem as first_layers
+from crossward.core.net import Net
+from crossward.nets.layers import require_frame, scaled, stem_kind
+from crossward.nets.layers import stem as first_layers
 
 GROWTH = 16  # channels that each layer adds; the paper's k
 BLOCKS = (6, 12, 18, 8)

@@ -8,10 +8,11 @@ from typing import NamedTuple, cast
 
 from torch import nn
 
+from crossward.core.net import Net
 from crossward.errors import ConfigError
-from crossward.nets.net import Net, require_rates
-from crossward.nets.parts.layers import require_frame
-from crossward.nets.start import from_file
+from crossward.nets.layers import require_frame
+from crossward.nets.pretrained import from_file
+from crossward.nets.requirements import require_rates
 
 STEM, TOP = 32, 1280  # channels of the first and the last convolution
 EPS = 1e-3  # of BatchNorm

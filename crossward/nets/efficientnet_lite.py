@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 
+from crossward.core.net import Net
 from crossward.errors import ConfigError
 from crossward.nets import efficientnet as b0
-from crossward.nets.net import Net, require_rates
-from crossward.nets.parts.layers import require_frame
-from crossward.nets.start import from_file, lite0_imagenet
+from crossward.nets.layers import require_frame
+from crossward.nets.pretrained import from_file, lite0_imagenet
+from crossward.nets.requirements import require_rates
 
 STEP = 8  # channels come in steps of 8
 LITE0 = b0.Names(

@@ -19,8 +19,9 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.nets.net import Net, require_least, require_size
-from crossward.nets.parts.maps import convolution, resized
+from crossward.core.net import Net
+from crossward.nets.requirements import require_least, require_size
+from crossward.nets.segmentation_layers import convolution, resized
 
 STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # VGG-16: the channels, in `base`, and the convolutions of a stage
 LEAST = 16  # pixels; 2 x 2 at 1/8

@@ -9,8 +9,8 @@ from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
-from crossward.nets.net import Net
-from crossward.nets.parts.layers import convolution, require_frame, scaled, stem_kind
+from crossward.core.net import Net
+from crossward.nets.layers import convolution, require_frame, scaled, stem_kind
 
 STEM, TOP = 32, 1280  # channels of the first and the last convolution
 

@@ -8,9 +8,10 @@ from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
-from crossward.nets.net import Net, require_choice
-from crossward.nets.parts.layers import LEAST, convolution, require_frame, scaled, stem_kind
-from crossward.nets.parts.layers import stem as first_layers
+from crossward.core.net import Net
+from crossward.nets.layers import LEAST, convolution, require_frame, scaled, stem_kind
+from crossward.nets.layers import stem as first_layers
+from crossward.nets.requirements import require_choice
 
 STAGES = (64, 128, 256, 512)
 REDUCTION = 16  # of channels within squeeze-and-excitation

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossward.nets.net import Net
+from crossward.core.net import Net
 from crossward.nets.resnet import Bottleneck, residual_net
 
 

@@ -16,8 +16,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from crossward.nets.net import Net
-from crossward.nets.parts.maps import doubling, require_levels, resized
+from crossward.core.net import Net
+from crossward.nets.segmentation_layers import doubling, require_levels, resized
 
 
 def resunet(*, channels: int, classes: int, size: int, base: int = 16, levels: int = 4) -> Net:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from crossward.nets.net import Net
-from crossward.nets.parts.layers import convolution, require_frame, scaled, stem_kind
-from crossward.nets.parts.layers import stem as first_layers
+from crossward.core.net import Net
+from crossward.nets.layers import convolution, require_frame, scaled, stem_kind
+from crossward.nets.layers import stem as first_layers
 
 STEM, TOP = 24, 1024  # channels of the first and the last convolution
 STEP = 4  # channels come in steps of 4, so that x1.0 has the paper's 116

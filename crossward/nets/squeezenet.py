@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from crossward.nets.net import Net, require_rates
-from crossward.nets.parts.layers import require_frame, scaled, stem_kind
+from crossward.core.net import Net
+from crossward.nets.layers import require_frame, scaled, stem_kind
+from crossward.nets.requirements import require_rates
 
 STEM = 64  # channels
 STAGES = (  # of fire modules: channels that each squeezes to, and expands to by either kernel

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.nets.net import Net
-from crossward.nets.parts.maps import Lift, double, doubling, require_levels, require_up
+from crossward.core.net import Net
+from crossward.nets.segmentation_layers import Lift, double, doubling, require_levels, require_up
 
 
 def unet(*, channels: int, classes: int, size: int, base: int = 16, levels: int = 4, up: str = "bilinear") -> Net:

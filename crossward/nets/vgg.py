@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from crossward.nets.net import Net, require_rates
-from crossward.nets.parts.layers import convolution, require_frame, scaled
+from crossward.core.net import Net
+from crossward.nets.layers import convolution, require_frame, scaled
+from crossward.nets.requirements import require_rates
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 SIDE = 2  # pixels of the maps that the linear layers see

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core.weights import Weights
-from crossward.experiment.hospitals import Hospitals
+from crossward.runs.sites import RunSites
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Regression:
         return len(self.y)
 
 
-def regressions(hospitals: Hospitals) -> list[Regression]:
+def regressions(run_sites: RunSites) -> list[Regression]:
     """The training data of every site that has some."""
     found = []
-    for i in hospitals.ids:
-        site = hospitals.open(i, 0, {})
+    for i in run_sites.ids:
+        site = run_sites.open(i, 0, {})
         if site.size:
             x, y = site.train.take(site.train.index)
             found.append(Regression(torch.cat([x.flatten(1), torch.ones(len(y), 1)], 1).double(), y))
@@ -45,6 +45,6 @@ def matrix(weights: Weights) -> Tensor:
     return torch.cat([weights["head.weight"], weights["head.bias"][:, None]], 1).double()
 
 
-def start(hospitals: Hospitals) -> Tensor:
+def start(run_sites: RunSites) -> Tensor:
     """What the server begins with."""
-    return matrix(Weights.of(hospitals.server(0).new_net()))
+    return matrix(Weights.of(run_sites.server(0).new_net()))

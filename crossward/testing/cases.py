@@ -13,12 +13,12 @@ from crossward.core.plugin import Plugin
 from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods import METHODS, method_class
 from crossward.plugins import PLUGINS, plugin_class
-from crossward.testing.options import SMALL_OPTIONS
-from crossward.testing.rehearsal import Records, finished
-from crossward.testing.taps import Watching
+from crossward.runs.sites import RunSites
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, finished
+from crossward.testing.small_options import SMALL_OPTIONS
 from crossward.testing.toy import Toy, mixed
 
 TRAINING = Training(epochs=1, batch_size=4, lr=0.05, momentum=0.5, keep_state=True)  # so that every site has a memory
@@ -34,12 +34,12 @@ class Case:
     def __str__(self) -> str:
         return f"{'+'.join(type(part).__name__.lower() for part in (self.method, *self.plugins))}-{self.task}"
 
-    def hospitals(
+    def run_sites(
         self, sizes: tuple[tuple[int, int, int], ...] = SIZES, unseen: bool = False, differ: bool = False
-    ) -> Hospitals:
+    ) -> RunSites:
         """`differ`: networks of two architectures."""
         toy, net = Toy(self.task, sizes, common=0, public=4, unseen=unseen), mixed(self.task, len(sizes))
-        return toy.hospitals(self.method, self.plugins, TRAINING, net if differ else None)
+        return toy.run_sites(self.method, self.plugins, TRAINING, net if differ else None)
 
 
 def cases() -> Iterator[Case]:
@@ -65,10 +65,10 @@ class Account:
 @cache
 def reference(case: Case) -> Account:
     """The run that the others are compared with: in this process, by reference, clients in order."""
-    hospitals = case.hospitals()
-    engine = Watching(LocalEngine(hospitals))
+    run_sites = case.run_sites()
+    engine = Watching(LocalEngine(run_sites))
     records = Records(engine.memory)
-    end = finished(hospitals, engine, records)
+    end = finished(run_sites, engine, records)
     return Account(end, tuple(records.checkpoints), tuple(of_the_method(case, engine)), tuple(engine.edited))
 
 

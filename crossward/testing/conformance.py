@@ -24,11 +24,11 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine
 from crossward.errors import ConfigError, RunError
-from crossward.experiment.hospitals import Hospitals
 from crossward.plugins import PLUGINS, plugin_class
+from crossward.runs.sites import RunSites
 from crossward.testing.cases import Case, of_the_method, reference
-from crossward.testing.rehearsal import ROUNDS, Records, assert_finite, assert_same, crew, finished, kept
-from crossward.testing.taps import Losing, Order, Reordered, Watching
+from crossward.testing.engine_wrappers import Losing, Order, Reordered, Watching
+from crossward.testing.short_runs import ROUNDS, Records, assert_finite, assert_same, crew, finished, kept
 from crossward.testing.toy import SIDE
 
 SMALL = ((1, 0, 0), (0, 2, 0), (5, 1, 0))  # one training image, none, and splits that are missing
@@ -79,25 +79,25 @@ def check_docstring(case: Case) -> None:
 
 def check_strict_equals_by_reference(case: Case) -> None:
     """Payloads, memories and replies through the codec, networks built anew: not a bit differs."""
-    hospitals = case.hospitals()
-    assert_same(finished(hospitals, LocalEngine(hospitals, strict=True)), reference(case).end)
+    run_sites = case.run_sites()
+    assert_same(finished(run_sites, LocalEngine(run_sites, strict=True)), reference(case).end)
 
 
 def check_pool_equals_local(case: Case) -> None:
-    hospitals = case.hospitals()
-    hospitals.share_images()
+    run_sites = case.run_sites()
+    run_sites.share_images()
     for workers in WORKERS:
-        engine = PoolEngine(hospitals, crew=crew(workers))
-        assert_same(finished(hospitals, engine), reference(case).end, f"{workers} workers")
+        engine = PoolEngine(run_sites, crew=crew(workers))
+        assert_same(finished(run_sites, engine), reference(case).end, f"{workers} workers")
 
 
 def check_flower_equals_local(case: Case) -> None:
     """Sites that keep their images and their memory to themselves, and a coordinator that has neither."""
-    from crossward.testing.loopback import federated, memories
+    from crossward.testing.loopback_federation import federated, memories
 
     if case.method.pooled:  # it needs the images in one place
         return
-    with federated(case.hospitals()) as (coordinator, engine, services):
+    with federated(case.run_sites()) as (coordinator, engine, services):
         progress = run(coordinator, engine, Plan(ROUNDS, seed=coordinator.seed))
         end = kept(progress, engine.memory) | {"memory": memories(engine, services)}
     assert_same(end, reference(case).end)
@@ -106,8 +106,8 @@ def check_flower_equals_local(case: Case) -> None:
 def check_order_of_clients(case: Case) -> None:
     orders: Sequence[Order] = (lambda jobs: jobs[::-1], lambda jobs: [*jobs[1:], *jobs[:1]])
     for order in orders:
-        hospitals = case.hospitals()
-        assert_same(finished(hospitals, Reordered(LocalEngine(hospitals), order)), reference(case).end)
+        run_sites = case.run_sites()
+        assert_same(finished(run_sites, Reordered(LocalEngine(run_sites), order)), reference(case).end)
 
 
 def check_resume(case: Case) -> None:
@@ -116,21 +116,21 @@ def check_resume(case: Case) -> None:
         tree, memory = decode(checkpoint), TreeStore()
         memory.update({int(site): known for site, known in tree["memory"].items()})
         progress = Progress(tree["state"], done, tree["best"]["round"], tree["best"].get("value"))
-        hospitals = case.hospitals()
-        end = finished(hospitals, LocalEngine(hospitals, memory=memory), progress=progress)
+        run_sites = case.run_sites()
+        end = finished(run_sites, LocalEngine(run_sites, memory=memory), progress=progress)
         assert_same(end, reference(case).end, f"resumed after round {done}")
 
 
 def check_drop_out(case: Case) -> None:
     """A client that does not answer some step of the first round is named, left out, and back in the next round."""
     for step in dict.fromkeys(job.step for job, _ in reference(case).replies if job.round == 0):
-        hospitals, records = case.hospitals(), Records()
-        lost = hospitals.name(0)
-        engine = Losing(LocalEngine(hospitals), 0, 0, step)
+        run_sites, records = case.run_sites(), Records()
+        lost = run_sites.name(0)
+        engine = Losing(LocalEngine(run_sites), 0, 0, step)
         if case.method.pooled:  # it is the only client: without it nothing can be learnt
-            _refused(lambda run=(hospitals, engine): finished(*run), RunError)  # type: ignore[misc]
+            _refused(lambda run=(run_sites, engine): finished(*run), RunError)  # type: ignore[misc]
             continue
-        assert_finite(finished(hospitals, engine, records))
+        assert_finite(finished(run_sites, engine, records))
         failures = [list(record.failures) for record in records.seen]
         assert failures == [[lost], *[[]] * (ROUNDS - 1)], f"failures by round: {failures}"
         assert lost in records.seen[1].losses, "the lost client did not come back"
@@ -138,10 +138,10 @@ def check_drop_out(case: Case) -> None:
 
 def check_replies_are_private(case: Case) -> None:
     """No image, no weight that stays and nothing of the client's own bookkeeping leaves a site."""
-    hospitals = case.hospitals()
-    stays = {*(~case.method.travels).names(hospitals.server(0).new_net())}
+    run_sites = case.run_sites()
+    stays = {*(~case.method.travels).names(run_sites.server(0).new_net())}
     for job, reply in reference(case).replies:
-        pictures = _pictures(hospitals, job)
+        pictures = _pictures(run_sites, job)
         for path, tensor in items(reply):
             assert tuple(tensor.shape[-3:]) not in SHAPES, f"{job.step}: {path} has the shape of images"
             if tensor.numel() and tensor.numel() % SIDE**2 == 0:
@@ -169,11 +169,11 @@ def check_ends_finite(case: Case) -> None:
 
 
 def check_class_nobody_has(case: Case) -> None:
-    _goes_well(case.hospitals(unseen=True))
+    _goes_well(case.run_sites(unseen=True))
 
 
 def check_small_sites(case: Case) -> None:
-    _goes_well(case.hospitals(SMALL))
+    _goes_well(case.run_sites(SMALL))
 
 
 def check_buffers(case: Case) -> None:
@@ -181,18 +181,18 @@ def check_buffers(case: Case) -> None:
     method's own policy is what all other checks run."""
     for policy in [policy for policy in POLICIES if policy != case.method.buffers]:
         other = replace(case, method=replace(case.method, buffers=policy))
-        hospitals = other.hospitals()
-        engine = Watching(LocalEngine(hospitals))
-        assert_finite(finished(hospitals, engine))
-        private = {*select.buffers.names(hospitals.server(0).new_net())} if policy != "average" else set()
+        run_sites = other.run_sites()
+        engine = Watching(LocalEngine(run_sites))
+        assert_finite(finished(run_sites, engine))
+        private = {*select.buffers.names(run_sites.server(0).new_net())} if policy != "average" else set()
         told = {name for _, reply in of_the_method(other, engine) for _, names in _named(reply) for name in names}
         assert not told & private, f"buffers={policy!r}, yet a client sends {sorted(told & private)}"
 
 
 def check_networks_that_differ(case: Case) -> None:
     """They are refused before round 1, or they serve: through the codec, too, and to the bit."""
-    hospitals = case.hospitals(differ=True)
-    networks = {kind: hospitals.server(0).new_net(kind) for kind in hospitals.kinds}
+    run_sites = case.run_sites(differ=True)
+    networks = {name: run_sites.server(0).new_net(name) for name in run_sites.architectures}
     if Need.SAME_NETS in case.method.needs:
         _refused(lambda: case.method.check_nets(networks), ConfigError)
         return
@@ -200,9 +200,9 @@ def check_networks_that_differ(case: Case) -> None:
         case.method.check_nets(networks)
     except ConfigError:  # such as the bodies that LG-FedAvg averages in order to warm up
         return
-    end = finished(hospitals, LocalEngine(hospitals))
+    end = finished(run_sites, LocalEngine(run_sites))
     assert_finite(end)
-    again = case.hospitals(differ=True)
+    again = case.run_sites(differ=True)
     assert_same(finished(again, LocalEngine(again, strict=True)), end)
 
 
@@ -226,9 +226,9 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _goes_well(hospitals: Hospitals) -> None:
+def _goes_well(run_sites: RunSites) -> None:
     records = Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     failures = {name: why for record in records.seen for name, why in record.failures.items()}
     assert not failures, f"left out of a round: {failures}"
 
@@ -249,9 +249,9 @@ def _named(tree: Tree, at: str = "") -> Iterator[tuple[str, set[str]]]:
             yield from _named(value, f"{at}{name}/")
 
 
-def _pictures(hospitals: Hospitals, job: Job) -> Tensor:
+def _pictures(run_sites: RunSites, job: Job) -> Tensor:
     """(1, 3n, pixels): the images that a site holds as bytes, as fractions and normalised."""
-    site = hospitals.open(job.site, job.round, {})
+    site = run_sites.open(job.site, job.round, {})
     rows = torch.cat([site.train.index, site.val.index, site.test.index])
     raw = site.train.images[rows].float().flatten(1)
     return torch.cat([raw, raw / 255, site.train.take(rows)[0].flatten(1)])[None]

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crossward.config import toml
+from crossward.config.reading import checked
+from crossward.config.schema import Config
 from crossward.core.store import read_tree
-from crossward.deployment.kit import Kit, init
-from crossward.deployment.processes import free_port
-from crossward.deployment.runs import Asked, begin, follow
 from crossward.errors import RunError
-from crossward.experiment import toml
-from crossward.experiment.api import run as run_here
-from crossward.experiment.config import Config
-from crossward.experiment.load import checked
-from crossward.experiment.recorder import CHECKPOINT
-from crossward.testing.rehearsal import assert_same
+from crossward.hospitals.flower.federation_runs import Asked, begin, follow
+from crossward.hospitals.flower.processes import free_port
+from crossward.hospitals.kit import Kit, init
+from crossward.runs.lifecycle import run as run_here
+from crossward.runs.recorder import CHECKPOINT
+from crossward.testing.short_runs import assert_same
 
 METHODS = ("fedbm", "fedcd", "fednpr-per", "mh-pflgb")
 COORDINATOR = "coordinator"
@@ -66,7 +66,7 @@ class Federation:
         words = ["coordinator" if who == COORDINATOR else "site", "up", str(folder)]
         log = self.kit.folder / f"{who}.txt"
         with log.open("wb") as out:
-            command = [sys.executable, "-m", "crossward.experiment.cli", *words]
+            command = [sys.executable, "-m", "crossward.cli.main", *words]
             process = self.processes[who] = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         end = time.monotonic() + STARTING
         while " is up" not in log.read_text():
@@ -87,7 +87,7 @@ class Federation:
 
 
 @contextmanager
-def hospitals(folder: Path, sites: Sequence[str] = SITES) -> Iterator[Federation]:
+def run_sites(folder: Path, sites: Sequence[str] = SITES) -> Iterator[Federation]:
     """A federation whose coordinator and sites are up."""
     kit = init(folder / "kit", name="rehearsal", sites=SITES, host="127.0.0.1", port=free_port(), encrypt_memory=True)
     for name in SITES:
@@ -138,7 +138,7 @@ def _give(file: Path, asked: Config, take: str) -> None:
 
 
 def main(methods: Sequence[str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="crossward-e2e-") as folder, hospitals(Path(folder)) as federation:
+    with tempfile.TemporaryDirectory(prefix="crossward-e2e-") as folder, run_sites(Path(folder)) as federation:
         for method in methods:
             print(method)  # noqa: T201
             seconds = compared(federation.kit, method)

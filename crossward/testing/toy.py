@@ -10,38 +10,38 @@ from torch.nn import functional as F
 
 from crossward.core.concepts import Concepts
 from crossward.core.method import Method
+from crossward.core.net import Net
 from crossward.core.plugin import Plugin
 from crossward.core.training import Training
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, Split
-from crossward.experiment.hospitals import Hospitals
-from crossward.experiment.netplan import Plan
-from crossward.nets.net import Net
+from crossward.runs.architectures import Plan
+from crossward.runs.sites import RunSites
 from crossward.tasks import task as make_task
 
 CLASSES = ("round", "square", "cross")
 SIDE = 8
 
 
-def classifier() -> nn.Module:
+def classifier() -> Net:
     body = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Tanh()
     )
     return Net(body, nn.Linear(16, len(CLASSES)), width=16)
 
 
-def segmenter() -> nn.Module:
+def segmenter() -> Net:
     body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 1))
     return Net(body, nn.Conv2d(5, len(CLASSES), 1), width=5)
 
 
-def other_classifier() -> nn.Module:
+def other_classifier() -> Net:
     """Another body, with as many features."""
     body = nn.Sequential(nn.Conv2d(1, 4, 2, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.BatchNorm1d(16))
     return Net(body, nn.Linear(16, len(CLASSES)), width=16)
 
 
-def other_segmenter() -> nn.Module:
+def other_segmenter() -> Net:
     body = nn.Sequential(nn.Conv2d(1, 5, 5, padding=2), nn.BatchNorm2d(5), nn.Tanh())
     return Net(body, nn.Conv2d(5, len(CLASSES), 1), width=5)
 
@@ -52,7 +52,7 @@ def mixed(task: str, sites: int) -> tuple[Plan, ...]:
     return tuple(kinds[k % 2] for k in range(sites))
 
 
-def linear() -> nn.Module:
+def linear() -> Net:
     """Softmax regression: few enough parts to work out by hand, and no BatchNorm."""
     return Net(nn.Flatten(), nn.Linear(SIDE * SIDE, len(CLASSES)), width=SIDE * SIDE)
 
@@ -105,14 +105,14 @@ class Toy:
         public = torch.arange(at + self.common, at + self.common + self.public)
         return Federation(self.collection(), tuple(sites), server, public, {})
 
-    def hospitals(
+    def run_sites(
         self,
         method: Method,
         plugins: tuple[Plugin, ...] = (),
         training: Training | None = None,
         net: Plan | tuple[Plan, ...] | None = None,
-    ) -> Hospitals:
-        return Hospitals(
+    ) -> RunSites:
+        return RunSites(
             self.federation(),
             method,
             make_task(self.task, CLASSES),

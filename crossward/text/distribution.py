@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from uuid import uuid4
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from crossward.core.concepts import Concepts
-from crossward.core.store import cannot_write, read_tree, write_whole
+from crossward.core.store import read_tree
 from crossward.core.tree import encode
+from crossward.disk import cannot_write, write_atomically
 from crossward.errors import ConfigError, StorageError
 from crossward.text.encoders import Encoder
 from crossward.text.encoders import encoder as encoder_named
@@ -131,8 +131,6 @@ def _kept(file: Path, wording: Wording) -> Tensor | None:
 def _keep(file: Path, vectors: Tensor) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f"{uuid4().hex}.part")  # others may be writing the same
-        write_whole(beside, encode({"vectors": vectors}), lasting=False)
-        beside.replace(file)
     except OSError as error:
         raise cannot_write(file, error) from error
+    write_atomically(file, encode({"vectors": vectors}), durable=False, contended=True)

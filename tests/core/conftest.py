@@ -10,15 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from crossward.core.brief import Brief
 from crossward.core.engine import SERVER, Job, Outcome, Payload
 from crossward.core.method import Method, Server
+from crossward.core.net import Net, NetSpec
 from crossward.core.samples import Samples
 from crossward.core.site import Site
 from crossward.core.store import TreeStore
 from crossward.core.training import Training
 from crossward.core.tree import Tree
-from crossward.nets.net import Net
 
 torch.set_num_threads(1)
 
@@ -96,7 +95,7 @@ class Clinic:
         return torch.tensor(self.truth[site][split])
 
     def server(self, round: int) -> Server:
-        return Server(lambda: nn.Linear(1, 1), self.task, torch.Generator(), torch.device("cpu"), Brief(1, 1, 1))
+        return Server(lambda: nn.Linear(1, 1), self.task, torch.Generator(), torch.device("cpu"), NetSpec(1, 1, 1))
 
 
 class Script:

@@ -1,13 +1,14 @@
-"""Kinds of disclosure: every phrase that a method uses has one, and BatchNorm statistics are seen among the weights."""
+"""What methods declare that they send: each item has a kind and words, and BatchNorm statistics count among weights."""
 
 from __future__ import annotations
 
 import pytest
 from torch import nn
 
-from crossward.core.disclosure import BY_CLASS, CLASS_COUNTS, KINDS, Kind, disclosed, kind_of
+from crossward.core.disclosure import CLASS_COUNTS, Disclosure, DisclosureKind
 from crossward.core.method import Method
-from crossward.errors import ConfigError
+from crossward.core.net import Net
+from crossward.hospitals.policy import disclosed_kinds
 from crossward.methods import METHODS, method_class
 from crossward.methods.central import Central
 from crossward.methods.creff import CReFF
@@ -16,52 +17,48 @@ from crossward.methods.fedsm import FedSM
 from crossward.methods.lg_fedavg import LGFedAvg
 from crossward.methods.local import Local
 from crossward.methods.random_frozen import RandomFrozen
-from crossward.nets.net import Net
 from crossward.testing.toy import classifier, linear
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_speaks_in_known_words(name):
-    assert [phrase for phrase in method_class(name).discloses.values() if phrase not in KINDS] == []
-
-
-def test_every_word_is_in_use():
-    assert {phrase for name in METHODS for phrase in method_class(name).discloses.values()} == set(KINDS)
+def test_every_method_declares_kinds_and_words(name):
+    for item, disclosure in method_class(name).discloses.items():
+        assert isinstance(disclosure, Disclosure), item
+        assert isinstance(disclosure.kind, DisclosureKind), item
+        assert disclosure.what, item
 
 
 @pytest.mark.parametrize(
-    ("phrase", "kind"),
+    ("name", "item", "kind"),
     [
-        ("weights", "weights"),
-        ("step count", "sample-count"),
-        ("which classes are present", "class-counts"),
-        ("feature sums by class", "prototypes"),
-        ("feature statistics", "prototypes"),
-        ("validation confusion matrix", "metrics"),
-        ("softened class probabilities on the public set", "logits"),
-        ("gradient of a network that tells whose an image is", "gradients"),
-        ("weights of the site's own segmentation head, for all sites", "personal-weights"),
-        ("every training image", "images"),
+        ("fedavg", "model", "weights"),
+        ("feddc", "reach", "sample-count"),
+        ("creff", "classes", "class-counts"),
+        ("fedproc", "prototypes", "prototypes"),
+        ("fedbm", "moments", "prototypes"),
+        ("fedcb", "confusion", "metrics"),
+        ("kt-pfl", "probabilities", "logits"),
+        ("fedsm", "gradient", "gradients"),
+        ("lc-fed", "head", "personal-weights"),
+        ("central", "model", "images"),
     ],
 )
-def test_the_kind_of_a_phrase(phrase, kind):
-    assert kind_of(phrase) == kind
+def test_the_kind_of_what_a_method_sends(name, item, kind):
+    assert method_class(name).discloses[item].kind == kind
 
 
-def test_an_unknown_phrase_is_named_with_the_known_ones():
-    with pytest.raises(ConfigError, match="'age of the patients'") as caught:
-        kind_of("age of the patients")
-    assert "class prototypes; feature statistics" in caught.value.hint
+def test_only_sums_and_prototypes_have_a_row_for_each_class():
+    by_class = {(name, item) for name in METHODS for item, d in method_class(name).discloses.items() if d.by_class}
+    assert by_class == {
+        ("fedproc", "prototypes"),
+        ("fedproto", "prototypes"),
+        ("fednh", "prototypes"),
+        ("fedcd", "prototypes"),
+    }
 
 
-def test_the_kinds_cannot_be_changed():
-    with pytest.raises(TypeError):
-        KINDS["age"] = Kind.WEIGHTS
-
-
-def test_words_with_a_meaning_of_their_own_are_known():
-    assert {kind_of(phrase) for phrase in BY_CLASS} == {Kind.PROTOTYPES}
-    assert kind_of(CLASS_COUNTS) is Kind.CLASS_COUNTS
+def test_a_disclosure_in_words():
+    assert str(CLASS_COUNTS) == "class-counts: class counts"
 
 
 def body_without_statistics():
@@ -86,4 +83,4 @@ def body_without_statistics():
     ],
 )
 def test_what_a_method_discloses_with_a_network(method, net, kinds):
-    assert disclosed(method, net()) == kinds
+    assert disclosed_kinds(method, net()) == kinds

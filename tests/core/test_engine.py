@@ -12,13 +12,13 @@ from torch import nn
 
 from crossward.core.engine import Cohort, Job, Traffic, carry_out
 from crossward.core.method import Method, RoundContext
+from crossward.core.net import Net
 from crossward.core.seeds import derive
 from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
 from crossward.errors import RunError
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.scaffold import Scaffold
-from crossward.nets.net import Net
 from crossward.testing.toy import Toy
 
 FOUR = {i: {} for i in range(4)}
@@ -62,13 +62,13 @@ class TwoSteps(Method):
         return {"share": down["share"]}
 
 
-def asked(hospitals, engine=None, round=0, **known):
-    engine = engine or LocalEngine(hospitals)
-    return Cohort(hospitals, engine, round, hospitals.ids, **known), engine
+def asked(run_sites, engine=None, round=0, **known):
+    engine = engine or LocalEngine(run_sites)
+    return Cohort(run_sites, engine, round, run_sites.ids, **known), engine
 
 
-def down(hospitals):
-    return {"model": Weights.of(hospitals.server(0).new_net())}
+def down(run_sites):
+    return {"model": Weights.of(run_sites.server(0).new_net())}
 
 
 def test_replies_come_by_id_whatever_the_order(clinic, script):
@@ -118,9 +118,9 @@ def test_what_each_client_is_sent_is_made_once(clinic, script):
 
 
 def test_traffic_of_fedavg():
-    hospitals = Toy().hospitals(FedAvg())
-    cohort, _ = asked(hospitals)
-    cohort.ask("train", down(hospitals))
+    run_sites = Toy().run_sites(FedAvg())
+    cohort, _ = asked(run_sites)
+    cohort.ask("train", down(run_sites))
     floats = (4 * 9 + 4) + (4 + 4 + 4 + 4) + (16 * 3 + 3)  # convolution, BatchNorm, head
     assert [(t.direction, t.item, t.bytes, t.clients) for t in cohort.traffic] == [
         ("down", "model", 4 * floats * 4, 4),
@@ -147,28 +147,28 @@ def test_too_few_clients_name_the_lost(clinic, script):
 
 
 def test_a_diverging_client_is_dropped_by_name_and_its_memory_rolled_back():
-    hospitals = Toy().hospitals(Sick(at=1, round_of=1))
-    first, engine = asked(hospitals)
-    assert list(first.ask("train", down(hospitals))) == [0, 1, 2, 3]
+    run_sites = Toy().run_sites(Sick(at=1, round_of=1))
+    first, engine = asked(run_sites)
+    assert list(first.ask("train", down(run_sites))) == [0, 1, 2, 3]
     kept = engine.memory[1]
-    second, _ = asked(hospitals, engine, round=1)
-    assert list(second.ask("train", down(hospitals))) == [0, 2, 3]
+    second, _ = asked(run_sites, engine, round=1)
+    assert list(second.ask("train", down(run_sites))) == [0, 2, 3]
     assert second.failures == {"site-1": "its reply to 'train' holds NaN or infinity"}
     assert second.ids == [0, 2, 3]
     assert "site-1" not in second.losses
     assert engine.memory[1] is kept
     assert kept == {"rounds": 1, "deep": {"round": 0}}
     assert engine.memory[0] == {"rounds": 2, "deep": {"round": 1}}
-    third, _ = asked(hospitals, engine, round=2)
-    assert list(third.ask("train", down(hospitals))) == [0, 1, 2, 3]  # back again, and none the worse
+    third, _ = asked(run_sites, engine, round=2)
+    assert list(third.ask("train", down(run_sites))) == [0, 1, 2, 3]  # back again, and none the worse
     assert engine.memory[1]["rounds"] == 2
 
 
 def test_a_client_that_diverged_leaves_no_trace_in_the_others():
     results = []
     for ids in ([0, 1, 2], [0, 2]):
-        hospitals = Toy().hospitals(Sick(at=1, round_of=0))
-        replies = Cohort(hospitals, LocalEngine(hospitals), 0, ids).ask("train", down(hospitals))
+        run_sites = Toy().run_sites(Sick(at=1, round_of=0))
+        replies = Cohort(run_sites, LocalEngine(run_sites), 0, ids).ask("train", down(run_sites))
         results.append({i: replies[i]["model"] for i in replies})
     assert list(results[0]) == list(results[1]) == [0, 2]
     assert all(torch.equal(results[0][i][n], results[1][i][n]) for i in results[0] for n in results[0][i])
@@ -176,9 +176,9 @@ def test_a_client_that_diverged_leaves_no_trace_in_the_others():
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_steps_in_turn_leave_out_who_failed(strict):
-    hospitals = Toy().hospitals(TwoSteps(sick=1))
-    cohort, _ = asked(hospitals, LocalEngine(hospitals, strict=strict))
-    state = hospitals.method.round({}, cohort, RoundContext(0, 1, 4, hospitals.task, hospitals.server(0)))
+    run_sites = Toy().run_sites(TwoSteps(sick=1))
+    cohort, _ = asked(run_sites, LocalEngine(run_sites, strict=strict))
+    state = run_sites.method.round({}, cohort, RoundContext(0, 1, 4, run_sites.task, run_sites.server(0)))
     assert state["asked"] == state["ids"] == "[0, 2, 3]"
     assert state["shares"].tolist() == pytest.approx([12 / 37, 9 / 37, 16 / 37])
     assert [(t.step, t.item, t.bytes, t.clients) for t in cohort.traffic if t.direction == "down"] == [
@@ -188,9 +188,9 @@ def test_steps_in_turn_leave_out_who_failed(strict):
 
 
 def test_memory_is_kept_only_when_asked_for():
-    hospitals = Toy().hospitals(Sick())
-    cohort, engine = asked(hospitals, keep=False)
-    cohort.ask("train", down(hospitals))
+    run_sites = Toy().run_sites(Sick())
+    cohort, engine = asked(run_sites, keep=False)
+    cohort.ask("train", down(run_sites))
     assert list(engine.memory) == []
 
 
@@ -198,10 +198,10 @@ def test_memory_is_kept_only_when_asked_for():
 def test_the_order_of_clients_does_not_matter(method):
     results = []
     for turn in (1, -1):
-        hospitals = Toy().hospitals(method)
-        start = method.start(RoundContext(0, 1, 4, hospitals.task, hospitals.server(0)))
-        jobs = [Job(i, "train", 0, derive(0, "train", i), True) for i in hospitals.ids][::turn]
-        engine = LocalEngine(hospitals)
+        run_sites = Toy().run_sites(method)
+        start = method.start(RoundContext(0, 1, 4, run_sites.task, run_sites.server(0)))
+        jobs = [Job(i, "train", 0, derive(0, "train", i), True) for i in run_sites.ids][::turn]
+        engine = LocalEngine(run_sites)
         outcomes = {outcome.job.site: outcome for outcome in engine.perform(jobs, start)}
         assert list(outcomes) == [0, 1, 2, 3][::turn]
         sent = {(i, k, n): t for i in range(4) for k, w in outcomes[i].reply.items() if k != "n" for n, t in w.items()}
@@ -219,22 +219,22 @@ def cumulative():
 def test_batchnorm_without_momentum_counts_each_clients_batches():
     averaged = []
     for strict in (False, True):
-        hospitals = Toy().hospitals(FedAvg(), net=cumulative)
-        cohort, _ = asked(hospitals, LocalEngine(hospitals, strict=strict))
-        averaged.append(mean(reply["model"] for reply in cohort.ask("train", down(hospitals)).values()))
+        run_sites = Toy().run_sites(FedAvg(), net=cumulative)
+        cohort, _ = asked(run_sites, LocalEngine(run_sites, strict=strict))
+        averaged.append(mean(reply["model"] for reply in cohort.ask("train", down(run_sites)).values()))
     assert torch.equal(averaged[0]["body.1.running_mean"], averaged[1]["body.1.running_mean"])
 
 
 def test_carry_out_leaves_the_memory_it_was_given():
-    hospitals, memory = Toy().hospitals(Sick()), {"rounds": 4}
+    run_sites, memory = Toy().run_sites(Sick()), {"rounds": 4}
     job = Job(0, "train", 0, 1, True)
-    outcome, after = carry_out(hospitals, job, down(hospitals), memory)
+    outcome, after = carry_out(run_sites, job, down(run_sites), memory)
     assert memory == {"rounds": 4}
     assert after["rounds"] == 5
     assert outcome.failure == ""
     assert len(outcome.losses) == 1
     assert outcome.losses[0] > 0
-    failed, same = carry_out(hospitals, Job(1, "train", 1, 1, True), down(hospitals), memory)
+    failed, same = carry_out(run_sites, Job(1, "train", 1, 1, True), down(run_sites), memory)
     assert same is memory
     assert failed.reply == {}
     assert failed.failure

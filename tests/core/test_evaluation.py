@@ -145,14 +145,14 @@ def test_evaluate_gives_no_test_metrics(clinic, script):
     ],
 )
 def test_who_predicts_on_the_common_set(method, plugins, expected):
-    hospitals = Toy().hospitals(method, plugins)
-    engine = LocalEngine(hospitals)
-    start = method.start(RoundContext(0, 1, 4, hospitals.task, hospitals.server(0)))
-    found = evaluate(hospitals, engine, method.broadcast(start), 0)
+    run_sites = Toy().run_sites(method, plugins)
+    engine = LocalEngine(run_sites)
+    start = method.start(RoundContext(0, 1, 4, run_sites.task, run_sites.server(0)))
+    found = evaluate(run_sites, engine, method.broadcast(start), 0)
     own = {"val", "test"} if expected else {"val", "test", "common_test"}
     sites = {f"site-{i}": own for i in range(4)}
     assert {name: set(reply) for name, reply in found.predictions.items()} == expected | sites
-    tested = judge(hospitals, found.predictions, "test", full=True)["test"]
+    tested = judge(run_sites, found.predictions, "test", full=True)["test"]
     assert tested["global"]["n"] == (6 if expected else 4 * 6)
     assert tested["local"]["mean"]["n"] == 4 + 4 + 5 + 4
     assert list(engine.memory) == []  # nothing done to predict is kept

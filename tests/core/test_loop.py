@@ -11,13 +11,13 @@ from torch import nn
 
 from crossward.core import select
 from crossward.core.loop import Diverged, training_only
+from crossward.core.net import Net
 from crossward.core.optimiser_memory import recall
 from crossward.core.select import Select
 from crossward.core.training import Training
 from crossward.core.tree import decode, encode
 from crossward.core.weights import Weights
 from crossward.methods.fedavg import FedAvg
-from crossward.nets.net import Net
 from crossward.testing.toy import Toy, classifier
 
 # The line: x = 1, 2; y = 3, 1; w = 2: residuals -1, 3; loss (1 + 9) / 4 = 2.5; gradient (-1 * 1 + 3 * 2) / 2 = 2.5.
@@ -89,10 +89,10 @@ def deep():
 
 def rounds(training, batches, each):
     """Trained in rounds of `each` steps; between rounds a new network, and memory through the codec."""
-    hospitals = Toy().hospitals(FedAvg(), training=training, net=deep)
-    memory, weights = {}, Weights.of(hospitals.open(0, 0, {}).model)
+    run_sites = Toy().run_sites(FedAvg(), training=training, net=deep)
+    memory, weights = {}, Weights.of(run_sites.open(0, 0, {}).model)
     for start in range(0, len(batches), each):
-        site = hospitals.open(0, 0, decode(encode(memory)), fresh=True)
+        site = run_sites.open(0, 0, decode(encode(memory)), fresh=True)
         weights.into(site.model)
         site.fit(batches=batches[start : start + each])
         memory, weights = site.memory, Weights.of(site.model)
@@ -100,7 +100,7 @@ def rounds(training, batches, each):
 
 
 def uninterrupted(training, batches):
-    site = Toy().hospitals(FedAvg(), training=training, net=deep).open(-1, 0, {})
+    site = Toy().run_sites(FedAvg(), training=training, net=deep).open(-1, 0, {})
     net = site.model.train()
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     extra = {"momentum": training.momentum} if training.optimizer == "sgd" else {}
@@ -116,7 +116,7 @@ def uninterrupted(training, batches):
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_keep_state_equals_one_long_run(name):
     training = Training(optimizer=name, lr=0.02, momentum=0.9, weight_decay=0.01, keep_state=True)
-    data = Toy().hospitals(FedAvg()).open(1, 0, {}).train
+    data = Toy().run_sites(FedAvg()).open(1, 0, {}).train
     batches = list(data.shuffled(5, torch.Generator().manual_seed(1)))
     assert len(batches) == 4
     expected, found = uninterrupted(training, batches), rounds(training, batches, each=2)

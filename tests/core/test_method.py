@@ -43,8 +43,8 @@ class HeadStays(Method):
     shared: ClassVar[Select] = ~select.head
 
 
-def context(hospitals, round=0):
-    return RoundContext(round, 3, len(hospitals.ids), hospitals.task, hospitals.server(round))
+def context(run_sites, round=0):
+    return RoundContext(round, 3, len(run_sites.ids), run_sites.task, run_sites.server(round))
 
 
 def test_train_by_hand(line):
@@ -139,29 +139,29 @@ def test_a_method_is_frozen():
 
 
 def one_round(buffers):
-    hospitals = Toy().hospitals(FedAvg(buffers=buffers), training=Training(batch_size=4, lr=0.05))
-    engine, ctx = LocalEngine(hospitals), context(hospitals)
-    before = hospitals.method.start(ctx)
-    replies = Cohort(hospitals, engine, 0, hospitals.ids).ask("train", before)
-    return hospitals, engine, before, replies, hospitals.method.aggregate(before, replies, ctx)
+    run_sites = Toy().run_sites(FedAvg(buffers=buffers), training=Training(batch_size=4, lr=0.05))
+    engine, ctx = LocalEngine(run_sites), context(run_sites)
+    before = run_sites.method.start(ctx)
+    replies = Cohort(run_sites, engine, 0, run_sites.ids).ask("train", before)
+    return run_sites, engine, before, replies, run_sites.method.aggregate(before, replies, ctx)
 
 
 def test_buffers_averaged():
-    hospitals, engine, before, replies, after = one_round("average")
+    run_sites, engine, before, replies, after = one_round("average")
     assert set(STATISTICS) < set(before["model"])
     by_hand = sum(n * replies[i]["model"][STATISTICS[0]] for i, n in enumerate((12, 20, 9, 16))) / 57
     assert torch.allclose(after["model"][STATISTICS[0]], by_hand)
     assert not torch.equal(by_hand, before["model"][STATISTICS[0]])
     assert list(engine.memory) == []
-    assert not hospitals.personal
+    assert not run_sites.personal
 
 
 def test_buffers_local():
-    hospitals, engine, before, replies, after = one_round("local")
+    run_sites, engine, before, replies, after = one_round("local")
     assert not set(STATISTICS) & {*before["model"], *replies[0]["model"], *after["model"]}
-    assert [list(engine.memory[i][PERSONAL]) for i in hospitals.ids] == [STATISTICS] * 4
-    assert len({tuple(engine.memory[i][PERSONAL][STATISTICS[0]].tolist()) for i in hospitals.ids}) == 4
-    assert hospitals.personal
+    assert [list(engine.memory[i][PERSONAL]) for i in run_sites.ids] == [STATISTICS] * 4
+    assert len({tuple(engine.memory[i][PERSONAL][STATISTICS[0]].tolist()) for i in run_sites.ids}) == 4
+    assert run_sites.personal
 
 
 def test_buffers_at_the_server():
@@ -174,18 +174,18 @@ def test_buffers_at_the_server():
 
 
 def test_start_is_the_same_every_time_and_what_travels():
-    hospitals = Toy().hospitals(HeadStays())
-    first, second = (HeadStays().start(context(hospitals))["model"] for _ in range(2))
+    run_sites = Toy().run_sites(HeadStays())
+    first, second = (HeadStays().start(context(run_sites))["model"] for _ in range(2))
     assert all(torch.equal(first[n], second[n]) for n in first)
     assert [n for n in first if n.startswith("head")] == []
 
 
 def test_predictions_on_own_and_common_sets():
-    hospitals = Toy().hospitals(Local())
-    site = hospitals.open(2, 0, {})
+    run_sites = Toy().run_sites(Local())
+    site = run_sites.open(2, 0, {})
     reply = predictions(Local(), site, {})
     assert {name: tuple(p.shape) for name, p in reply.items()} == {"val": (3, 3), "test": (5, 3), "common_test": (6, 3)}
-    shared = Toy().hospitals(FedAvg())
+    shared = Toy().run_sites(FedAvg())
     assert set(predictions(FedAvg(), shared.open(2, 0, {}), {})) == {"val", "test"}
 
 

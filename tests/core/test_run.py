@@ -101,8 +101,8 @@ def test_size_of_a_cohort(share, clients, count):
 def test_cohorts_are_the_same_for_every_method():
     seen = []
     for method in (FedAvg(), Scaffold()):
-        hospitals, diary = Toy().hospitals(method, training=Training(batch_size=32)), Diary()
-        run(hospitals, LocalEngine(hospitals), Plan(4, participation=0.5, evaluate_every=0), [diary])
+        run_sites, diary = Toy().run_sites(method, training=Training(batch_size=32)), Diary()
+        run(run_sites, LocalEngine(run_sites), Plan(4, participation=0.5, evaluate_every=0), [diary])
         seen.append([record.cohort for record in diary.records])
     assert seen[0] == seen[1]
     assert [len(cohort) for cohort in seen[0]] == [2] * 4
@@ -224,8 +224,8 @@ def test_resuming_gives_bitwise_the_same(method, tmp_path):
     plan = Plan(4, participation=0.5)
 
     def engine(folder):
-        hospitals = Toy().hospitals(method, training=training)
-        return hospitals, LocalEngine(hospitals, memory=TreeStore(folder, budget=2000))  # some of it on disk
+        run_sites = Toy().run_sites(method, training=training)
+        return run_sites, LocalEngine(run_sites, memory=TreeStore(folder, budget=2000))  # some of it on disk
 
     sites, whole = engine(tmp_path / "whole")
     expected = run(sites, whole, plan)
@@ -244,12 +244,12 @@ def test_resuming_gives_bitwise_the_same(method, tmp_path):
 
 def test_one_round_of_fedavg_by_hand():
     """The run's result is the weighted mean of what the same sites, asked one by one, reply."""
-    hospitals = Toy().hospitals(FedAvg())
-    start = Weights.of(hospitals.server(0).new_net())
-    found = run(hospitals, LocalEngine(hospitals), Plan(1)).state["model"]
+    run_sites = Toy().run_sites(FedAvg())
+    start = Weights.of(run_sites.server(0).new_net())
+    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
     total = start.zeros()
     for i, n in enumerate((12, 20, 9, 16)):
-        site = hospitals.open(i, 0, {})
+        site = run_sites.open(i, 0, {})
         start.into(site.model)
         site.rng.manual_seed(derive(0, "train", 0, 0, i))
         site.fit()
@@ -271,7 +271,7 @@ class Loud:
 
 @pytest.mark.parametrize(("rule", "kept"), [("none", False), ("median", True), ("trimmed-mean", True), ("clip", True)])
 def test_a_loud_client_moves_nothing_under_a_robust_rule(rule, kept):
-    hospitals = Toy().hospitals(Method())
-    engine = Loud(LocalEngine(hospitals))
-    progress = run(hospitals, engine, Plan(1, evaluate_every=0, robust=Robust(rule, trim=0.3)))
+    run_sites = Toy().run_sites(Method())
+    engine = Loud(LocalEngine(run_sites))
+    progress = run(run_sites, engine, Plan(1, evaluate_every=0, robust=Robust(rule, trim=0.3)))
     assert (float(progress.state["model"].norm()) < 100) is kept

@@ -24,7 +24,7 @@ def weights(site):
 
 
 def toy(**known):
-    return Toy().hospitals(FedAvg(), **known).open(1, 0, {})
+    return Toy().run_sites(FedAvg(), **known).open(1, 0, {})
 
 
 def changed(before, net):

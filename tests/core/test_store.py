@@ -8,8 +8,9 @@ import os
 import pytest
 import torch
 
-from crossward.core.store import TreeStore, write_whole
+from crossward.core.store import TreeStore
 from crossward.core.tree import decode
+from crossward.disk import write_atomically
 from crossward.errors import StorageError
 
 
@@ -213,20 +214,20 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 @pytest.mark.parametrize("where", ["fsync", "open", "replace"])
 def test_write_whole_leaves_the_old_file_whole(tmp_path, monkeypatch, where):
     file = tmp_path / "state"
-    write_whole(file, b"old")
+    write_atomically(file, b"old")
     if where == "fsync":
         monkeypatch.setattr(os, "fsync", no_space)
     else:
         monkeypatch.setattr(type(file), where, no_space)
     with pytest.raises(StorageError, match="No space left"):
-        write_whole(file, b"new and longer")
+        write_atomically(file, b"new and longer")
     monkeypatch.undo()
     assert file.read_bytes() == b"old"
     assert files(tmp_path) == ["state"]
-    write_whole(file, b"new")
+    write_atomically(file, b"new")
     assert file.read_bytes() == b"new"
 
 
 def test_write_whole_into_no_folder(tmp_path):
     with pytest.raises(StorageError, match="No such file or directory"):
-        write_whole(tmp_path / "absent" / "deeper" / "state", b"x")
+        write_atomically(tmp_path / "absent" / "deeper" / "state", b"x")

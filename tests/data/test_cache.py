@@ -19,9 +19,9 @@ from PIL import Image
 
 from crossward.data import cache as module
 from crossward.data import decode
+from crossward.data.archives import opened
 from crossward.data.cache import Decoded, Row, decoded
 from crossward.data.decode import Frame
-from crossward.data.files import opened
 from crossward.errors import StorageError
 
 FRAME = Frame(4, 1)

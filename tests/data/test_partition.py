@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossward.data import imbalance, partition
+from crossward.data import class_imbalance as imbalance
+from crossward.data import partition
 from crossward.errors import ConfigError, DataError
 
 LABELS = st.lists(st.integers(0, 4), max_size=60).map(lambda values: np.array(values, dtype=np.int64))

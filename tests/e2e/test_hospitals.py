@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from crossward.deployment.certificates import authority, site_key
-from crossward.deployment.runs import follow, overview
-from crossward.testing.e2e import COORDINATOR, SITES, Federation, begun, compared, hospitals, same_as_here
+from crossward.hospitals.certificates import authority, site_key
+from crossward.hospitals.flower.federation_runs import follow, overview
+from crossward.testing.e2e import COORDINATOR, SITES, Federation, begun, compared, run_sites, same_as_here
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    with hospitals(tmp_path_factory.mktemp("e2e")) as up:
+    with run_sites(tmp_path_factory.mktemp("e2e")) as up:
         yield up
 
 
@@ -31,7 +31,7 @@ def until(true: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    words = (sys.executable, "-m", "crossward.experiment.cli", *words)
+    words = (sys.executable, "-m", "crossward.cli.main", *words)
     return subprocess.run(words, capture_output=True, text=True, timeout=120)
 
 

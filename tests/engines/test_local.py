@@ -17,9 +17,9 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
 from crossward.testing.by_hand import matrix, regressions
-from crossward.testing.faults import EditsPayload, Faulty, HiddenInModule, HiddenOnModel
-from crossward.testing.rehearsal import ROUNDS, Records, assert_same, finished
-from crossward.testing.taps import Losing
+from crossward.testing.engine_wrappers import Losing
+from crossward.testing.faulty_methods import EditsPayload, Faulty, HiddenInModule, HiddenOnModel
+from crossward.testing.short_runs import ROUNDS, Records, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 THREE = Toy(sizes=((6, 2, 2), (9, 2, 2), (5, 2, 2)))
@@ -30,8 +30,8 @@ def ends(method: Method) -> tuple[Tree, Tree]:
     """By reference and strict."""
     both = []
     for strict in (False, True):
-        hospitals = THREE.hospitals(method, training=KEEPING)
-        both.append(finished(hospitals, LocalEngine(hospitals, strict=strict)))
+        run_sites = THREE.run_sites(method, training=KEEPING)
+        both.append(finished(run_sites, LocalEngine(run_sites, strict=strict)))
     return both[0], both[1]
 
 
@@ -53,9 +53,9 @@ def test_strict_does_not_catch_what_is_hidden_in_a_module():
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_memory_is_kept_for_jobs_that_say_so(strict: bool):
-    hospitals = THREE.hospitals(Scaffold())
-    engine = LocalEngine(hospitals, strict=strict)
-    down = Scaffold().start(RoundContext(0, 1, 3, hospitals.task, hospitals.server(0)))
+    run_sites = THREE.run_sites(Scaffold())
+    engine = LocalEngine(run_sites, strict=strict)
+    down = Scaffold().start(RoundContext(0, 1, 3, run_sites.task, run_sites.server(0)))
     for keep, known in ((False, []), (True, [1])):
         list(engine.perform([Job(1, "train", 0, 7, keep)], down))
         assert list(engine.memory) == known
@@ -63,22 +63,22 @@ def test_memory_is_kept_for_jobs_that_say_so(strict: bool):
 
 
 def test_memory_it_is_given_is_where_it_goes_on():
-    hospitals, memory = THREE.hospitals(Local()), TreeStore()
-    net = Weights.of(hospitals.server(0).new_net())
+    run_sites, memory = THREE.run_sites(Local()), TreeStore()
+    net = Weights.of(run_sites.server(0).new_net())
     memory[1] = {"_personal": net}
-    engine = LocalEngine(hospitals, memory=memory)
+    engine = LocalEngine(run_sites, memory=memory)
     (outcome,) = engine.perform([Job(1, "predict", 0, 7, False)], {})
-    site = hospitals.open(1, 0, {}, fresh=True)
+    site = run_sites.open(1, 0, {}, fresh=True)
     net.into(site.model)
     assert torch.equal(outcome.reply["test"], site.predict(site.model, site.test))
 
 
 def test_a_client_may_be_sent_a_payload_of_its_own():
-    hospitals = THREE.hospitals(FedAvg(), training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
-    net = Weights.of(hospitals.server(0).new_net())
-    cohort = Cohort(hospitals, LocalEngine(hospitals), 0, hospitals.ids)
+    run_sites = THREE.run_sites(FedAvg(), training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
+    net = Weights.of(run_sites.server(0).new_net())
+    cohort = Cohort(run_sites, LocalEngine(run_sites), 0, run_sites.ids)
     replies = cohort.ask("train", lambda i: {"model": net * (1.0 + i)})
-    for i, site in enumerate(regressions(hospitals)):
+    for i, site in enumerate(regressions(run_sites)):
         w = (1 + i) * matrix(net)
         torch.testing.assert_close(matrix(replies[i]["model"]), w - 0.1 * site.gradient(w), atol=1e-6, rtol=0)
 
@@ -86,34 +86,34 @@ def test_a_client_may_be_sent_a_payload_of_its_own():
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_client_that_diverges_is_named_and_leaves_nothing_behind(strict: bool):
     """The others end as if it had not answered: not even its NaN in the shared network reaches them."""
-    hospitals, records = THREE.hospitals(Faulty(fault="nan"), training=KEEPING), Records()
-    engine = LocalEngine(hospitals, strict=strict)
-    found = finished(hospitals, engine, records)
+    run_sites, records = THREE.run_sites(Faulty(fault="nan"), training=KEEPING), Records()
+    engine = LocalEngine(run_sites, strict=strict)
+    found = finished(run_sites, engine, records)
     why = "its reply to 'train' holds NaN or infinity"
     assert [record.failures for record in records.seen] == [{"site-1": why}] * ROUNDS
     assert list(found["memory"]) == ["0", "2"]
-    other = THREE.hospitals(FedAvg(), training=KEEPING)
+    other = THREE.run_sites(FedAvg(), training=KEEPING)
     lost = Losing(Losing(LocalEngine(other), 1, 0, "train"), 1, 1, "train")
     assert_same(found, finished(other, lost))
 
 
 def test_a_client_that_diverges_keeps_the_memory_it_had():
-    hospitals = THREE.hospitals(Faulty(fault="nan", buffers="local"))
+    run_sites = THREE.run_sites(Faulty(fault="nan", buffers="local"))
     memory = TreeStore()
-    memory[1] = {"_personal": Weights.of(hospitals.server(0).new_net(), ~hospitals.method.travels), "age": 4}
-    engine = LocalEngine(hospitals, memory=memory)
-    run(hospitals, engine, Plan(1))
+    memory[1] = {"_personal": Weights.of(run_sites.server(0).new_net(), ~run_sites.method.travels), "age": 4}
+    engine = LocalEngine(run_sites, memory=memory)
+    run(run_sites, engine, Plan(1))
     assert set(engine.memory[1]) == {"_personal", "age"}
     assert all(bool(torch.isfinite(t).all()) for t in engine.memory[1]["_personal"].values())
 
 
 def test_a_programming_error_stops_the_run():
-    hospitals = THREE.hospitals(Faulty(fault="raise"))
+    run_sites = THREE.run_sites(Faulty(fault="raise"))
     with pytest.raises(ZeroDivisionError, match="site-1 has run out of film"):
-        run(hospitals, LocalEngine(hospitals), Plan(1))
+        run(run_sites, LocalEngine(run_sites), Plan(1))
 
 
 def test_a_step_that_the_method_lacks_is_refused():
-    hospitals = THREE.hospitals(FedAvg())
+    run_sites = THREE.run_sites(FedAvg())
     with pytest.raises(ValueError, match="FedAvg has no client step 'polish'"):
-        list(LocalEngine(hospitals).perform([Job(0, "polish", 0, 7, True)], {}))
+        list(LocalEngine(run_sites).perform([Job(0, "polish", 0, 7, True)], {}))

@@ -17,34 +17,34 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.engines.pool import Crew, PoolEngine, Worker
-from crossward.experiment.hospitals import Hospitals
+from crossward.engines.pool import PoolEngine, Worker, WorkerPool
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
-from crossward.testing.faults import Faulty, HiddenInModule
-from crossward.testing.rehearsal import ROUNDS, Records, assert_same, crew, finished
-from crossward.testing.taps import Losing
+from crossward.runs.sites import RunSites
+from crossward.testing.engine_wrappers import Losing
+from crossward.testing.faulty_methods import Faulty, HiddenInModule
+from crossward.testing.short_runs import ROUNDS, Records, assert_same, crew, finished
 from crossward.testing.toy import Toy
 
 FOUR = Toy()  # training sets of 12, 20, 9 and 16
 KEEPING = Training(epochs=1, batch_size=4, lr=0.05, momentum=0.5, keep_state=True)
 
 
-def shared(method: Method) -> Hospitals:
-    hospitals = FOUR.hospitals(method, training=KEEPING)
-    hospitals.share_images()
-    return hospitals
+def shared(method: Method) -> RunSites:
+    run_sites = FOUR.run_sites(method, training=KEEPING)
+    run_sites.share_images()
+    return run_sites
 
 
 def in_process(method: Method) -> Tree:
-    hospitals = FOUR.hospitals(method, training=KEEPING)
-    return finished(hospitals, LocalEngine(hospitals))
+    run_sites = FOUR.run_sites(method, training=KEEPING)
+    return finished(run_sites, LocalEngine(run_sites))
 
 
 def with_workers(method: Method, workers: int, observers: Sequence[Observer] = ()) -> Tree:
-    hospitals = shared(method)
-    return finished(hospitals, PoolEngine(hospitals, crew=crew(workers)), *observers)
+    run_sites = shared(method)
+    return finished(run_sites, PoolEngine(run_sites, crew=crew(workers)), *observers)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -55,21 +55,21 @@ def test_the_result_is_the_local_engines_to_the_bit(method: Method, workers: int
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_client_may_be_sent_a_payload_of_its_own(workers: int):
-    hospitals = shared(FedAvg())
-    net = Weights.of(hospitals.server(0).new_net())
-    jobs = [Job(i, "train", 0, 7, True) for i in hospitals.ids]
+    run_sites = shared(FedAvg())
+    net = Weights.of(run_sites.server(0).new_net())
+    jobs = [Job(i, "train", 0, 7, True) for i in run_sites.ids]
     replies = []
-    for engine in (PoolEngine(hospitals, crew=crew(workers)), LocalEngine(hospitals)):
+    for engine in (PoolEngine(run_sites, crew=crew(workers)), LocalEngine(run_sites)):
         outcomes = engine.perform(jobs, lambda i: {"model": net * (1.0 + i)})
         replies.append({str(o.job.site): o.reply for o in sorted(outcomes, key=lambda o: o.job.site)})
     assert_same(*replies)
 
 
 def test_larger_jobs_go_first():
-    hospitals = shared(FedAvg())
-    engine = PoolEngine(hospitals, crew=crew(1))
-    down = {"model": Weights.of(hospitals.server(0).new_net())}
-    outcomes = engine.perform([Job(i, "train", 0, 7, True) for i in hospitals.ids], down)
+    run_sites = shared(FedAvg())
+    engine = PoolEngine(run_sites, crew=crew(1))
+    down = {"model": Weights.of(run_sites.server(0).new_net())}
+    outcomes = engine.perform([Job(i, "train", 0, 7, True) for i in run_sites.ids], down)
     assert [outcome.job.site for outcome in outcomes] == [1, 3, 0, 2]
 
 
@@ -87,12 +87,12 @@ class KillsHeldWorker(Observer):
 
 
 def test_a_worker_killed_in_mid_round_is_replaced_and_its_client_tried_again():
-    hospitals, records = shared(Scaffold()), Records()
-    engine = PoolEngine(hospitals, crew=crew(2))
+    run_sites, records = shared(Scaffold()), Records()
+    engine = PoolEngine(run_sites, crew=crew(2))
     victim = engine.crew.workers[0]
     killer = KillsHeldWorker(victim)
     os.kill(victim.process.pid, signal.SIGSTOP)
-    found = finished(hospitals, engine, killer, records)
+    found = finished(run_sites, engine, killer, records)
     assert killer.job is not None
     assert killer.job.site == 1  # the largest went to the first worker
     assert engine.crew.workers[0] is not victim
@@ -102,24 +102,24 @@ def test_a_worker_killed_in_mid_round_is_replaced_and_its_client_tried_again():
 
 
 def test_a_worker_that_was_dead_before_it_was_asked_is_replaced():
-    hospitals = shared(Scaffold())
-    engine = PoolEngine(hospitals, crew=crew(1))
+    run_sites = shared(Scaffold())
+    engine = PoolEngine(run_sites, crew=crew(1))
     victim = engine.crew.workers[0]
     victim.process.kill()
     victim.process.wait()
-    assert_same(finished(hospitals, engine), in_process(Scaffold()))
+    assert_same(finished(run_sites, engine), in_process(Scaffold()))
 
 
 def test_a_client_whose_worker_dies_twice_is_named_and_left_out():
-    hospitals = shared(Faulty(fault="exit", site="site-2"))
-    engine = PoolEngine(hospitals, crew=crew(2))
-    down = {"model": Weights.of(hospitals.server(0).new_net())}
-    jobs = [Job(i, "train", 0, 7, True) for i in hospitals.ids]
+    run_sites = shared(Faulty(fault="exit", site="site-2"))
+    engine = PoolEngine(run_sites, crew=crew(2))
+    down = {"model": Weights.of(run_sites.server(0).new_net())}
+    jobs = [Job(i, "train", 0, 7, True) for i in run_sites.ids]
     outcomes = {o.job.site: o for o in engine.perform(jobs, down)}
-    assert {hospitals.name(i): o.failure for i, o in outcomes.items() if o.failure} == {
+    assert {run_sites.name(i): o.failure for i, o in outcomes.items() if o.failure} == {
         "site-2": "its worker process died twice"
     }
-    expected = {o.job.site: o for o in LocalEngine(FOUR.hospitals(FedAvg(), training=KEEPING)).perform(jobs, down)}
+    expected = {o.job.site: o for o in LocalEngine(FOUR.run_sites(FedAvg(), training=KEEPING)).perform(jobs, down)}
     for i in (0, 1, 3):
         assert_same(outcomes[i].reply, expected[i].reply)
     assert list(engine.memory) == [0, 1, 3]
@@ -130,7 +130,7 @@ def test_an_exception_in_a_step_comes_with_the_workers_traceback():
         with_workers(Faulty(fault="raise"), 2)
     told = str(caught.value)
     assert told.startswith("site-1, step 'train', failed in a worker:\nTraceback (most recent call last):")
-    assert "faults.py" in told
+    assert "faulty_methods.py" in told
     assert "ZeroDivisionError: site-1 has run out of film" in told
     assert_same(with_workers(FedAvg(), 2), in_process(FedAvg()))  # the crew is still good
 
@@ -145,7 +145,7 @@ def test_a_client_that_diverges_is_named_as_in_process():
     found = with_workers(Faulty(fault="nan"), 2, [records])
     why = "its reply to 'train' holds NaN or infinity"
     assert [record.failures for record in records.seen] == [{"site-1": why}] * ROUNDS
-    other = FOUR.hospitals(FedAvg(), training=KEEPING)
+    other = FOUR.run_sites(FedAvg(), training=KEEPING)
     assert_same(found, finished(other, Losing(Losing(LocalEngine(other), 1, 0, "train"), 1, 1, "train")))
 
 
@@ -160,7 +160,7 @@ def test_closing_stops_the_workers_that_are_its_own_and_leaves_those_it_was_lent
 
 
 def test_a_worker_ends_with_its_parent():
-    (worker,) = Crew(1).workers
+    (worker,) = WorkerPool(1).workers
     worker.connection.close()
     assert worker.process.wait(timeout=60) == 0
 
@@ -171,10 +171,10 @@ def test_a_net_beside_the_users_script_is_found(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     mine = importlib.import_module("ours_alone").mine
-    hospitals = FOUR.hospitals(FedAvg(), net=mine)
-    hospitals.share_images()
-    local = FOUR.hospitals(FedAvg(), net=mine)
-    assert_same(finished(hospitals, PoolEngine(hospitals, crew=crew(1))), finished(local, LocalEngine(local)))
+    run_sites = FOUR.run_sites(FedAvg(), net=mine)
+    run_sites.share_images()
+    local = FOUR.run_sites(FedAvg(), net=mine)
+    assert_same(finished(run_sites, PoolEngine(run_sites, crew=crew(1))), finished(local, LocalEngine(local)))
 
 
 def test_sites_that_a_worker_cannot_open_are_told_with_the_reason(tmp_path, monkeypatch):
@@ -182,9 +182,9 @@ def test_sites_that_a_worker_cannot_open_are_told_with_the_reason(tmp_path, monk
         "from crossward.testing.toy import classifier\n\n\ndef net():\n    return classifier()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    hospitals = FOUR.hospitals(FedAvg(), net=importlib.import_module("gone_soon").net)
-    hospitals.share_images()
+    run_sites = FOUR.run_sites(FedAvg(), net=importlib.import_module("gone_soon").net)
+    run_sites.share_images()
     (tmp_path / "gone_soon.py").unlink()
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     with pytest.raises(RuntimeError, match="No module named 'gone_soon'"):
-        finished(hospitals, PoolEngine(hospitals, crew=crew(1)))
+        finished(run_sites, PoolEngine(run_sites, crew=crew(1)))

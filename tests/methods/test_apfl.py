@@ -22,8 +22,8 @@ from crossward.methods.apfl import ALPHA, APFL, LOCAL, Step, mixture
 from crossward.methods.fedavg import FedAvg
 from crossward.plugins.finetune import Finetune
 from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.engine_wrappers import Losing, Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -77,18 +77,18 @@ class ByHand:
 @pytest.mark.parametrize("alpha", [0.5, 0.3])
 def test_rounds_and_predictions_by_hand(alpha: float, adaptive: bool):
     method = APFL(alpha=alpha, adaptive=adaptive)
-    hospitals, records = TWO.hospitals(method, training=FULL_BATCH, net=linear), Records()
-    engine = LocalEngine(hospitals)
-    expected = ByHand(regressions(hospitals), start(hospitals), alpha, adaptive)
+    run_sites, records = TWO.run_sites(method, training=FULL_BATCH, net=linear), Records()
+    engine = LocalEngine(run_sites)
+    expected = ByHand(regressions(run_sites), start(run_sites), alpha, adaptive)
     for _ in range(3):
         expected.round()
-    state = run(hospitals, engine, Plan(3), [records]).state["model"]
+    state = run(run_sites, engine, Plan(3), [records]).state["model"]
     torch.testing.assert_close(matrix(state), expected.w, atol=1e-6, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(matrix(local(engine.memory[i])), expected.v[i], atol=1e-6, rtol=0)
         assert engine.memory[i][ALPHA] == pytest.approx(expected.alphas[i], abs=1e-6)
         v_bar = expected.alphas[i] * expected.v[i] + (1 - expected.alphas[i]) * expected.w
-        site, told = hospitals.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
         for found, samples in (("test", site.test), ("common_test", site.common["test"])):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v_bar[:, :-1].T + v_bar[:, -1]).softmax(1)
@@ -119,18 +119,18 @@ def test_the_federation_is_fedavg_to_the_bit(toy: Toy, adaptive: bool, buffers: 
     training = Training(2, 4, lr=0.05, momentum=0.5, weight_decay=0.01, keep_state=True)
     seen = []
     for method in (APFL(adaptive=adaptive, buffers=buffers), FedAvg(buffers=buffers)):
-        hospitals = toy.hospitals(method, training=training)
-        engine = Watching(LocalEngine(hospitals))
-        state = run(hospitals, engine, Plan(3, evaluate_every=0)).state
+        run_sites = toy.run_sites(method, training=training)
+        engine = Watching(LocalEngine(run_sites))
+        state = run(run_sites, engine, Plan(3, evaluate_every=0)).state
         seen.append({"state": state, "replies": {str(n): reply for n, (_, reply) in enumerate(engine.replies)}})
     assert_same(*seen)
 
 
 def test_only_w_travels():
-    hospitals, records = TWO.hospitals(APFL(adaptive=True)), Records()
-    engine = Watching(LocalEngine(hospitals))
-    run(hospitals, engine, Plan(1, evaluate_every=0), [records])
-    net = FedAvg().build(hospitals.server(0).new_net(), hospitals.brief(0))
+    run_sites, records = TWO.run_sites(APFL(adaptive=True)), Records()
+    engine = Watching(LocalEngine(run_sites))
+    run(run_sites, engine, Plan(1, evaluate_every=0), [records])
+    net = FedAvg().build(run_sites.server(0).new_net(), run_sites.spec(0))
     size = sum(t.numel() for n, t in Weights.of(net).items() if not n.startswith("v.")) * 4
     moved = {(t.direction, t.item): t.bytes for t in records.seen[0].traffic if t.item == "model"}
     assert moved == {("down", "model"): 2 * size, ("up", "model"): 2 * size}
@@ -148,8 +148,8 @@ def test_only_w_travels():
 def test_with_alpha_0_it_predicts_as_fedavg_to_the_bit(toy: Toy):
     told = []
     for method in (APFL(alpha=0.0), FedAvg()):
-        hospitals, records = toy.hospitals(method), Records()
-        run(hospitals, LocalEngine(hospitals), Plan(2), [records])
+        run_sites, records = toy.run_sites(method), Records()
+        run(run_sites, LocalEngine(run_sites), Plan(2), [records])
         told.append([record.evaluation.predictions for record in records.seen])
     for ours, fedavgs in zip(*told, strict=True):
         for i in ("site-0", "site-1"):
@@ -158,15 +158,15 @@ def test_with_alpha_0_it_predicts_as_fedavg_to_the_bit(toy: Toy):
 
 
 def test_with_alpha_1_it_is_local_training_from_the_first_global_model():
-    hospitals, records = TWO.hospitals(APFL(alpha=1.0), training=FULL_BATCH, net=linear), Records()
-    engine = LocalEngine(hospitals)
-    run(hospitals, engine, Plan(3), [records])
-    for i, data in enumerate(regressions(hospitals)):
-        v = start(hospitals)
+    run_sites, records = TWO.run_sites(APFL(alpha=1.0), training=FULL_BATCH, net=linear), Records()
+    engine = LocalEngine(run_sites)
+    run(run_sites, engine, Plan(3), [records])
+    for i, data in enumerate(regressions(run_sites)):
+        v = start(run_sites)
         for _ in range(6):
             v = v - 0.1 * data.gradient(v)
         torch.testing.assert_close(matrix(local(engine.memory[i])), v, atol=1e-6, rtol=0)
-        site = hospitals.open(i, 0, {})
+        site = run_sites.open(i, 0, {})
         x = site.test.take(site.test.index)[0].flatten(1).double()
         p, told = (x @ v[:, :-1].T + v[:, -1]).softmax(1), records.seen[-1].evaluation.predictions[f"site-{i}"]["test"]
         torch.testing.assert_close(told.double(), p, atol=1e-6, rtol=0)
@@ -175,38 +175,38 @@ def test_with_alpha_1_it_is_local_training_from_the_first_global_model():
 @BOTH
 def test_with_alpha_1_both_models_of_a_first_round_are_one_to_the_bit(toy: Toy):
     """The same start, batches, optimiser and BatchNorm statistics."""
-    hospitals = toy.hospitals(APFL(alpha=1.0), training=Training(2, 4, lr=0.05, momentum=0.5))
-    engine = Watching(LocalEngine(hospitals))
-    run(hospitals, engine, Plan(1, evaluate_every=0))
+    run_sites = toy.run_sites(APFL(alpha=1.0), training=Training(2, 4, lr=0.05, momentum=0.5))
+    engine = Watching(LocalEngine(run_sites))
+    run(run_sites, engine, Plan(1, evaluate_every=0))
     for job, reply in engine.replies:
         assert_same({"model": local(engine.memory[job.site]).only(reply["model"])}, {"model": reply["model"]})
 
 
 def test_with_alpha_0_the_local_model_stays():
-    hospitals = TWO.hospitals(APFL(alpha=0.0), training=FULL_BATCH, net=linear)
-    engine = LocalEngine(hospitals)
-    run(hospitals, engine, Plan(2))
-    assert torch.equal(matrix(local(engine.memory[0])), start(hospitals))
+    run_sites = TWO.run_sites(APFL(alpha=0.0), training=FULL_BATCH, net=linear)
+    engine = LocalEngine(run_sites)
+    run(run_sites, engine, Plan(2))
+    assert torch.equal(matrix(local(engine.memory[0])), start(run_sites))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_alpha_can_leave_its_ends_and_never_the_interval(alpha: float):
     """Weights that are far apart, and a rate that throws alpha from one end to the other."""
-    hospitals = TWO.hospitals(APFL(alpha=alpha, adaptive=True), training=replace(FULL_BATCH, lr=5.0), net=linear)
-    site = hospitals.open(0, 1, {}, fresh=True)
-    w, data = Weights.of(site.model, hospitals.method.travels), regressions(hospitals)[0]
+    run_sites = TWO.run_sites(APFL(alpha=alpha, adaptive=True), training=replace(FULL_BATCH, lr=5.0), net=linear)
+    site = run_sites.open(0, 1, {}, fresh=True)
+    w, data = Weights.of(site.model, run_sites.method.travels), regressions(run_sites)[0]
     downhill = data.gradient(matrix(w))
     moved = matrix(w) - (9.0 if alpha == 0 else -9.0) * downhill  # v is better than w when alpha is 0, and worse when 1
     v = Weights({"v.head.weight": moved[:, :-1].float(), "v.head.bias": moved[:, -1].float()})
     v.into(site.model)
     site.memory[ALPHA] = alpha
-    hospitals.method.train(site, {"model": w})
+    run_sites.method.train(site, {"model": w})
     assert site.memory[ALPHA] == 1.0 - alpha
 
 
 def test_a_step_that_overflows_does_not_move_alpha():
     """In mixed precision the first steps may, and are not taken: alpha waits for one that is."""
-    site = TWO.hospitals(APFL(), training=FULL_BATCH, net=linear).open(0, 0, {}, fresh=True)
+    site = TWO.run_sites(APFL(), training=FULL_BATCH, net=linear).open(0, 0, {}, fresh=True)
     Weights({"v.head.bias": Weights.of(site.model)["head.bias"] + 0.5}).into(site.model)
     step = Step(site, 0.5, adapts=True)
     for gradient, alpha in ((torch.inf, 0.5), (torch.nan, 0.5), (1.0, 0.5 - 0.1 * 0.5 * 3), (1.0, 0.5 - 0.1 * 0.5 * 3)):
@@ -222,12 +222,12 @@ def test_a_step_that_overflows_does_not_move_alpha():
 
 def test_each_model_has_a_momentum_of_its_own():
     training = replace(FULL_BATCH, momentum=0.6, keep_state=True)
-    hospitals = TWO.hospitals(APFL(alpha=0.4), training=training, net=linear)
-    engine = LocalEngine(hospitals)
-    expected = ByHand(regressions(hospitals), start(hospitals), 0.4, momentum=0.6)
+    run_sites = TWO.run_sites(APFL(alpha=0.4), training=training, net=linear)
+    engine = LocalEngine(run_sites)
+    expected = ByHand(regressions(run_sites), start(run_sites), 0.4, momentum=0.6)
     for _ in range(3):
         expected.round()
-    state = run(hospitals, engine, Plan(3)).state["model"]
+    state = run(run_sites, engine, Plan(3)).state["model"]
     torch.testing.assert_close(matrix(state), expected.w, atol=1e-6, rtol=0)
     assert {"head.weight", "v.head.weight"} < {*engine.memory[0][OPTIMISER]["0"]}
     for i in (0, 1):
@@ -237,25 +237,25 @@ def test_each_model_has_a_momentum_of_its_own():
 def test_a_site_predicts_with_its_mixture_and_a_newcomer_with_the_global_model():
     """BatchNorm statistics are mixed as weights are."""
     toy = Toy(sizes=((6, 2, 2), (10, 2, 2), (8, 2, 2), (0, 2, 2)))
-    hospitals, records, plan = toy.hospitals(APFL(alpha=0.25)), Records(), Plan(1, participation=0.67)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, plan, [records]).state["model"]
+    run_sites, records, plan = toy.run_sites(APFL(alpha=0.25)), Records(), Plan(1, participation=0.67)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, plan, [records]).state["model"]
     asked = cohorts(plan, [0, 1, 2])[0]
     assert list(engine.memory) == asked
     for i in range(4):
-        site, told = hospitals.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
         (0.25 * local(engine.memory[i]) + 0.75 * state if i in asked else state).into(site.model)
         for name, samples in (("test", site.test), ("common_test", site.common["test"])):
             assert torch.equal(told[name], site.predict(site.model, samples))
-    assert hospitals.personal
+    assert run_sites.personal
 
 
 def test_a_site_that_joins_late_starts_from_what_it_is_sent_then():
-    hospitals = TWO.hospitals(APFL(alpha=1.0), training=FULL_BATCH, net=linear)
-    engine = LocalEngine(hospitals)
-    run(hospitals, Losing(engine, 0, 0, "train"), Plan(2))
-    first, second = regressions(hospitals)
-    v = start(hospitals)
+    run_sites = TWO.run_sites(APFL(alpha=1.0), training=FULL_BATCH, net=linear)
+    engine = LocalEngine(run_sites)
+    run(run_sites, Losing(engine, 0, 0, "train"), Plan(2))
+    first, second = regressions(run_sites)
+    v = start(run_sites)
     for site in (second, second, first, first):  # round 1 has one client
         v = v - 0.1 * site.gradient(v)
     torch.testing.assert_close(matrix(local(engine.memory[0])), v, atol=1e-6, rtol=0)
@@ -264,13 +264,13 @@ def test_a_site_that_joins_late_starts_from_what_it_is_sent_then():
 @pytest.mark.parametrize("buffers", ["average", "local"])
 @pytest.mark.parametrize("plugins", [(), (Finetune(epochs=2),)], ids=["plain", "ft"])
 def test_what_is_deployed_is_what_predicted(plugins: tuple[Finetune, ...], buffers: str):
-    hospitals = TWO.hospitals(APFL(buffers=buffers), plugins)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(2)).state
-    kept = Cohort(hospitals, engine, 0, [0], keep=False).ask("deploy", state)[0]
-    predicted = Cohort(hospitals, engine, 0, [0], keep=False).ask("predict", state)[0]
-    site = hospitals.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restored(hospitals.method, site, kept), site.test))
+    run_sites = TWO.run_sites(APFL(buffers=buffers), plugins)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(2)).state
+    kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
+    predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
+    site = run_sites.open(0, 0, {}, fresh=True)
+    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
     head = {n: t for n, t in Weights.of(site.model).items() if n.startswith("head")}
     mixed = 0.5 * local(engine.memory[0]).only(head) + 0.5 * state["model"].only(head)
     tuned = (Weights(head) - mixed).norm()
@@ -291,6 +291,6 @@ def test_options_are_checked(options: dict[str, object]):
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool, adaptive: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(APFL(adaptive=adaptive)), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(APFL(adaptive=adaptive)), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

@@ -20,12 +20,12 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods.balancefl import DRAWS, BalanceFL, Noise, balanced, deviations
 from crossward.methods.fedavg import FedAvg
+from crossward.runs.sites import RunSites
 from crossward.tasks import task
 from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -38,11 +38,11 @@ def rng(seed: int = 0) -> Generator:
     return Generator().manual_seed(seed)
 
 
-def opened(method: Method, toy: Toy = TWO, training: Training = FULL_BATCH) -> tuple[Hospitals, Site, Tree]:
+def opened(method: Method, toy: Toy = TWO, training: Training = FULL_BATCH) -> tuple[RunSites, Site, Tree]:
     """The first site of a federation, and what the server sends it in round 1."""
-    hospitals = toy.hospitals(method, training=training)
-    context = RoundContext(0, 1, len(hospitals.ids), hospitals.task, hospitals.server(0))
-    return hospitals, hospitals.open(0, 0, {}, fresh=True), method.start(context)
+    run_sites = toy.run_sites(method, training=training)
+    context = RoundContext(0, 1, len(run_sites.ids), run_sites.task, run_sites.server(0))
+    return run_sites, run_sites.open(0, 0, {}, fresh=True), method.start(context)
 
 
 # loss ----------------------------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def gradient(site: Regression, w: Tensor, present: list[int], entropy: float) ->
 
 def test_two_rounds_by_hand():
     method = BalanceFL(balanced=False, noise=0.0, entropy=0.01)
-    hospitals = TWO.hospitals(method, training=replace(FULL_BATCH, epochs=2), net=linear)
-    sites, w = regressions(hospitals), start(hospitals)
+    run_sites = TWO.run_sites(method, training=replace(FULL_BATCH, epochs=2), net=linear)
+    sites, w = regressions(run_sites), start(run_sites)
     first = w
     assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_two_rounds_by_hand():
             for _ in range(2):
                 ends[i] = ends[i] - 0.1 * gradient(sites[i], ends[i], present, 0.01)
         w = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    found = matrix(run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"])
+    found = matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
     torch.testing.assert_close(found, w, atol=2e-6, rtol=0)
     assert (found - first).abs().amax(1).min() > 1e-2
 
@@ -111,10 +111,10 @@ def test_two_rounds_by_hand():
 def test_the_teacher_is_the_downloaded_model_in_eval_mode():
     """A site with one class has nothing else to learn from; later the teacher has stayed what it was."""
     method = BalanceFL(lambda_kd=0.7)
-    hospitals, site, down = opened(method, Toy(sizes=((1, 0, 0),)), replace(FULL_BATCH, epochs=3, lr=1.0))
+    run_sites, site, down = opened(method, Toy(sizes=((1, 0, 0),)), replace(FULL_BATCH, epochs=3, lr=1.0))
     answer(method, site, "train", down, seed=0)
     x, _ = site.train.take(site.train.index.repeat(2))
-    student, teacher = hospitals.server(0).new_net().train(), hospitals.server(0).new_net().eval()
+    student, teacher = run_sites.server(0).new_net().train(), run_sites.server(0).new_net().eval()
     optimiser, total = torch.optim.SGD(student.parameters(), lr=1.0), 0.0
     for _ in range(3):
         told = (teacher(x)[:, 1:] / 2).softmax(1).detach()
@@ -136,8 +136,8 @@ class Tilt(Plugin):
 def test_a_shift_of_the_logits_does_not_reach_it():
     states = []
     for plugins in ((), (Tilt(),)):
-        hospitals = TWO.hospitals(BalanceFL(), plugins)
-        states.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = TWO.run_sites(BalanceFL(), plugins)
+        states.append(finished(run_sites, LocalEngine(run_sites)))
     assert_same(*states)
     assert BalanceFL().allows_for_prior is True
 
@@ -157,8 +157,8 @@ class Resampled(FedAvg):
 def test_with_everything_off_it_is_fedavg_to_the_bit_but_for_the_sampler(method: Method, same: Method):
     states = []
     for each in (method, same):
-        hospitals = Toy().hospitals(each)
-        states.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = Toy().run_sites(each)
+        states.append(finished(run_sites, LocalEngine(run_sites)))
     assert_same(*states)
 
 
@@ -166,8 +166,8 @@ def test_with_everything_off_it_is_fedavg_to_the_bit_but_for_the_sampler(method:
 def test_each_part_alone_changes_what_is_learnt(part: str):
     ends = []
     for method in (replace(OFF, **{part: getattr(BalanceFL(), part)}), OFF):
-        hospitals = TWO.hospitals(method)
-        ends.append(run(hospitals, LocalEngine(hospitals), Plan(1)).state["model"])
+        run_sites = TWO.run_sites(method)
+        ends.append(run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"])
     assert (ends[0] - ends[1]).norm() > 1e-4
 
 
@@ -208,20 +208,20 @@ def negative(x: Tensor, y: Tensor, rng: Generator) -> Batch:
 
 
 def test_drawn_images_are_augmented_and_depend_on_the_sites_own_chance_alone():
-    hospitals = TWO.hospitals(OFF)
-    site = hospitals.open(0, 0, {})
+    run_sites = TWO.run_sites(OFF)
+    site = run_sites.open(0, 0, {})
     plain, again, other = ([x for x, _ in balanced(replace(site, rng=rng(seed)))] for seed in (0, 0, 1))
-    hospitals.augment = negative
-    turned = [x for x, _ in balanced(replace(hospitals.open(0, 0, {}), rng=rng()))]
+    run_sites.augment = negative
+    turned = [x for x, _ in balanced(replace(run_sites.open(0, 0, {}), rng=rng()))]
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
     assert all(torch.equal(a, -b) for a, b in zip(plain, turned, strict=True))
 
 
 def test_one_image_comes_twice_and_none_not_at_all():
-    hospitals = Toy(sizes=((1, 0, 0), (0, 1, 1))).hospitals(OFF)
-    assert [len(y) for _, y in balanced(hospitals.open(0, 0, {}))] == [2, 2]
-    assert list(balanced(hospitals.open(1, 0, {}))) == []
+    run_sites = Toy(sizes=((1, 0, 0), (0, 1, 1))).run_sites(OFF)
+    assert [len(y) for _, y in balanced(run_sites.open(0, 0, {}))] == [2, 2]
+    assert list(balanced(run_sites.open(1, 0, {}))) == []
 
 
 # noise ---------------------------------------------------------------------------------------------------------------
@@ -255,11 +255,11 @@ def test_the_rarer_a_class_the_more_often_its_features_have_noise():
 
 def test_noise_is_measured_with_the_downloaded_model_in_eval_mode():
     method = BalanceFL()
-    hospitals, site, down = opened(method, Toy(sizes=((12, 0, 0),)))
+    run_sites, site, down = opened(method, Toy(sizes=((12, 0, 0),)))
     down["model"].into(site.model)
     noise = Noise.of(replace(site, rng=rng()))
     assert noise.chance.tolist() == [0.0, 0.5, 1.0]  # 8, 4 and 0 of 8
-    net = hospitals.server(0).new_net().eval()
+    net = run_sites.server(0).new_net().eval()
     x, y = site.train.take(site.train.index)
     torch.testing.assert_close(noise.draws, deviations(net.features(x).detach(), y, 3, rng()))
 
@@ -292,6 +292,6 @@ def test_a_site_without_images_sends_back_what_it_was_sent():
 @pytest.mark.parametrize("unseen", [False, True])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(unseen: bool):
     toy = Toy(sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1), (2, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(BalanceFL()), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(BalanceFL()), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

@@ -13,7 +13,7 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.central import Central
 from crossward.methods.fedavg import FedAvg
 from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 ONE_STEP = Training(epochs=1, batch_size=64, lr=0.1)
@@ -21,11 +21,11 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 
 
 def test_one_round_by_hand():
-    hospitals = TWO.hospitals(Central(), training=ONE_STEP, net=linear)
-    a, b = regressions(TWO.hospitals(FedAvg(), net=linear))
-    w = start(hospitals)
+    run_sites = TWO.run_sites(Central(), training=ONE_STEP, net=linear)
+    a, b = regressions(TWO.run_sites(FedAvg(), net=linear))
+    w = start(run_sites)
     pooled = (6 * a.gradient(w) + 10 * b.gradient(w)) / 16
-    found = run(hospitals, LocalEngine(hospitals), Plan(1)).state["model"]
+    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
     torch.testing.assert_close(matrix(found), w - 0.1 * pooled, atol=1e-6, rtol=0)
 
 
@@ -38,7 +38,7 @@ def test_it_is_fedavg_with_one_site_that_holds_everything():
     together = replace(
         federation, sites=(replace(first, train=everything), Split("site-1", none, second.val, second.test))
     )
-    central, fedavg = TWO.hospitals(Central()), TWO.hospitals(FedAvg())
+    central, fedavg = TWO.run_sites(Central()), TWO.run_sites(FedAvg())
     fedavg.federation = together
     assert_same(finished(central, LocalEngine(central)), finished(fedavg, LocalEngine(fedavg)))
 
@@ -46,20 +46,20 @@ def test_it_is_fedavg_with_one_site_that_holds_everything():
 def test_one_full_batch_step_of_fedavg_is_one_of_central_training():
     models = []
     for method in (Central(), FedAvg()):
-        hospitals = TWO.hospitals(method, training=ONE_STEP, net=linear)
-        models.append(run(hospitals, LocalEngine(hospitals), Plan(3)).state["model"])
+        run_sites = TWO.run_sites(method, training=ONE_STEP, net=linear)
+        models.append(run(run_sites, LocalEngine(run_sites), Plan(3)).state["model"])
     assert (models[0] - models[1]).norm() < 1e-5
 
 
 def test_every_site_is_still_evaluated():
-    hospitals, records = TWO.hospitals(Central()), Records()
-    run(hospitals, LocalEngine(hospitals), Plan(1), [records])
+    run_sites, records = TWO.run_sites(Central()), Records()
+    run(run_sites, LocalEngine(run_sites), Plan(1), [records])
     assert records.seen[0].cohort == ["site-0"]
     assert set(records.seen[0].evaluation.predictions) == {"site-0", "site-1", "server"}
-    assert Central.discloses["model"] == "every training image"
+    assert Central.discloses["model"].what == "every training image"
 
 
 def test_sites_of_one_sample_or_none_and_a_class_nobody_has():
-    hospitals = Toy(sizes=((0, 1, 1), (1, 1, 1), (3, 1, 1)), unseen=True).hospitals(Central())
-    assert len(hospitals.federation.sites[0].train) == 4
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = Toy(sizes=((0, 1, 1), (1, 1, 1), (3, 1, 1)), unseen=True).run_sites(Central())
+    assert len(run_sites.federation.sites[0].train) == 4
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))

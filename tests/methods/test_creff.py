@@ -12,19 +12,19 @@ from torch.nn import functional as F
 
 from crossward.core.engine import Cohort
 from crossward.core.method import RoundContext, restored
+from crossward.core.net import Net
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.tree import Tree, sizes
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods.creff import CReFF, distance, gradients, like, matrix
 from crossward.methods.fedavg import FedAvg
-from crossward.nets.net import Net
 from crossward.plugins.finetune import Finetune
+from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import regressions
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, classifier, linear
 
 torch.set_num_threads(1)
@@ -32,8 +32,8 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))  # the first site lacks the last class:
 SMALL = CReFF(features_per_class=5, draws=2, draw_size=2, match_steps=4, retrain_epochs=3)
 
 
-def context(hospitals: Hospitals, round: int = 0) -> RoundContext:
-    return RoundContext(round, 1, len(hospitals.ids), hospitals.task, hospitals.server(round))
+def context(run_sites: RunSites, round: int = 0) -> RoundContext:
+    return RoundContext(round, 1, len(run_sites.ids), run_sites.task, run_sites.server(round))
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -110,8 +110,8 @@ def test_the_re_training_by_hand():
 def test_two_rounds_by_hand():
     """toy.linear: features are pixels, and all draws are whole classes. One step of matching, one of re-training."""
     method = CReFF(features_per_class=4, match_steps=1, retrain_epochs=1, retrain_batch=64, retrain_lr=0.3)
-    hospitals = TWO.hospitals(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
-    sites, state = regressions(hospitals), method.start(context(hospitals))
+    run_sites = TWO.run_sites(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
+    sites, state = regressions(run_sites), method.start(context(run_sites))
     w = phi = matrix(state["model"]).double()
     v = state["features"].double()
     for round in range(2):
@@ -120,11 +120,11 @@ def test_two_rounds_by_hand():
             real = sum(by_autograd(phi, z, c) for z in held).detach() / len(held)
             v = v.index_copy(0, torch.tensor([c]), matched_once(phi, v[c], c, real)[None])
         w = sum(site.n * (w - 0.1 * site.gradient(w)) for site in sites) / 16
-        fresh = (2 * torch.rand(3, 65, generator=hospitals.server(round).rng).double() - 1) / 8
+        fresh = (2 * torch.rand(3, 65, generator=run_sites.server(round).rng).double() - 1) / 8
         z = ones(v.flatten(0, 1))
         error = (z @ fresh.T).softmax(1) - F.one_hot(torch.arange(12) // 4, 3)
         phi = fresh - 0.3 * error.T @ z / 12
-    end = run(hospitals, LocalEngine(hospitals), Plan(2)).state
+    end = run(run_sites, LocalEngine(run_sites), Plan(2)).state
     torch.testing.assert_close(matrix(end["model"]).double(), w, atol=1e-5, rtol=0)
     torch.testing.assert_close(end["features"].double(), v, atol=1e-5, rtol=0)
     torch.testing.assert_close(matrix(end["classifier"]).double(), phi, atol=1e-5, rtol=0)
@@ -136,8 +136,8 @@ def test_the_model_is_fedavgs_to_the_bit(buffers: str):
     """So neither the draws nor the server's fits disturb local training; nor does the re-trained head enter it."""
     training, ends = Training(2, 4, lr=0.05, momentum=0.5, keep_state=True), []
     for method in (replace(SMALL, buffers=buffers), FedAvg(buffers=buffers)):
-        hospitals = TWO.hospitals(method, training=training)
-        ends.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = TWO.run_sites(method, training=training)
+        ends.append(finished(run_sites, LocalEngine(run_sites)))
     own, plain = ends
     assert_same({"model": own["state"]["model"]}, plain["state"])
     assert_same(own["memory"], plain["memory"])
@@ -148,8 +148,8 @@ def test_the_model_is_fedavgs_to_the_bit(buffers: str):
 def test_without_re_training_it_predicts_as_fedavg_to_the_bit():
     told = []
     for method in (replace(SMALL, match_steps=0, retrain_epochs=0), replace(SMALL, retrain_epochs=0), FedAvg()):
-        hospitals, records = TWO.hospitals(method), Records()
-        run(hospitals, LocalEngine(hospitals), Plan(2), [records])
+        run_sites, records = TWO.run_sites(method), Records()
+        run(run_sites, LocalEngine(run_sites), Plan(2), [records])
         told.append(records.seen[-1].evaluation.predictions)
     assert_same(told[0], told[2])
     assert_same(told[1], told[2])
@@ -171,14 +171,14 @@ def test_matching_is_what_teaches_a_classifier_that_has_never_seen_a_real_featur
 
 def sent(method: CReFF, toy: Toy) -> tuple[Tree, dict[int, Tree]]:
     """The state after one round, and what the clients sent in it."""
-    hospitals = toy.hospitals(method)
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(1, evaluate_every=0)).state
+    run_sites = toy.run_sites(method)
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(1, evaluate_every=0)).state
     return state, {job.site: reply for job, reply in engine.replies}
 
 
 def test_what_travels():
-    began, (_, replies) = SMALL.start(context(TWO.hospitals(SMALL))), sent(SMALL, TWO)
+    began, (_, replies) = SMALL.start(context(TWO.run_sites(SMALL))), sent(SMALL, TWO)
     assert set(began) == {"model", "classifier", "features", "seen"}
     assert began["features"].shape == (3, 5, 16)
     assert 0.8 < began["features"].std() < 1.2
@@ -195,10 +195,10 @@ def test_what_travels():
 
 def at_a_site(method: CReFF, toy: Toy = TWO, site: int = 1) -> tuple[Tree, Tensor, Tensor, Tensor]:
     """What the site tells, the classifier it was sent, and its features in eval mode before training."""
-    hospitals, phi = toy.hospitals(method), drawn(3, 17, seed=9).float()
-    down = method.broadcast(method.start(context(hospitals)))
+    run_sites, phi = toy.run_sites(method), drawn(3, 17, seed=9).float()
+    down = method.broadcast(method.start(context(run_sites)))
     down["classifier"] = like(down["classifier"], phi)
-    here = hospitals.open(site, 0, {}, fresh=True)
+    here = run_sites.open(site, 0, {}, fresh=True)
     reply = method.train(here, down)
     down["model"].into(here.model)
     ((z, y),) = here.vectors(here.train)
@@ -227,7 +227,7 @@ def test_one_image_is_its_class_and_its_features_can_be_told():
 def test_a_class_nobody_has_keeps_its_features_and_is_not_learnt():
     toy, method = replace(TWO, unseen=True), replace(SMALL, retrain_epochs=40, retrain_lr=0.5)
     state, _ = sent(method, toy)
-    began, features = method.start(context(toy.hospitals(method)))["features"], state["features"]
+    began, features = method.start(context(toy.run_sites(method)))["features"], state["features"]
     assert state["seen"].tolist() == [True, True, False]
     assert torch.equal(features[2], began[2])
     assert (features[:2] - began[:2]).abs().max() > 1e-4
@@ -239,22 +239,22 @@ def test_a_class_nobody_has_keeps_its_features_and_is_not_learnt():
 
 
 def test_a_class_that_is_absent_from_a_round_keeps_its_features_which_are_still_used():
-    hospitals, found = TWO.hospitals(SMALL), drawn(3, 3, 17, seed=4).float()
-    states = [SMALL.start(context(hospitals))]
+    run_sites, found = TWO.run_sites(SMALL), drawn(3, 3, 17, seed=4).float()
+    states = [SMALL.start(context(run_sites))]
     for round, held in enumerate(([0, 2], [0, 1])):
         reply = {"model": states[0]["model"], "n": 1, "classes": torch.tensor(held), "gradients": found[held]}
-        states.append(SMALL.aggregate(states[-1], {0: reply}, context(hospitals, round)))
+        states.append(SMALL.aggregate(states[-1], {0: reply}, context(run_sites, round)))
     assert [state["seen"].tolist() for state in states[1:]] == [[True, False, True], [True, True, True]]
     assert torch.equal(states[2]["features"][2], states[1]["features"][2])
     assert not torch.equal(states[2]["features"][0], states[1]["features"][0])
-    expected = SMALL._retrained(states[2]["features"], torch.ones(3, dtype=torch.bool), hospitals.server(1).rng)
+    expected = SMALL._retrained(states[2]["features"], torch.ones(3, dtype=torch.bool), run_sites.server(1).rng)
     assert torch.equal(matrix(states[2]["classifier"]), expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"match_steps": 0}, {"retrain_epochs": 0}, {"features_per_class": 1}])
 def test_one_image_no_image_and_a_class_nobody_has(options: dict):
-    hospitals = Toy(sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)), unseen=True).hospitals(replace(SMALL, **options))
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = Toy(sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)), unseen=True).run_sites(replace(SMALL, **options))
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))
 
 
 def with_head(head: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
@@ -270,15 +270,15 @@ def with_head(head: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 ])  # fmt: skip
 def test_heads_that_are_not_one_linear_layer_are_refused(head: Callable[[], nn.Module]):
     with pytest.raises(ConfigError, match="CReFF needs a net whose head is one linear layer") as refused:
-        run(hospitals := TWO.hospitals(CReFF(), net=with_head(head)), LocalEngine(hospitals), Plan(1))
+        run(run_sites := TWO.run_sites(CReFF(), net=with_head(head)), LocalEngine(run_sites), Plan(1))
     assert refused.value.details[0].startswith("head: ")
 
 
 @pytest.mark.parametrize("head", [lambda: nn.Linear(16, 3), lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 3))])
 def test_the_body_with_the_re_trained_classifier_predicts(head: Callable[[], nn.Module]):
-    hospitals, records = TWO.hospitals(SMALL, net=with_head(head)), Records()
-    state = run(hospitals, LocalEngine(hospitals), Plan(2), [records]).state
-    told, site = records.seen[-1].evaluation.predictions, hospitals.open(0, 0, {}, fresh=True)
+    run_sites, records = TWO.run_sites(SMALL, net=with_head(head)), Records()
+    state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
+    told, site = records.seen[-1].evaluation.predictions, run_sites.open(0, 0, {}, fresh=True)
     state["model"].into(site.model)
     ((z, _),) = site.vectors(site.test)
     expected = (ones(z) @ matrix(state["classifier"]).T).softmax(1)
@@ -287,12 +287,12 @@ def test_the_body_with_the_re_trained_classifier_predicts(head: Callable[[], nn.
 
 
 def test_what_is_deployed_has_the_re_trained_head_as_it_was_fine_tuned():
-    hospitals = TWO.hospitals(SMALL, (Finetune(epochs=1),))
-    engine = LocalEngine(hospitals)
-    down = SMALL.broadcast(run(hospitals, engine, Plan(1)).state)
-    kept = Cohort(hospitals, engine, 0, [1], keep=False).ask("deploy", down)[1]
+    run_sites = TWO.run_sites(SMALL, (Finetune(epochs=1),))
+    engine = LocalEngine(run_sites)
+    down = SMALL.broadcast(run(run_sites, engine, Plan(1)).state)
+    kept = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", down)[1]
     assert (kept["model"].only(down["classifier"]) - down["classifier"]).norm() > 1e-4
-    site = TWO.hospitals(SMALL).open(1, 0, {}, fresh=True)
+    site = TWO.run_sites(SMALL).open(1, 0, {}, fresh=True)
     told = site.predict(restored(SMALL, site, kept), site.test)
     kept["model"].into(site.model)
     assert torch.equal(told, site.predict(site.model, site.test))

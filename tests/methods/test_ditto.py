@@ -22,8 +22,8 @@ from crossward.methods.fedavg import FedAvg
 from crossward.plugins.finetune import Finetune
 from crossward.plugins.npr import Npr
 from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.engine_wrappers import Losing, Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -60,14 +60,14 @@ def rounds_by_hand(
     ids=["default", "one epoch", "three epochs"],
 )
 def test_rounds_and_predictions_by_hand(method: Ditto, steps: tuple[int, int]):
-    hospitals, records = TWO.hospitals(method, training=FULL_BATCH, net=linear), Records()
-    engine = LocalEngine(hospitals)
-    w, v = rounds_by_hand(regressions(hospitals), start(hospitals), method.weight, 3, steps)
-    state = run(hospitals, engine, Plan(3), [records]).state["model"]
+    run_sites, records = TWO.run_sites(method, training=FULL_BATCH, net=linear), Records()
+    engine = LocalEngine(run_sites)
+    w, v = rounds_by_hand(regressions(run_sites), start(run_sites), method.weight, 3, steps)
+    state = run(run_sites, engine, Plan(3), [records]).state["model"]
     torch.testing.assert_close(matrix(state), w, atol=1e-6, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(matrix(engine.memory[i][V]), v[i], atol=1e-6, rtol=0)
-        site, told = hospitals.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
         for found, samples in (("test", site.test), ("common_test", site.common["test"])):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v[i][:, :-1].T + v[i][:, -1]).softmax(1)
@@ -85,9 +85,9 @@ def test_the_federation_is_fedavg_to_the_bit(toy: Toy, buffers: str):
     training = Training(2, 4, lr=0.05, momentum=0.5, weight_decay=0.01, clip=1.0, keep_state=True)
     seen = []
     for method in (Ditto(buffers=buffers), FedAvg(buffers=buffers)):
-        hospitals = toy.hospitals(method, training=training)
-        engine = Watching(LocalEngine(hospitals))
-        state = run(hospitals, engine, Plan(3, evaluate_every=0)).state
+        run_sites = toy.run_sites(method, training=training)
+        engine = Watching(LocalEngine(run_sites))
+        state = run(run_sites, engine, Plan(3, evaluate_every=0)).state
         kept = {str(i): {"optimiser": tree[OPTIMISER]["0"]} | _kept(tree) for i, tree in engine.memory.items()}
         replies = {str(n): reply for n, (_, reply) in enumerate(engine.replies)}
         seen.append({"state": state, "kept": kept, "replies": replies})
@@ -102,30 +102,30 @@ def _kept(memory: dict[str, Weights]) -> dict[str, Weights]:
 def test_the_federation_of_a_plugin_is_fedavgs_with_that_plugin():
     states = []
     for method in (Ditto(), FedAvg()):
-        hospitals = TWO.hospitals(method, (Npr(k=2),))
-        states.append(run(hospitals, LocalEngine(hospitals), Plan(2, evaluate_every=0)).state)
+        run_sites = TWO.run_sites(method, (Npr(k=2),))
+        states.append(run(run_sites, LocalEngine(run_sites), Plan(2, evaluate_every=0)).state)
     assert_same(*states)
 
 
 def test_the_personal_model_is_never_sent():
-    hospitals = TWO.hospitals(Ditto())
-    engine = Watching(LocalEngine(hospitals))
-    run(hospitals, engine, Plan(2, evaluate_every=0))
+    run_sites = TWO.run_sites(Ditto())
+    engine = Watching(LocalEngine(run_sites))
+    run(run_sites, engine, Plan(2, evaluate_every=0))
     for job, reply in engine.replies:
         assert set(reply) == {"model", "n"}
         assert (reply["model"] - engine.memory[job.site][V]).norm() > 1e-2
-    assert hospitals.personal
+    assert run_sites.personal
 
 
 # lambda --------------------------------------------------------------------------------------------------------------
 
 
 def test_without_the_term_it_is_local_training_from_the_first_global_model():
-    hospitals = TWO.hospitals(Ditto(weight=0.0), training=FULL_BATCH, net=linear)
-    engine = LocalEngine(hospitals)
-    run(hospitals, engine, Plan(3))
-    for i, site in enumerate(regressions(hospitals)):
-        v = start(hospitals)
+    run_sites = TWO.run_sites(Ditto(weight=0.0), training=FULL_BATCH, net=linear)
+    engine = LocalEngine(run_sites)
+    run(run_sites, engine, Plan(3))
+    for i, site in enumerate(regressions(run_sites)):
+        v = start(run_sites)
         for _ in range(6):
             v = v - 0.1 * site.gradient(v)
         torch.testing.assert_close(matrix(engine.memory[i][V]), v, atol=1e-6, rtol=0)
@@ -134,10 +134,10 @@ def test_without_the_term_it_is_local_training_from_the_first_global_model():
 def test_the_term_holds_the_personal_model_near_the_global_one():
     apart = []
     for weight in (0.0, 1.0, 9.0):
-        hospitals = TWO.hospitals(Ditto(weight=weight), training=replace(FULL_BATCH, epochs=10), net=linear)
-        engine = LocalEngine(hospitals)
-        run(hospitals, engine, Plan(1))
-        apart.append((matrix(engine.memory[0][V]) - start(hospitals)).norm().item())
+        run_sites = TWO.run_sites(Ditto(weight=weight), training=replace(FULL_BATCH, epochs=10), net=linear)
+        engine = LocalEngine(run_sites)
+        run(run_sites, engine, Plan(1))
+        apart.append((matrix(engine.memory[0][V]) - start(run_sites)).norm().item())
     assert apart[0] > 1.4 * apart[1] > 2 * apart[2] > 0
 
 
@@ -145,9 +145,9 @@ def test_statistics_are_not_held():
     """The term covers parameters: one step from the same weights leaves the same statistics whatever its weight."""
     found = []
     for weight in (0.0, 5.0):
-        hospitals = TWO.hospitals(Ditto(weight=weight), training=Training(epochs=1, batch_size=64, lr=0.1))
-        engine = LocalEngine(hospitals)
-        run(hospitals, engine, Plan(1))
+        run_sites = TWO.run_sites(Ditto(weight=weight), training=Training(epochs=1, batch_size=64, lr=0.1))
+        engine = LocalEngine(run_sites)
+        run(run_sites, engine, Plan(1))
         found.append(engine.memory[0][V]["body.1.running_mean"])
     assert torch.equal(*found)
     assert found[0].abs().max() > 0
@@ -158,10 +158,10 @@ def test_statistics_are_not_held():
 
 def test_each_model_has_a_momentum_of_its_own():
     training = replace(FULL_BATCH, momentum=0.6, keep_state=True)
-    hospitals = TWO.hospitals(Ditto(weight=0.5), training=training, net=linear)
-    engine = LocalEngine(hospitals)
-    w, v = rounds_by_hand(regressions(hospitals), start(hospitals), 0.5, 3, momentum=0.6)
-    state = run(hospitals, engine, Plan(3)).state["model"]
+    run_sites = TWO.run_sites(Ditto(weight=0.5), training=training, net=linear)
+    engine = LocalEngine(run_sites)
+    w, v = rounds_by_hand(regressions(run_sites), start(run_sites), 0.5, 3, momentum=0.6)
+    state = run(run_sites, engine, Plan(3)).state["model"]
     torch.testing.assert_close(matrix(state), w, atol=1e-6, rtol=0)
     for i in (0, 1):
         assert set(engine.memory[i][OPTIMISER]) == {"0", "1"}
@@ -170,15 +170,15 @@ def test_each_model_has_a_momentum_of_its_own():
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_each_model_has_statistics_of_its_own(buffers: str):
-    hospitals = TWO.hospitals(Ditto(buffers=buffers))
-    engine = Watching(LocalEngine(hospitals))
-    run(hospitals, engine, Plan(2, evaluate_every=0))
+    run_sites = TWO.run_sites(Ditto(buffers=buffers))
+    engine = Watching(LocalEngine(run_sites))
+    run(run_sites, engine, Plan(2, evaluate_every=0))
     name = "body.1.running_mean"
     own = engine.memory[0][V][name]
     theirs = {
         "average": lambda: next(reply["model"] for job, reply in engine.replies if (job.site, job.round) == (0, 1)),
         "local": lambda: engine.memory[0][PERSONAL],
-        "server": lambda: Weights.of(hospitals.server(0).new_net()),
+        "server": lambda: Weights.of(run_sites.server(0).new_net()),
     }[buffers]()[name]
     assert (own - theirs).abs().max() > 1e-3
 
@@ -186,7 +186,7 @@ def test_each_model_has_statistics_of_its_own(buffers: str):
 def test_epochs_default_to_those_of_training():
     training = Training(epochs=4, batch_size=4, lr=0.01)  # two batches of six images
     for method, epochs in ((Ditto(), (4, 4)), (Ditto(personal_epochs=1), (4, 1))):
-        site = TWO.hospitals(method, training=training).open(0, 0, {}, fresh=True)
+        site = TWO.run_sites(method, training=training).open(0, 0, {}, fresh=True)
         answer(method, site, "train", {"model": Weights.of(site.model)}, seed=0)
         assert [fit.steps for fit in site.fits] == [2 * e for e in epochs]
 
@@ -196,13 +196,13 @@ def test_epochs_default_to_those_of_training():
 
 def test_a_site_predicts_with_its_own_model_and_a_newcomer_with_the_global_one():
     toy = Toy(sizes=((6, 2, 2), (10, 2, 2), (8, 2, 2), (0, 2, 2)))
-    hospitals, records, plan = toy.hospitals(Ditto()), Records(), Plan(1, participation=0.67)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, plan, [records]).state["model"]
+    run_sites, records, plan = toy.run_sites(Ditto()), Records(), Plan(1, participation=0.67)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, plan, [records]).state["model"]
     asked = cohorts(plan, [0, 1, 2])[0]
     assert list(engine.memory) == asked
     for i in range(4):
-        site, told = hospitals.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
         (engine.memory[i][V] if i in asked else state).into(site.model)
         for name, samples in (("test", site.test), ("common_test", site.common["test"])):
             assert torch.equal(told[name], site.predict(site.model, samples))
@@ -210,11 +210,11 @@ def test_a_site_predicts_with_its_own_model_and_a_newcomer_with_the_global_one()
 
 def test_a_site_that_joins_late_starts_from_what_it_is_sent_then():
     """The first misses round 1: without the term, it is two steps of round 2 away from the model of round 1."""
-    hospitals = TWO.hospitals(Ditto(weight=0.0), training=FULL_BATCH, net=linear)
-    engine = LocalEngine(hospitals)
-    run(hospitals, Losing(engine, 0, 0, "train"), Plan(2))
-    first, second = regressions(hospitals)
-    v = start(hospitals)
+    run_sites = TWO.run_sites(Ditto(weight=0.0), training=FULL_BATCH, net=linear)
+    engine = LocalEngine(run_sites)
+    run(run_sites, Losing(engine, 0, 0, "train"), Plan(2))
+    first, second = regressions(run_sites)
+    v = start(run_sites)
     for site in (second, second, first, first):  # round 1 has one client
         v = v - 0.1 * site.gradient(v)
     torch.testing.assert_close(matrix(engine.memory[0][V]), v, atol=1e-6, rtol=0)
@@ -222,13 +222,13 @@ def test_a_site_that_joins_late_starts_from_what_it_is_sent_then():
 
 @pytest.mark.parametrize("plugins", [(), (Finetune(epochs=2),)], ids=["plain", "ft"])
 def test_what_is_deployed_is_what_predicted(plugins: tuple[Finetune, ...]):
-    hospitals = TWO.hospitals(Ditto(), plugins)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(1)).state
-    kept = Cohort(hospitals, engine, 0, [0], keep=False).ask("deploy", state)[0]
-    predicted = Cohort(hospitals, engine, 0, [0], keep=False).ask("predict", state)[0]
-    site = hospitals.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restored(hospitals.method, site, kept), site.test))
+    run_sites = TWO.run_sites(Ditto(), plugins)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(1)).state
+    kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
+    predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
+    site = run_sites.open(0, 0, {}, fresh=True)
+    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
     tuned = (Weights.of(site.model) - engine.memory[0][V]).norm()
     assert tuned > 1e-2 if plugins else tuned == 0
 
@@ -246,6 +246,6 @@ def test_options_are_checked(options: dict[str, object]):
 @pytest.mark.parametrize("unseen", [False, True])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(Ditto()), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(Ditto()), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

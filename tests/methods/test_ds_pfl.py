@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from crossward.core.net import Net
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.ds_pfl import DSpFL
 from crossward.methods.local import Local
-from crossward.methods.public import drawn
-from crossward.nets.net import Net
+from crossward.methods.public_set import drawn
 from crossward.testing.by_hand import matrix, regressions
 from crossward.testing.toy import Toy, linear
 
@@ -27,13 +27,13 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 def test_two_rounds_by_hand(aggregation: str):
     """Two epochs of one step each: before the first round, of distillation and of training in every round."""
     method = DSpFL(subset=4, temperature=0.2, aggregation=aggregation)
-    hospitals = TWO.hospitals(method, training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
-    sites, public = regressions(hospitals), hospitals.server(0).public
-    own = [matrix(Weights.of(hospitals.open(i, 0, {}).model)) for i in (0, 1)]
+    run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
+    sites, public = regressions(run_sites), run_sites.server(0).public
+    own = [matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
     for _ in range(2):
         own = [w - 0.1 * site.gradient(w) for w, site in zip(own, sites, strict=True)]
     for round in range(2):
-        rows = drawn(hospitals.server(round), 4)
+        rows = drawn(run_sites.server(round), 4)
         x = F.pad(public.take(public.index[rows])[0].flatten(1), (0, 1), value=1.0).double()  # (4, 65)
         labels = sum((x @ w.T).softmax(1) for w in own) / 2
         if aggregation == "era":
@@ -43,8 +43,8 @@ def test_two_rounds_by_hand(aggregation: str):
                 own[i] = own[i] - 0.1 * ((x @ own[i].T).softmax(1) - labels).T @ x / 4
             for _ in range(2):
                 own[i] = own[i] - 0.1 * sites[i].gradient(own[i])
-    engine = LocalEngine(hospitals)
-    assert run(hospitals, engine, Plan(2)).state == {}
+    engine = LocalEngine(run_sites)
+    assert run(run_sites, engine, Plan(2)).state == {}
     for i in (0, 1):
         torch.testing.assert_close(matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
 
@@ -75,11 +75,11 @@ def test_its_own_labels_teach_a_lone_site_nothing(task: str):
     for aggregation in ("sa", "era"):
         memories = []
         for method in (DSpFL(start_epochs=0, digest_epochs=1, digest_batch=64, aggregation=aggregation), Local()):
-            hospitals = Toy(task, sizes=((9, 3, 3),)).hospitals(
+            run_sites = Toy(task, sizes=((9, 3, 3),)).run_sites(
                 method, net=linear if task == "classification" else even
             )
-            engine = LocalEngine(hospitals)
-            run(hospitals, engine, Plan(1, evaluate_every=0))
+            engine = LocalEngine(run_sites)
+            run(run_sites, engine, Plan(1, evaluate_every=0))
             memories.append(engine.memory[0]["_personal"])
         gaps.append((memories[0] - memories[1]).norm())
     assert gaps[0] < 1e-5

@@ -10,15 +10,15 @@ from torch import nn
 
 from crossward.core import select
 from crossward.core.method import RoundContext
+from crossward.core.net import Net
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
-from crossward.nets.net import Net
 from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.engine_wrappers import Losing, Watching
+from crossward.testing.short_runs import Records, assert_finite, finished
 from crossward.testing.toy import Toy, linear
 
 ONE_STEP = Training(epochs=1, batch_size=64, lr=0.1)
@@ -26,48 +26,48 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 
 
 def test_one_round_by_hand():
-    hospitals = TWO.hospitals(FedAvg(), training=ONE_STEP, net=linear)
-    a, b = regressions(hospitals)
-    w = start(hospitals)
+    run_sites = TWO.run_sites(FedAvg(), training=ONE_STEP, net=linear)
+    a, b = regressions(run_sites)
+    w = start(run_sites)
     w_a, w_b = w - 0.1 * a.gradient(w), w - 0.1 * b.gradient(w)
-    found = run(hospitals, LocalEngine(hospitals), Plan(1)).state["model"]
+    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
     assert (a.n, b.n) == (6, 10)
     torch.testing.assert_close(matrix(found), 6 / 16 * w_a + 10 / 16 * w_b, atol=1e-6, rtol=0)
     assert (matrix(found) - w).abs().max() > 1e-2
 
 
 def test_two_rounds_of_two_epochs_by_hand():
-    hospitals = TWO.hospitals(FedAvg(), training=replace(ONE_STEP, epochs=2), net=linear)
-    w = start(hospitals)
-    sites = regressions(hospitals)
+    run_sites = TWO.run_sites(FedAvg(), training=replace(ONE_STEP, epochs=2), net=linear)
+    w = start(run_sites)
+    sites = regressions(run_sites)
     for _ in range(2):
         local = [w, w]
         for _ in range(2):
             local = [w_k - 0.1 * site.gradient(w_k) for w_k, site in zip(local, sites, strict=True)]
         w = 6 / 16 * local[0] + 10 / 16 * local[1]
-    found = run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
+    found = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
     torch.testing.assert_close(matrix(found), w, atol=1e-6, rtol=0)
 
 
 def test_the_mean_is_weighted_by_sample_counts():
-    hospitals = TWO.hospitals(FedAvg())
-    context = RoundContext(0, 1, 2, hospitals.task, hospitals.server(0))
+    run_sites = TWO.run_sites(FedAvg())
+    context = RoundContext(0, 1, 2, run_sites.task, run_sites.server(0))
     replies = {i: {"model": Weights({"w": torch.tensor([v])}), "n": n} for i, v, n in ((0, 1.0, 1), (1, 5.0, 3))}
     state = FedAvg().aggregate({"model": Weights({"w": torch.zeros(1)})}, replies, context)
     assert state["model"]["w"].item() == 4.0  # (1 * 1 + 5 * 3) / 4
 
 
 def test_the_mean_is_over_those_who_answered():
-    hospitals = TWO.hospitals(FedAvg(), training=ONE_STEP, net=linear)
-    _, b = regressions(hospitals)
-    w = start(hospitals)
-    found = run(hospitals, Losing(LocalEngine(hospitals), 0, 0, "train"), Plan(1)).state["model"]
+    run_sites = TWO.run_sites(FedAvg(), training=ONE_STEP, net=linear)
+    _, b = regressions(run_sites)
+    w = start(run_sites)
+    found = run(run_sites, Losing(LocalEngine(run_sites), 0, 0, "train"), Plan(1)).state["model"]
     torch.testing.assert_close(matrix(found), w - 0.1 * b.gradient(w), atol=1e-6, rtol=0)
 
 
 def test_without_local_data_a_client_is_not_asked():
     """The others' result is that of a federation without it."""
-    three = Toy(sizes=((6, 2, 2), (0, 2, 2), (10, 2, 2))).hospitals(FedAvg(), training=ONE_STEP, net=linear)
+    three = Toy(sizes=((6, 2, 2), (0, 2, 2), (10, 2, 2))).run_sites(FedAvg(), training=ONE_STEP, net=linear)
     engine, records = Watching(LocalEngine(three)), Records()
     found = run(three, engine, Plan(1), [records])
     assert {job.site for job, _ in engine.replies if job.step == "train"} == {0, 2}
@@ -81,23 +81,23 @@ def test_without_local_data_a_client_is_not_asked():
 
 def test_a_class_absent_at_a_client_still_gets_its_gradient():
     """Its bias falls there by lr * mean probability, whatever the images are."""
-    hospitals = Toy(sizes=((6, 0, 0),), absent=True).hospitals(FedAvg(), training=ONE_STEP, net=linear)
-    (a,) = regressions(hospitals)
+    run_sites = Toy(sizes=((6, 0, 0),), absent=True).run_sites(FedAvg(), training=ONE_STEP, net=linear)
+    (a,) = regressions(run_sites)
     assert 2 not in a.y
-    w = start(hospitals)
-    found = run(hospitals, LocalEngine(hospitals), Plan(1)).state["model"]["head.bias"][2]
+    w = start(run_sites)
+    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]["head.bias"][2]
     p = (a.x @ w.T).softmax(1)[:, 2].mean()
     assert found.item() == pytest.approx((w[2, -1] - 0.1 * p).item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("toy", [Toy(sizes=((1, 1, 1), (3, 1, 1))), Toy(sizes=((4, 1, 1),) * 2, unseen=True)])
 def test_one_sample_and_a_class_nobody_has(toy: Toy):
-    hospitals = toy.hospitals(FedAvg(), training=ONE_STEP, net=linear)
+    run_sites = toy.run_sites(FedAvg(), training=ONE_STEP, net=linear)
     records = Records()
-    end = finished(hospitals, LocalEngine(hospitals), records)
+    end = finished(run_sites, LocalEngine(run_sites), records)
     assert_finite(end)
-    w = start(hospitals)
-    sites, n = regressions(hospitals), sum(site.n for site in regressions(hospitals))
+    w = start(run_sites)
+    sites, n = regressions(run_sites), sum(site.n for site in regressions(run_sites))
     for _ in records.seen:
         w = sum(site.n / n * (w - 0.1 * site.gradient(w)) for site in sites)
     torch.testing.assert_close(matrix(end["state"]["model"]), w, atol=1e-6, rtol=0)
@@ -109,8 +109,8 @@ def normalised_vectors() -> nn.Module:
 
 
 def test_a_site_of_one_sample_where_batchnorm_sees_one_value_per_channel():
-    hospitals = Toy(sizes=((1, 1, 1), (6, 1, 1))).hospitals(FedAvg(), net=normalised_vectors)
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = Toy(sizes=((1, 1, 1), (6, 1, 1))).run_sites(FedAvg(), net=normalised_vectors)
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))
 
 
 def statistics(weights: Weights) -> list[str]:
@@ -118,11 +118,11 @@ def statistics(weights: Weights) -> list[str]:
 
 
 def trained(policy: str):
-    hospitals = Toy(sizes=((6, 2, 2), (10, 2, 2))).hospitals(FedAvg(buffers=policy))
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(1)).state
+    run_sites = Toy(sizes=((6, 2, 2), (10, 2, 2))).run_sites(FedAvg(buffers=policy))
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(1)).state
     sent = {job.site: reply for job, reply in engine.replies if job.step == "train"}
-    return hospitals, engine, state["model"], sent
+    return run_sites, engine, state["model"], sent
 
 
 def test_buffers_average():
@@ -135,8 +135,8 @@ def test_buffers_average():
 
 
 def test_buffers_local():
-    hospitals, engine, model, sent = trained("local")
-    names = select.buffers.names(hospitals.server(0).new_net())
+    run_sites, engine, model, sent = trained("local")
+    names = select.buffers.names(run_sites.server(0).new_net())
     assert not statistics(model)
     assert not statistics(sent[0]["model"])
     kept = [engine.memory[i]["_personal"] for i in (0, 1)]

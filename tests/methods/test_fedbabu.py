@@ -19,8 +19,8 @@ from crossward.methods.fedbabu import FedBABU
 from crossward.methods.random_frozen import RandomFrozen
 from crossward.plugins.finetune import Finetune
 from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -31,11 +31,11 @@ PARTS = ["full", "head", "body"]
 def test_both_views_by_hand(part: str):
     """Two steps of softmax regression on a site's own data for its own patients, none for the federation's."""
     method = FedBABU(finetune_epochs=2, finetune=part)
-    hospitals = TWO.hospitals(method, training=Training(batch_size=64, lr=0.1), net=linear)
-    begun = Weights.of(hospitals.server(0).new_net())
-    replies = Cohort(hospitals, LocalEngine(hospitals), 0, [0, 1], keep=False).ask("predict", {"model": begun})
-    for i, data in enumerate(regressions(hospitals)):
-        site, w = hospitals.open(i, 0, {}), start(hospitals)
+    run_sites = TWO.run_sites(method, training=Training(batch_size=64, lr=0.1), net=linear)
+    begun = Weights.of(run_sites.server(0).new_net())
+    replies = Cohort(run_sites, LocalEngine(run_sites), 0, [0, 1], keep=False).ask("predict", {"model": begun})
+    for i, data in enumerate(regressions(run_sites)):
+        site, w = run_sites.open(i, 0, {}), start(run_sites)
         once = w - 0.1 * data.gradient(w)
         tuned = once - 0.1 * data.gradient(once)
         for found, samples, v in (("test", site.test, tuned), ("common_test", site.common["test"], w)):
@@ -49,8 +49,8 @@ def test_both_views_by_hand(part: str):
 def test_the_federation_and_its_global_view_are_those_of_random_frozen_to_the_bit(task: str):
     ends, seen = [], []
     for method in (FedBABU(), RandomFrozen()):
-        hospitals, records = Toy(task, sizes=((6, 2, 2), (10, 2, 2))).hospitals(method), Records()
-        end = finished(hospitals, LocalEngine(hospitals), records)
+        run_sites, records = Toy(task, sizes=((6, 2, 2), (10, 2, 2))).run_sites(method), Records()
+        end = finished(run_sites, LocalEngine(run_sites), records)
         ends.append({"state": end["state"], "memory": end["memory"]})
         seen.append(records.seen[-1].evaluation.predictions)
     assert_same(*ends)
@@ -60,21 +60,21 @@ def test_the_federation_and_its_global_view_are_those_of_random_frozen_to_the_bi
 
 def test_what_is_tuned_as_the_body_is_what_random_frozen_would_train_next():
     training = Training(epochs=3, batch_size=4, lr=0.05)
-    hospitals = TWO.hospitals(RandomFrozen(), training=training)
-    down = {"model": Weights.of(hospitals.server(0).new_net())}
-    trained = hospitals.open(1, 0, {}, fresh=True)
+    run_sites = TWO.run_sites(RandomFrozen(), training=training)
+    down = {"model": Weights.of(run_sites.server(0).new_net())}
+    trained = run_sites.open(1, 0, {}, fresh=True)
     answer(RandomFrozen(), trained, "train", down, seed=7)
     expected = trained.predict(trained.model, trained.test)
-    site = TWO.hospitals(FedBABU(), training=training).open(1, 0, {}, fresh=True)
+    site = TWO.run_sites(FedBABU(), training=training).open(1, 0, {}, fresh=True)
     found = answer(FedBABU(finetune_epochs=3, finetune="body"), site, "predict", down, seed=7)
     assert torch.equal(found["test"], expected)
 
 
 def test_what_is_tuned_in_full_is_fedavg_with_fine_tuning_from_there():
-    down = {"model": Weights.of(TWO.hospitals(FedAvg()).server(0).new_net())}
+    down = {"model": Weights.of(TWO.run_sites(FedAvg()).server(0).new_net())}
     found = []
     for method, plugins in ((FedBABU(finetune_epochs=4), ()), (FedAvg(), (Finetune(epochs=4),))):
-        site = TWO.hospitals(method, plugins).open(0, 0, {}, fresh=True)
+        site = TWO.run_sites(method, plugins).open(0, 0, {}, fresh=True)
         found.append(answer(method, site, "predict", down, seed=3)["test"])
     assert torch.equal(*found)
 
@@ -82,65 +82,65 @@ def test_what_is_tuned_in_full_is_fedavg_with_fine_tuning_from_there():
 @pytest.mark.parametrize("part", PARTS)
 def test_fine_tuning_moves_its_part_alone(part: str):
     """Parameters and BatchNorm statistics."""
-    hospitals = TWO.hospitals(FedBABU(finetune=part))
-    sent, site = Weights.of(hospitals.server(0).new_net()), hospitals.open(0, 0, {}, fresh=True)
-    hospitals.method.predictor(site, {"model": sent}, "local")
+    run_sites = TWO.run_sites(FedBABU(finetune=part))
+    sent, site = Weights.of(run_sites.server(0).new_net()), run_sites.open(0, 0, {}, fresh=True)
+    run_sites.method.predictor(site, {"model": sent}, "local")
     after = Weights.of(site.model)
     moved = {name for name in sent if not torch.equal(sent[name], after[name])}
     body, head = ({*where.names(site.model)} for where in (select.body, select.head))
     assert moved == {"full": body | head, "head": head, "body": body}[part]
-    hospitals.method.predictor(site, {"model": sent}, "global")
+    run_sites.method.predictor(site, {"model": sent}, "global")
     assert_same({"model": Weights.of(site.model)}, {"model": sent})
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_tuned_copy_is_neither_kept_nor_sent(part: str):
-    hospitals = TWO.hospitals(FedBABU(finetune=part))
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(2)).state
+    run_sites = TWO.run_sites(FedBABU(finetune=part))
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(2)).state
     assert not engine.edited
     assert not list(engine.memory)
     assert {name for job, reply in engine.replies if job.step == "train" for name in reply["model"]} == {
         "body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias", "body.1.running_mean", "body.1.running_var",
     }  # fmt: skip
     before = encode(state)
-    again = [Cohort(hospitals, engine, 1, [0], keep=False).ask("predict", state)[0] for _ in range(2)]
+    again = [Cohort(run_sites, engine, 1, [0], keep=False).ask("predict", state)[0] for _ in range(2)]
     assert_same(*map(dict, again))
     assert encode(state) == before
 
 
 def test_sites_predict_for_themselves():
-    assert TWO.hospitals(FedBABU()).personal
+    assert TWO.run_sites(FedBABU()).personal
 
 
 def test_a_site_without_training_data_predicts_with_the_global_model():
-    hospitals, records = Toy(sizes=((6, 2, 2), (0, 2, 2))).hospitals(FedBABU()), Records()
-    state = run(hospitals, LocalEngine(hospitals), Plan(1), [records]).state
-    site = hospitals.open(1, 0, {}, fresh=True)
+    run_sites, records = Toy(sizes=((6, 2, 2), (0, 2, 2))).run_sites(FedBABU()), Records()
+    state = run(run_sites, LocalEngine(run_sites), Plan(1), [records]).state
+    site = run_sites.open(1, 0, {}, fresh=True)
     state["model"].into(site.model)
     expected = site.predict(site.model, site.test)
     assert torch.equal(records.seen[0].evaluation.predictions["site-1"]["test"], expected)
 
 
 def test_what_is_deployed_is_what_predicted_and_is_not_tuned_again():
-    hospitals = TWO.hospitals(FedBABU())
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(1)).state
-    kept = Cohort(hospitals, engine, 0, [0], keep=False).ask("deploy", state)[0]
-    predicted = Cohort(hospitals, engine, 0, [0], keep=False).ask("predict", state)[0]
-    site = hospitals.open(0, 0, {}, fresh=True)  # has training data, which must not matter
-    assert torch.equal(predicted["test"], site.predict(restored(hospitals.method, site, kept), site.test))
+    run_sites = TWO.run_sites(FedBABU())
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(1)).state
+    kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
+    predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
+    site = run_sites.open(0, 0, {}, fresh=True)  # has training data, which must not matter
+    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
     assert not site.fits
 
 
 def test_fine_tuning_starts_at_the_rate_of_the_round():
     """One full-batch step from the same weights goes half as far when the schedule has halved the rate."""
     training = Training(batch_size=64, lr=0.1, schedule="round", gamma=0.5)
-    hospitals = TWO.hospitals(FedBABU(finetune_epochs=1), training=training, net=linear)
-    sent, moved = Weights.of(hospitals.server(0).new_net()), []
+    run_sites = TWO.run_sites(FedBABU(finetune_epochs=1), training=training, net=linear)
+    sent, moved = Weights.of(run_sites.server(0).new_net()), []
     for round in (0, 1):
-        site = hospitals.open(0, round, {}, fresh=True)
-        hospitals.method.predictor(site, {"model": sent})
+        site = run_sites.open(0, round, {}, fresh=True)
+        run_sites.method.predictor(site, {"model": sent})
         moved.append(matrix(Weights.of(site.model) - sent))
     torch.testing.assert_close(moved[1], moved[0] / 2, atol=1e-7, rtol=0)
 
@@ -156,6 +156,6 @@ def test_options_are_checked(options: dict[str, object]):
 @pytest.mark.parametrize("part", PARTS)
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool, part: str):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(FedBABU(finetune=part, finetune_epochs=1)), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(FedBABU(finetune=part, finetune_epochs=1)), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

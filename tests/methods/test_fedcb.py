@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossward.config.reading import checked
 from crossward.core.concepts import Concepts
 from crossward.core.evaluation import at
 from crossward.core.method import Method, RoundContext
@@ -17,14 +18,12 @@ from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
-from crossward.experiment.hospitals import Hospitals
-from crossward.experiment.load import checked
 from crossward.methods.fedavg import FedAvg
-from crossward.methods.fedcb import FedCB
+from crossward.methods.fedcb import ConceptHead, FedCB
 from crossward.methods.random_frozen import RandomFrozen
-from crossward.nets.parts.concept_head import ConceptHead
+from crossward.runs.sites import RunSites
 from crossward.statistics import confusion, macro_f1
-from crossward.testing.rehearsal import Records, assert_finite, finished
+from crossward.testing.short_runs import Records, assert_finite, finished
 from crossward.testing.toy import Toy, concepts, linear
 
 FULL_BATCH = Training(epochs=1, batch_size=64, lr=0.1)
@@ -32,8 +31,8 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 
 
 def trained(method: Method, toy: Toy = TWO, training: Training = FULL_BATCH, rounds: int = 2) -> Progress:
-    hospitals = toy.hospitals(method, training=training, net=linear)
-    return run(hospitals, LocalEngine(hospitals), Plan(rounds))
+    run_sites = toy.run_sites(method, training=training, net=linear)
+    return run(run_sites, LocalEngine(run_sites), Plan(rounds))
 
 
 # the bound ----------------------------------------------------------------------------------------------------------
@@ -67,46 +66,46 @@ def explicit_loss(w: Tensor, b: Tensor, x: Tensor, y: Tensor, tau: float, text: 
 
 
 def test_a_round_by_hand():
-    tau, hospitals = 4.0, TWO.hospitals(FedCB(tau=4.0), training=FULL_BATCH, net=linear)
-    start = Weights.of(hospitals.server(0).new_net())
+    tau, run_sites = 4.0, TWO.run_sites(FedCB(tau=4.0), training=FULL_BATCH, net=linear)
+    start = Weights.of(run_sites.server(0).new_net())
     models, sizes = [], []
-    for i in hospitals.ids:
-        site = hospitals.open(i, 0, {})
+    for i in run_sites.ids:
+        site = run_sites.open(i, 0, {})
         x, y = site.train.take(site.train.index)
         w = start["body.1.weight"].double().clone().requires_grad_()
         b = start["body.1.bias"].double().clone().requires_grad_()
         explicit_loss(w, b, x.flatten(1).double(), y, tau, concepts()).backward()
         models.append((w.detach() - 0.1 * w.grad, b.detach() - 0.1 * b.grad))
         sizes.append(len(y))
-    state = run(hospitals, LocalEngine(hospitals), Plan(1)).state
+    state = run(run_sites, LocalEngine(run_sites), Plan(1)).state
     for k, name in enumerate(["body.1.weight", "body.1.bias"]):
         wanted = sum(n * m[k] for n, m in zip(sizes, models, strict=True)) / sum(sizes)
         assert torch.allclose(state["model"][name].double(), wanted, atol=1e-6)
 
 
 def test_uniform_weighting_by_hand():
-    hospitals = TWO.hospitals(FedCB(tau=4.0, weighting="uniform"), training=FULL_BATCH, net=linear)
-    ctx = RoundContext(0, 1, 2, hospitals.task, hospitals.server(0))
-    state = hospitals.method.start(ctx)
+    run_sites = TWO.run_sites(FedCB(tau=4.0, weighting="uniform"), training=FULL_BATCH, net=linear)
+    ctx = RoundContext(0, 1, 2, run_sites.task, run_sites.server(0))
+    state = run_sites.method.start(ctx)
     one, three = state["model"] * 0 + 1.0 * state["model"], 3.0 * state["model"]
     replies = {0: {"model": one, "n": 1}, 1: {"model": three, "n": 99}}
-    averaged = hospitals.method.aggregate(state, replies, ctx)["model"]
+    averaged = run_sites.method.aggregate(state, replies, ctx)["model"]
     assert torch.allclose(averaged["body.1.weight"], 2 * state["model"]["body.1.weight"])
 
 
 # reductions ---------------------------------------------------------------------------------------------------------
-def one_prompt(method: Method) -> Hospitals:
-    hospitals = TWO.hospitals(method, training=FULL_BATCH, net=linear)
-    hospitals.text = Concepts(concepts().mean, concepts().factor[:, :0])
-    return hospitals
+def one_prompt(method: Method) -> RunSites:
+    run_sites = TWO.run_sites(method, training=FULL_BATCH, net=linear)
+    run_sites.text = Concepts(concepts().mean, concepts().factor[:, :0])
+    return run_sites
 
 
 @pytest.mark.parametrize("classifier", ["distribution", "full"])
 def test_without_spread_it_is_cross_entropy_on_the_means(classifier: str):
     states = []
     for chosen in (classifier, "average"):
-        hospitals = one_prompt(FedCB(tau=4.0, classifier=chosen))
-        states.append(run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"])
+        run_sites = one_prompt(FedCB(tau=4.0, classifier=chosen))
+        states.append(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
@@ -117,7 +116,7 @@ def test_a_trained_head_is_fedavg():
 
 def test_a_random_head_is_random_frozen():
     toy = Toy(sizes=((6, 2, 2), (10, 2, 2)))
-    a, b = (toy.hospitals(method, training=FULL_BATCH) for method in (FedCB(classifier="random"), RandomFrozen()))
+    a, b = (toy.run_sites(method, training=FULL_BATCH) for method in (FedCB(classifier="random"), RandomFrozen()))
     x, y = (run(h, LocalEngine(h), Plan(2)).state["model"] for h in (a, b))
     assert list(x) == list(y)
     assert all(torch.equal(x[name], y[name]) for name in y)
@@ -144,8 +143,8 @@ def test_auto_with_one_choice_is_that_choice():
     training = Training(epochs=2, batch_size=4, lr=0.1, momentum=0.9, keep_state=True)
     ends = []
     for method in (FedCB(tau="auto", taus=(4.0,)), FedCB(tau=4.0)):
-        hospitals = TWO.hospitals(method, training=training)
-        ends.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = TWO.run_sites(method, training=training)
+        ends.append(finished(run_sites, LocalEngine(run_sites)))
     a, b = ends
     assert a["state"]["tau"] == 4.0
     assert all(torch.equal(a["state"]["model"][name], b["state"]["model"][name]) for name in b["state"]["model"])
@@ -154,34 +153,34 @@ def test_auto_with_one_choice_is_that_choice():
 
 
 def test_auto_takes_the_tau_that_does_best_on_validation():
-    hospitals = Toy(sizes=((12, 9, 0), (12, 9, 0))).hospitals(FedCB(taus=(0.01, 8.0), warmup=3), training=FULL_BATCH)
+    run_sites = Toy(sizes=((12, 9, 0), (12, 9, 0))).run_sites(FedCB(taus=(0.01, 8.0), warmup=3), training=FULL_BATCH)
     scores = {}
     for tau in (0.01, 8.0):
-        fixed = Toy(sizes=((12, 9, 0), (12, 9, 0))).hospitals(FedCB(tau=tau), training=FULL_BATCH)
-        fixed.seed = hospitals.seed
+        fixed = Toy(sizes=((12, 9, 0), (12, 9, 0))).run_sites(FedCB(tau=tau), training=FULL_BATCH)
+        fixed.seed = run_sites.seed
         records = Records()
         run(fixed, LocalEngine(fixed), Plan(3), [records])
         counts = torch.tensor(records.seen[-1].evaluation.metrics["val"]["global"]["confusion"])
         scores[tau] = macro_f1(counts)
     assert scores[0.01] != scores[8.0]
-    chosen = run(hospitals, LocalEngine(hospitals), Plan(1)).state["tau"]
+    chosen = run(run_sites, LocalEngine(run_sites), Plan(1)).state["tau"]
     assert chosen == max(scores, key=scores.__getitem__)
 
 
 def test_the_federations_own_validation_set_goes_first():
     """Nobody is asked to score when the server can."""
-    hospitals = TWO.hospitals(FedCB(taus=(2.0, 4.0), warmup=1), training=FULL_BATCH, net=linear)
-    server = hospitals.federation.server
-    hospitals.federation = replace(hospitals.federation, server=replace(server, val=server.test))
+    run_sites = TWO.run_sites(FedCB(taus=(2.0, 4.0), warmup=1), training=FULL_BATCH, net=linear)
+    server = run_sites.federation.server
+    run_sites.federation = replace(run_sites.federation, server=replace(server, val=server.test))
     records = Records()
-    run(hospitals, LocalEngine(hospitals), Plan(1), [records])
+    run(run_sites, LocalEngine(run_sites), Plan(1), [records])
     assert {row.step for row in records.seen[0].traffic} == {"train", "trial"}
 
 
 def test_auto_without_validation_is_refused():
-    hospitals = Toy(sizes=((6, 0, 2), (10, 0, 2))).hospitals(FedCB(), training=FULL_BATCH, net=linear)
+    run_sites = Toy(sizes=((6, 0, 2), (10, 0, 2))).run_sites(FedCB(), training=FULL_BATCH, net=linear)
     with pytest.raises(ConfigError, match="the first round have none") as error:
-        run(hospitals, LocalEngine(hospitals), Plan(1))
+        run(run_sites, LocalEngine(run_sites), Plan(1))
     assert "method.tau" in str(error.value)
 
 
@@ -193,9 +192,9 @@ def test_a_bad_tau_is_refused(tau: float | str):
 
 # what is sent -------------------------------------------------------------------------------------------------------
 def test_the_text_is_sent_once_to_each_client():
-    hospitals = Toy().hospitals(FedCB(tau=4.0), training=FULL_BATCH, net=linear)
+    run_sites = Toy().run_sites(FedCB(tau=4.0), training=FULL_BATCH, net=linear)
     records = Records()
-    run(hospitals, LocalEngine(hospitals), Plan(5, participation=0.5), [records])
+    run(run_sites, LocalEngine(run_sites), Plan(5, participation=0.5), [records])
     each = (3 * 6 + 3 * 6) * 4  # mean and variance, floats
     met: set[str] = set()
     for record in records.seen:
@@ -208,8 +207,8 @@ def test_the_text_is_sent_once_to_each_client():
 
 def test_a_client_that_did_not_answer_gets_the_text_again():
     method = FedCB(tau=4.0)
-    hospitals = TWO.hospitals(method, net=linear)
-    ctx = RoundContext(0, 1, 2, hospitals.task, hospitals.server(0))
+    run_sites = TWO.run_sites(method, net=linear)
+    ctx = RoundContext(0, 1, 2, run_sites.task, run_sites.server(0))
     state = method.start(ctx)
 
     class Half:
@@ -229,22 +228,22 @@ def test_a_client_that_did_not_answer_gets_the_text_again():
 
 
 def test_neither_text_nor_head_comes_back():
-    hospitals = TWO.hospitals(FedCB(tau=4.0), net=linear)
-    site, state = hospitals.open(0, 0, {}), hospitals.method.start(context(hospitals))
-    reply = hospitals.method.train(site, hospitals.method.broadcast(state))
+    run_sites = TWO.run_sites(FedCB(tau=4.0), net=linear)
+    site, state = run_sites.open(0, 0, {}), run_sites.method.start(context(run_sites))
+    reply = run_sites.method.train(site, run_sites.method.broadcast(state))
     assert set(reply) == {"model", "n"}
     assert list(reply["model"]) == ["body.1.weight", "body.1.bias"]
 
 
-def context(hospitals: Hospitals) -> RoundContext:
-    return RoundContext(0, 1, 2, hospitals.task, hospitals.server(0))
+def context(run_sites: RunSites) -> RoundContext:
+    return RoundContext(0, 1, 2, run_sites.task, run_sites.server(0))
 
 
 # edges --------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("toy", [Toy(), Toy(unseen=True), Toy(sizes=((1, 1, 1), (5, 1, 1)))], ids=str)
 def test_absent_unseen_and_single(toy: Toy):
-    hospitals, records = toy.hospitals(FedCB(taus=(2.0, 4.0), warmup=1)), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(FedCB(taus=(2.0, 4.0), warmup=1)), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert not any(record.failures for record in records.seen)
     assert at(records.seen[-1].evaluation.metrics, "test", "global", "accuracy") is not None
 

@@ -16,9 +16,9 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods.fedcd import PHI, FedCD
-from crossward.testing.rehearsal import assert_finite, assert_same, finished
+from crossward.runs.sites import RunSites
+from crossward.testing.short_runs import assert_finite, assert_same, finished
 from crossward.testing.toy import Toy
 
 SMALL = FedCD(subclasses=2, projection=6)
@@ -36,15 +36,15 @@ class Plain(FedCD):
         return {"model": Weights.of(site.model, self.returns), "n": site.size} | told
 
 
-def hospitals(method: FedCD = SMALL, toy: Toy = TOY, training: Training | None = None) -> Hospitals:
-    return toy.hospitals(method, training=training or Training(epochs=1, batch_size=64, lr=0.1))
+def run_sites(method: FedCD = SMALL, toy: Toy = TOY, training: Training | None = None) -> RunSites:
+    return toy.run_sites(method, training=training or Training(epochs=1, batch_size=64, lr=0.1))
 
 
-def context(held: Hospitals, round: int = 0, rounds: int = 10) -> RoundContext:
+def context(held: RunSites, round: int = 0, rounds: int = 10) -> RoundContext:
     return RoundContext(round, rounds, len(held.ids), held.task, held.server(round))
 
 
-def told(held: Hospitals, mu: float = 0.5) -> Tree:
+def told(held: RunSites, mu: float = 0.5) -> Tree:
     """A payload with random prototypes, of which every sub-class has some samples."""
     rng = torch.Generator().manual_seed(5)
     state = held.method.start(context(held))
@@ -58,7 +58,7 @@ def test_with_everything_off_it_is_fedavg(task: str):
     toy, training = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0), Training(2, 4, lr=0.05, momentum=0.5)
     options = OFF | {"subclasses": 2, "projection": 6}
     ends = [finished(h, LocalEngine(h))["state"]["model"] for h in (
-        toy.hospitals(FedCD(**options), training=training), toy.hospitals(Plain(**options), training=training)
+        toy.run_sites(FedCD(**options), training=training), toy.run_sites(Plain(**options), training=training)
     )]  # fmt: skip
     assert_same({"w": ends[0]}, {"w": ends[1]})
 
@@ -102,7 +102,7 @@ def test_prototypes_that_nobody_has_are_no_negatives():
 
 def test_the_whole_loss_by_hand():
     """Eq. 11 with balanced importance, where prototypes weigh as much as the samples of the batch."""
-    held = hospitals()
+    held = run_sites()
     site, down = held.open(1, 0, {}), told(held, mu=0.3)
     down["model"].into(site.model)
     head, phi = site.model.head, down["model"][PHI] + 0.1
@@ -132,7 +132,7 @@ def test_the_whole_loss_by_hand():
 
 
 def test_the_teacher_and_the_batch_prototypes_reach_features_alone():
-    held = hospitals(replace(SMALL, weight=0.0, contrast=False, mu=0.0))
+    held = run_sites(replace(SMALL, weight=0.0, contrast=False, mu=0.0))
     site, down = held.open(1, 0, {}), told(held, mu=0.0)
     local = torch.nn.Parameter(down["prototypes"].clone())
     value = held.method.loss(site, down, down["prototypes"], local)(site.forward(*site.train.take(site.train.index)))
@@ -144,7 +144,7 @@ def test_the_teacher_and_the_batch_prototypes_reach_features_alone():
 
 
 def test_prototypes_are_learnt_by_the_optimiser_of_the_network():
-    held = hospitals()
+    held = run_sites()
     site, down = held.open(1, 0, {}), told(held)
     reply = answer(held.method, site, "train", down, seed=1)
     moved = reply["prototypes"] - down["prototypes"]
@@ -155,7 +155,7 @@ def test_prototypes_are_learnt_by_the_optimiser_of_the_network():
 
 def test_paper_importance_shows_each_prototype_once_an_epoch():
     method = replace(SMALL, importance="paper")
-    held = hospitals(method, training=Training(epochs=2, batch_size=4, lr=0.1))
+    held = run_sites(method, training=Training(epochs=2, batch_size=4, lr=0.1))
     site, down = held.open(1, 0, {}), told(held)
     shown, steps = method._shown(site, down), 5
     for _ in range(2):
@@ -165,7 +165,7 @@ def test_paper_importance_shows_each_prototype_once_an_epoch():
 
 
 def test_a_class_that_comes_late_begins_with_centroids_of_its_sites():
-    held = hospitals()
+    held = run_sites()
     site, down = held.open(1, 0, {}), told(held)
     down["prototypes"][2] = 0
     site.rng.manual_seed(0)
@@ -177,7 +177,7 @@ def test_a_class_that_comes_late_begins_with_centroids_of_its_sites():
 
 
 def test_fewer_samples_than_sub_classes_are_repeated():
-    held = hospitals(replace(SMALL, subclasses=5))
+    held = run_sites(replace(SMALL, subclasses=5))
     site = held.open(1, 0, {})
     site.train = site.train.only(torch.tensor([0, 1, 2, 3]))  # 2 of class 0, 1 of 1 and 2
     reply = answer(held.method, site, "train", held.method.start(context(held)), seed=1)
@@ -201,7 +201,7 @@ def test_alpha_from_a_half_on_is_told():
 )  # fmt: skip
 def test_every_ablation_runs_and_changes_the_outcome(options: dict[str, object]):
     training = Training(epochs=2, batch_size=8, lr=0.1)
-    whole, cut = (hospitals(method, Toy(), training) for method in (SMALL, replace(SMALL, **options)))
+    whole, cut = (run_sites(method, Toy(), training) for method in (SMALL, replace(SMALL, **options)))
     ends = [run(h, LocalEngine(h), Plan(3)).state for h in (whole, cut)]
     assert_finite(ends[1])
     assert not torch.equal(ends[0]["model"][PHI], ends[1]["model"][PHI])
@@ -209,7 +209,7 @@ def test_every_ablation_runs_and_changes_the_outcome(options: dict[str, object])
 
 def test_without_contrast_prototypes_are_means_of_sub_classes():
     method = replace(SMALL, contrast=False)
-    held = hospitals(method)
+    held = run_sites(method)
     site, down = held.open(1, 0, {}), told(held)
     reply = answer(method, site, "train", down, seed=1)
     z, y = next(iter([*site.vectors(site.train)]))
@@ -219,7 +219,7 @@ def test_without_contrast_prototypes_are_means_of_sub_classes():
 
 
 def test_everything_but_prototypes_is_fedavgs_payload():
-    held = hospitals()
+    held = run_sites()
     names = set(Weights.of(held.server(0).new_net(), select.everything))
     assert PHI in names
     assert not [n for n in names if n.startswith("head.") and n != PHI]

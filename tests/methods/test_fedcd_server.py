@@ -18,7 +18,7 @@ SMALL = FedCD(subclasses=2, projection=6)
 
 
 def context(round: int = 0, rounds: int = 10) -> RoundContext:
-    held = Toy(sizes=((12, 2, 2), (20, 2, 2))).hospitals(SMALL)
+    held = Toy(sizes=((12, 2, 2), (20, 2, 2))).run_sites(SMALL)
     return RoundContext(round, rounds, len(held.ids), held.task, held.server(round))
 
 

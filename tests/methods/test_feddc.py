@@ -24,9 +24,9 @@ from crossward.methods.feddc import FedDC
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.scaffold import Scaffold
 from crossward.testing.by_hand import Regression, matrix, regressions, start
+from crossward.testing.engine_wrappers import Losing, Watching
 from crossward.testing.invariants import MeanOfAll
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -79,10 +79,10 @@ def assert_as(expected: ByHand, state: Tree, memory: TreeStore) -> None:
 @pytest.mark.parametrize(("alpha", "momentum"), [(0.0, 0.0), (0.01, 0.0), (1.0, 0.0), (1.0, 0.9)])
 def test_rounds_by_hand(rounds: int, alpha: float, momentum: float):
     training = Training(epochs=2, batch_size=64, lr=0.1, momentum=momentum)
-    hospitals = TWO.hospitals(FedDC(alpha=alpha), training=training, net=linear)
-    expected = ByHand(regressions(hospitals), start(hospitals), alpha, momentum)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(rounds)).state
+    run_sites = TWO.run_sites(FedDC(alpha=alpha), training=training, net=linear)
+    expected = ByHand(regressions(run_sites), start(run_sites), alpha, momentum)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(rounds)).state
     for _ in range(rounds):
         expected.round([0, 1])
     assert len(engine.memory) == 2
@@ -91,25 +91,25 @@ def test_rounds_by_hand(rounds: int, alpha: float, momentum: float):
 
 def test_rounds_by_hand_with_half_of_the_clients():
     """The means are of all clients, though half of them are not asked."""
-    hospitals = FOUR.hospitals(FedDC(alpha=1.0), training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
-    expected = ByHand(regressions(hospitals), start(hospitals), alpha=1.0)
+    run_sites = FOUR.run_sites(FedDC(alpha=1.0), training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
+    expected = ByHand(regressions(run_sites), start(run_sites), alpha=1.0)
     plan = Plan(4, participation=0.5)
     asked = cohorts(plan, [0, 1, 2, 3])
     assert {len(drawn) for drawn in asked} == {2}
     assert len({*map(tuple, asked)}) > 1
     for drawn in asked:
         expected.round(drawn)
-    engine = LocalEngine(hospitals)
-    assert_as(expected, run(hospitals, engine, plan).state, engine.memory)
+    engine = LocalEngine(run_sites)
+    assert_as(expected, run(run_sites, engine, plan).state, engine.memory)
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_without_alpha_a_clients_first_reply_is_that_of_fedavg_to_the_bit(task: str):
     replies = []
     for method in (FedDC(alpha=0.0), FedAvg()):
-        hospitals = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0).hospitals(method)
-        engine = Watching(LocalEngine(hospitals))
-        run(hospitals, engine, Plan(1))
+        run_sites = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0).run_sites(method)
+        engine = Watching(LocalEngine(run_sites))
+        run(run_sites, engine, Plan(1))
         replies.append({str(job.site): reply["model"] for job, reply in engine.replies if job.step == "train"})
     assert len(replies[0]) == 2
     assert_same(*replies)
@@ -146,38 +146,38 @@ class Undrifted(FedDC):
 def test_without_its_correction_it_is_feddyn_and_without_its_drift_scaffold(part: FedDC, whole: FedDyn | Scaffold):
     models = []
     for method in (part, whole):
-        hospitals = FIVE.hospitals(method)
-        models.append(run(hospitals, LocalEngine(hospitals), Plan(4, participation=0.75)).state["model"])
+        run_sites = FIVE.run_sites(method)
+        models.append(run(run_sites, LocalEngine(run_sites), Plan(4, participation=0.75)).state["model"])
     assert (models[0] - models[1]).norm() < 1e-4
-    assert (models[0] - Weights.of(hospitals.server(0).new_net())).norm() > 1e-1
+    assert (models[0] - Weights.of(run_sites.server(0).new_net())).norm() > 1e-1
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_means_of_drifts_and_gradients_are_the_servers(participation: float, momentum: float):
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
-    hospitals = FIVE.hospitals(FedDC(), training=training)
-    engine = LocalEngine(hospitals)
+    run_sites = FIVE.run_sites(FedDC(), training=training)
+    engine = LocalEngine(run_sites)
     invariant = MeanOfAll(engine.memory, {"drift": "drift", "gradient": "gradient"})
-    run(hospitals, engine, Plan(4, participation=participation), [invariant])
+    run(run_sites, engine, Plan(4, participation=participation), [invariant])
     assert invariant.clients == 4
     assert max(invariant.gaps) < 1e-5
     assert min(invariant.sizes) > 1e-3
 
 
 def test_a_client_that_drops_out_keeps_its_drift_and_gradient():
-    hospitals = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).hospitals(FedDC())
-    engine = LocalEngine(hospitals)
+    run_sites = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).run_sites(FedDC())
+    engine = LocalEngine(run_sites)
     invariant = MeanOfAll(engine.memory, {"drift": "drift", "gradient": "gradient"})
-    run(hospitals, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
+    run(run_sites, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-5
     assert min(invariant.sizes) > 1e-3
 
 
 def test_a_client_is_sent_two_models_worth_and_sends_one_and_a_number():
-    hospitals, records = TWO.hospitals(FedDC(), training=Training(epochs=3, batch_size=4, lr=0.05)), Records()
-    engine = Watching(LocalEngine(hospitals))
-    end = finished(hospitals, engine, records)
+    run_sites, records = TWO.run_sites(FedDC(), training=Training(epochs=3, batch_size=4, lr=0.05)), Records()
+    engine = Watching(LocalEngine(run_sites))
+    end = finished(run_sites, engine, records)
     sent = {(t.direction, t.item): t.bytes for t in records.seen[0].traffic}
     model, gradient = ({name: w.numel() * 4 for name, w in end["state"][key].items()} for key in ("model", "gradient"))
     assert sent.pop(("up", "reach")) < 2 * 25  # the digits of two numbers
@@ -191,8 +191,8 @@ def test_a_client_is_sent_two_models_worth_and_sends_one_and_a_number():
 
 
 def test_states_are_where_they_belong_and_cover_parameters():
-    hospitals = TWO.hospitals(FedDC())
-    end = finished(hospitals, LocalEngine(hospitals))
+    run_sites = TWO.run_sites(FedDC())
+    end = finished(run_sites, LocalEngine(run_sites))
     state, memory = end["state"], end["memory"]
     assert set(state) == {"model", "drift", "gradient"}
     assert {frozenset(tree) for tree in memory.values()} == {frozenset({"drift", "gradient"})}
@@ -212,5 +212,5 @@ def test_alpha_is_not_negative_and_the_recipe_decays_and_clips():
 )
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
     """And a class absent at one site. The conformance suite goes through them with every task, policy and plugin."""
-    hospitals = toy.hospitals(FedDC())
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = toy.run_sites(FedDC())
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))

@@ -17,14 +17,14 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree, sizes
 from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods import feddf
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.feddf import FedDF, Teachers, divergence, own
 from crossward.plugins.finetune import Finetune
+from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.engine_wrappers import Losing, Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, classifier, linear, other_segmenter, segmenter
 
 torch.set_num_threads(1)
@@ -34,14 +34,14 @@ MIXED = (classifier, linear, classifier)
 SMALL = FedDF(distil_steps=3, distil_batch=3)
 
 
-def context(hospitals: Hospitals, round: int = 0) -> RoundContext:
-    return RoundContext(round, 1, len(hospitals.ids), hospitals.task, hospitals.server(round))
+def context(run_sites: RunSites, round: int = 0) -> RoundContext:
+    return RoundContext(round, 1, len(run_sites.ids), run_sites.task, run_sites.server(round))
 
 
-def replies(hospitals: Hospitals) -> tuple[Tree, dict[int, Tree]]:
+def replies(run_sites: RunSites) -> tuple[Tree, dict[int, Tree]]:
     """The state after a round, and what the clients sent in it."""
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(1, evaluate_every=0)).state
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(1, evaluate_every=0)).state
     return state, {job.site: reply for job, reply in engine.replies}
 
 
@@ -59,8 +59,8 @@ def consulted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def public(hospitals: Hospitals) -> Tensor:
-    found = hospitals.server(0).public
+def public(run_sites: RunSites) -> Tensor:
+    found = run_sites.server(0).public
     return found.take(found.index)[0]
 
 
@@ -76,9 +76,9 @@ def test_divergence_by_hand():
 def test_two_rounds_by_hand():
     """toy.linear, one step at each site; then two steps of Adam on all public images, at the rates 0.02 and 0.01."""
     method = FedDF(distil_steps=2, distil_lr=0.02, distil_batch=64)
-    hospitals = TWO.hospitals(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
-    sites, w = regressions(hospitals), start(hospitals)
-    x = public(hospitals).flatten(1).double()
+    run_sites = TWO.run_sites(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
+    sites, w = regressions(run_sites), start(run_sites)
+    x = public(run_sites).flatten(1).double()
     x = torch.cat([x, torch.ones(len(x), 1)], 1)  # (6, 65)
     for _ in range(2):
         trained = [w - 0.1 * site.gradient(w) for site in sites]
@@ -89,17 +89,17 @@ def test_two_rounds_by_hand():
             g = ((x @ w.T).softmax(1) - wanted).T @ x / len(x)
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
             w = w - rate * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
-    found = matrix(run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"])
+    found = matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
     torch.testing.assert_close(found, w, atol=2e-4, rtol=0)
-    assert (found - start(hospitals)).abs().max() > 0.03
+    assert (found - start(run_sites)).abs().max() > 0.03
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_without_steps_it_is_fedavg_to_the_bit(buffers: str):
     training, ends, told = Training(2, 4, lr=0.05, momentum=0.5, keep_state=True), [], []
     for method in (FedDF(distil_steps=0, buffers=buffers), FedAvg(buffers=buffers)):
-        hospitals, records = TWO.hospitals(method, training=training), Records()
-        ends.append(finished(hospitals, LocalEngine(hospitals), records))
+        run_sites, records = TWO.run_sites(method, training=training), Records()
+        ends.append(finished(run_sites, LocalEngine(run_sites), records))
         told.append([record.evaluation.predictions for record in records.seen])
     assert_same(*ends)
     assert_same({"0": told[0][0], "1": told[0][1]}, {"0": told[1][0], "1": told[1][1]})
@@ -108,11 +108,11 @@ def test_without_steps_it_is_fedavg_to_the_bit(buffers: str):
 def test_the_student_comes_closer_to_its_teachers():
     training, gaps = Training(epochs=20, batch_size=4, lr=0.5), []  # so that the sites part
     for steps in (0, 10, 100):
-        hospitals = THREE.hospitals(
+        run_sites = THREE.run_sites(
             replace(SMALL, distil_steps=steps, distil_batch=7, distil_lr=0.01), training=training
         )
-        state, told = replies(hospitals)
-        net, x = hospitals.server(0).new_net(), public(hospitals)
+        state, told = replies(run_sites)
+        net, x = run_sites.server(0).new_net(), public(run_sites)
         teacher = sum(logits(net, reply["model"], x) for reply in told.values()) / 3
         gaps.append(divergence(teacher, logits(net, state["model"], x)).item())
     assert gaps[2] < gaps[1] < gaps[0]
@@ -122,26 +122,26 @@ def test_the_student_comes_closer_to_its_teachers():
 def test_labels_of_the_public_set_are_never_used():
     ends = []
     for label in (None, 0):
-        hospitals = TWO.hospitals(SMALL)
+        run_sites = TWO.run_sites(SMALL)
         if label is not None:
-            collection, rows = hospitals.federation.collection, hospitals.federation.public
+            collection, rows = run_sites.federation.collection, run_sites.federation.public
             assert (collection.targets[rows] != label).any()
             targets = collection.targets.index_fill(0, rows, label)
-            hospitals.federation = replace(hospitals.federation, collection=replace(collection, targets=targets))
-        ends.append(finished(hospitals, LocalEngine(hospitals)))
+            run_sites.federation = replace(run_sites.federation, collection=replace(collection, targets=targets))
+        ends.append(finished(run_sites, LocalEngine(run_sites)))
     assert_same(*ends)
 
 
 # architectures that differ -------------------------------------------------------------------------------------------
 
 
-def nets_of(hospitals: Hospitals) -> Mapping[str, nn.Module]:
-    return {kind: hospitals.server(0).new_net(kind) for kind in ("classifier", "linear")}
+def nets_of(run_sites: RunSites) -> Mapping[str, nn.Module]:
+    return {kind: run_sites.server(0).new_net(kind) for kind in ("classifier", "linear")}
 
 
 def test_each_architecture_is_averaged_over_its_own_clients():
-    hospitals = THREE.hospitals(FedDF(distil_steps=0), net=MIXED)
-    state, told = replies(hospitals)
+    run_sites = THREE.run_sites(FedDF(distil_steps=0), net=MIXED)
+    state, told = replies(run_sites)
     assert set(state["model"]) == {"classifier", "linear"}
     assert_same({"model": state["model"]["linear"]}, {"model": told[1]["model"]})
     averaged = mean([told[0]["model"], told[2]["model"]], [6.0, 8.0])
@@ -150,9 +150,9 @@ def test_each_architecture_is_averaged_over_its_own_clients():
 
 def test_each_architecture_is_taught_by_all_clients():
     """A step of Adam is as long as its rate, and its sign is that of the gradient: towards the mean of all three."""
-    hospitals = THREE.hospitals(FedDF(distil_steps=1, distil_batch=64, distil_lr=0.01), net=MIXED)
-    state, told = replies(hospitals)
-    nets, x = nets_of(hospitals), public(hospitals)
+    run_sites = THREE.run_sites(FedDF(distil_steps=1, distil_batch=64, distil_lr=0.01), net=MIXED)
+    state, told = replies(run_sites)
+    nets, x = nets_of(run_sites), public(run_sites)
     each = [logits(nets[kind.__name__], told[i]["model"], x) for i, kind in enumerate(MIXED)]
     wanted = (sum(each) / 3).softmax(1)
     error = each[1].softmax(1) - wanted  # the linear student starts as the only linear client ended
@@ -166,36 +166,36 @@ def test_each_architecture_is_taught_by_all_clients():
 
 
 def test_an_architecture_whose_clients_are_absent_keeps_its_model():
-    hospitals = THREE.hospitals(SMALL, net=MIXED)
-    began = SMALL.start(context(hospitals))["model"]
-    state = run(hospitals, Losing(LocalEngine(hospitals), 1, 0, "train"), Plan(1)).state["model"]
+    run_sites = THREE.run_sites(SMALL, net=MIXED)
+    began = SMALL.start(context(run_sites))["model"]
+    state = run(run_sites, Losing(LocalEngine(run_sites), 1, 0, "train"), Plan(1)).state["model"]
     assert_same({"model": state["linear"]}, {"model": began["linear"]})
     assert (state["classifier"] - began["classifier"]).norm() > 1e-3
 
 
 def test_a_site_is_sent_its_own_architecture_alone():
-    hospitals, records = THREE.hospitals(SMALL, net=MIXED), Records()
-    run(hospitals, LocalEngine(hospitals), Plan(1), [records])
-    began = SMALL.start(context(hospitals))["model"]
+    run_sites, records = THREE.run_sites(SMALL, net=MIXED), Records()
+    run(run_sites, LocalEngine(run_sites), Plan(1), [records])
+    began = SMALL.start(context(run_sites))["model"]
     down = next(t for t in records.seen[0].traffic if t.direction == "down")
     assert down.bytes == 2 * sizes(began)["classifier"] + sizes(began)["linear"]
     assert set(sizes(began)) == {"classifier", "linear"}
 
 
 def test_each_site_predicts_with_its_own_architecture_and_deploys_that_alone():
-    hospitals, records = THREE.hospitals(SMALL, (Finetune(epochs=1),), net=MIXED), Records()
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(1), [records]).state
+    run_sites, records = THREE.run_sites(SMALL, (Finetune(epochs=1),), net=MIXED), Records()
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(1), [records]).state
     for i, kind in enumerate(MIXED):
-        site = hospitals.open(i, 0, {}, fresh=True)
+        site = run_sites.open(i, 0, {}, fresh=True)
         predictor = SMALL.predictor(site, SMALL.broadcast(state))
-        expected = logits(nets_of(hospitals)[kind.__name__], state["model"][kind.__name__], public(hospitals))
+        expected = logits(nets_of(run_sites)[kind.__name__], state["model"][kind.__name__], public(run_sites))
         site.model.eval()
-        torch.testing.assert_close(predictor(public(hospitals)).detach(), expected)
-        kept = answer(SMALL, hospitals.open(i, 0, {}, fresh=True), "deploy", SMALL.broadcast(state), seed=7)
+        torch.testing.assert_close(predictor(public(run_sites)).detach(), expected)
+        kept = answer(SMALL, run_sites.open(i, 0, {}, fresh=True), "deploy", SMALL.broadcast(state), seed=7)
         assert kept["down"] == {}
-        other = hospitals.open(i, 0, {}, fresh=True)
-        found = restored(SMALL, other, kept)(public(hospitals))
+        other = run_sites.open(i, 0, {}, fresh=True)
+        found = restored(SMALL, other, kept)(public(run_sites))
         assert (found - expected).abs().max() > 1e-4  # fine-tuned, which is what was kept
         assert_same({"model": Weights.of(other.model)}, {"model": kept["model"]})
 
@@ -209,10 +209,10 @@ def test_networks_of_any_kind_are_accepted():
 
 
 def test_statistics_of_the_student_move_from_the_average_towards_the_public_set():
-    hospitals = THREE.hospitals(replace(SMALL, distil_steps=1, distil_batch=7, distil_lr=1e-6))
-    state, told = replies(hospitals)
+    run_sites = THREE.run_sites(replace(SMALL, distil_steps=1, distil_batch=7, distil_lr=1e-6))
+    state, told = replies(run_sites)
     averaged = mean([told[i]["model"] for i in range(3)], [6.0, 9.0, 8.0])
-    net, x = hospitals.server(0).new_net(), public(hospitals)
+    net, x = run_sites.server(0).new_net(), public(run_sites)
     averaged.into(net)
     with torch.no_grad():
         seen = net.body[0](x).mean((0, 2, 3))
@@ -223,14 +223,14 @@ def test_statistics_of_the_student_move_from_the_average_towards_the_public_set(
 @pytest.mark.parametrize("buffers", ["local", "server"])
 def test_statistics_that_are_not_sent_are_measured_on_the_public_set(buffers: str):
     method = replace(SMALL, buffers=buffers)
-    hospitals = THREE.hospitals(method)
-    state, told = replies(hospitals)
+    run_sites = THREE.run_sites(method)
+    state, told = replies(run_sites)
     assert "body.1.running_mean" not in told[0]["model"]
     assert ("body.1.running_mean" in state["model"]) == (buffers == "server")
-    ctx = context(hospitals)
+    ctx = context(run_sites)
     averages = {"classifier": method.start(ctx)["model"]}
     teachers = method._teachers(averages, told, dict.fromkeys(told, "classifier"), ctx)
-    net, x, every = hospitals.server(0).new_net(), public(hospitals), []
+    net, x, every = run_sites.server(0).new_net(), public(run_sites), []
     for i in range(3):
         told[i]["model"].into(net)
         z = net.body[0](x)
@@ -245,11 +245,11 @@ def test_in_segmentation_teachers_may_be_asked_batch_by_batch_and_say_the_same(
     monkeypatch: pytest.MonkeyPatch, most: int
 ):
     monkeypatch.setattr(feddf, "MOST", most)
-    hospitals = replace(THREE, task="segmentation").hospitals(SMALL, net=(segmenter, segmenter, segmenter))
-    state, told = replies(hospitals)
-    ctx = context(hospitals)
+    run_sites = replace(THREE, task="segmentation").run_sites(SMALL, net=(segmenter, segmenter, segmenter))
+    state, told = replies(run_sites)
+    ctx = context(run_sites)
     teachers = SMALL._teachers({"segmenter": state["model"]}, told, dict.fromkeys(told, "segmenter"), ctx)
-    x, places = public(hospitals), torch.tensor([4, 1, 2])
+    x, places = public(run_sites), torch.tensor([4, 1, 2])
     every = teachers.logits(lambda kind: [x])
     assert every.shape == (7, 3, 8, 8)
     wanted = SMALL._wanted(teachers, ctx)
@@ -261,8 +261,8 @@ def test_in_segmentation_teachers_may_be_asked_batch_by_batch_and_say_the_same(
 def test_teachers_are_asked_once_in_a_round_for_all_architectures(monkeypatch: pytest.MonkeyPatch):
     asked = consulted(monkeypatch)
     for task, net in (("classification", MIXED), ("segmentation", (segmenter, other_segmenter, segmenter))):
-        hospitals = replace(THREE, task=task).hospitals(SMALL, net=net)
-        run(hospitals, LocalEngine(hospitals), Plan(1, evaluate_every=0))
+        run_sites = replace(THREE, task=task).run_sites(SMALL, net=net)
+        run(run_sites, LocalEngine(run_sites), Plan(1, evaluate_every=0))
         assert sorted(asked) == [0, 1, 2]
         asked.clear()
 
@@ -274,8 +274,8 @@ def test_teachers_are_asked_once_in_a_round_for_all_architectures(monkeypatch: p
 @pytest.mark.parametrize("public", [1, 4])
 def test_one_image_no_image_and_a_class_nobody_has(task: str, public: int):
     toy = Toy(task, sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)), unseen=True, public=public)
-    hospitals, records = toy.hospitals(SMALL), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(SMALL), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]
 
 

@@ -19,9 +19,9 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.fedprox import FedProx
 from crossward.testing.by_hand import Regression, matrix, regressions, start
+from crossward.testing.engine_wrappers import Losing, Watching
 from crossward.testing.invariants import MeanOfAll
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 FULL_BATCH = Training(epochs=2, batch_size=64, lr=0.1)
@@ -61,10 +61,10 @@ class ByHand:
 @pytest.mark.parametrize(("alpha", "momentum"), [(0.01, 0.0), (0.5, 0.0), (0.5, 0.9)])
 def test_rounds_by_hand(rounds: int, alpha: float, momentum: float):
     training = Training(epochs=2, batch_size=64, lr=0.1, momentum=momentum)
-    hospitals = TWO.hospitals(FedDyn(alpha=alpha), training=training, net=linear)
-    expected = ByHand(regressions(hospitals), start(hospitals), alpha, momentum)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(rounds)).state
+    run_sites = TWO.run_sites(FedDyn(alpha=alpha), training=training, net=linear)
+    expected = ByHand(regressions(run_sites), start(run_sites), alpha, momentum)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(rounds)).state
     for _ in range(rounds):
         expected.round([0, 1])
     torch.testing.assert_close(matrix(state["model"]), expected.theta, atol=5e-6, rtol=0)
@@ -76,18 +76,18 @@ def test_rounds_by_hand(rounds: int, alpha: float, momentum: float):
 
 def test_rounds_by_hand_with_half_of_the_clients():
     """Who is not asked keeps its gradient, and h counts it."""
-    hospitals = Toy(sizes=((6, 0, 0), (10, 0, 0), (4, 0, 0), (8, 0, 0)), common=0).hospitals(
+    run_sites = Toy(sizes=((6, 0, 0), (10, 0, 0), (4, 0, 0), (8, 0, 0)), common=0).run_sites(
         FedDyn(alpha=0.5), training=FULL_BATCH, net=linear
     )
-    expected = ByHand(regressions(hospitals), start(hospitals), alpha=0.5)
+    expected = ByHand(regressions(run_sites), start(run_sites), alpha=0.5)
     plan = Plan(4, participation=0.5)
     asked = cohorts(plan, [0, 1, 2, 3])
     assert {len(drawn) for drawn in asked} == {2}
     assert len({*map(tuple, asked)}) > 1
     for drawn in asked:
         expected.round(drawn)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, plan).state
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, plan).state
     torch.testing.assert_close(matrix(state["model"]), expected.theta, atol=5e-6, rtol=0)
     for k, tree in engine.memory.items():
         torch.testing.assert_close(matrix(tree["gradient"]), expected.gradient[k], atol=2e-6, rtol=0)
@@ -96,10 +96,10 @@ def test_rounds_by_hand_with_half_of_the_clients():
 @pytest.mark.parametrize("alpha", [1e-3, 1.0])
 def test_the_first_round_of_all_goes_twice_as_far_as_the_plain_mean(alpha: float):
     """-h / alpha is then the mean movement, whatever alpha is."""
-    hospitals = TWO.hospitals(FedDyn(alpha=alpha))
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(1)).state
-    first = Weights.of(hospitals.server(0).new_net())
+    run_sites = TWO.run_sites(FedDyn(alpha=alpha))
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(1)).state
+    first = Weights.of(run_sites.server(0).new_net())
     averaged = mean(reply["model"] for job, reply in engine.replies if job.step == "train")
     names = state["h"]
     assert (state["model"].only(names) - (2 * averaged - first).only(names)).norm() < 1e-5
@@ -109,11 +109,11 @@ def test_the_first_round_of_all_goes_twice_as_far_as_the_plain_mean(alpha: float
 
 def test_a_client_that_knows_its_gradient_stays_where_it_is():
     """The federation's optimum is a fixed point: there the terms cancel the gradient."""
-    hospitals = TWO.hospitals(FedDyn(), training=FULL_BATCH, net=linear)
-    theta = Weights.of(hospitals.server(0).new_net())
+    run_sites = TWO.run_sites(FedDyn(), training=FULL_BATCH, net=linear)
+    theta = Weights.of(run_sites.server(0).new_net())
     moved = []
     for known in (True, False):
-        site = hospitals.open(0, 0, {})
+        site = run_sites.open(0, 0, {})
         theta.into(site.model)
         site.memory = {"gradient": site.gradient()} if known else {}
         moved.append((answer(FedDyn(), site, "train", {"model": theta}, 0)["model"] - theta).norm())
@@ -124,9 +124,9 @@ def test_a_client_that_knows_its_gradient_stays_where_it_is():
 def test_a_clients_first_reply_is_that_of_fedprox_to_the_bit(task: str):
     replies = []
     for method in (FedDyn(alpha=0.3), FedProx(mu=0.3)):
-        hospitals = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0).hospitals(method)
-        engine = Watching(LocalEngine(hospitals))
-        run(hospitals, engine, Plan(1))
+        run_sites = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0).run_sites(method)
+        engine = Watching(LocalEngine(run_sites))
+        run(run_sites, engine, Plan(1))
         replies.append({str(job.site): reply["model"] for job, reply in engine.replies if job.step == "train"})
     assert len(replies[0]) == 2
     assert_same(*replies)
@@ -136,20 +136,20 @@ def test_a_clients_first_reply_is_that_of_fedprox_to_the_bit(task: str):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_mean_of_the_gradients_is_the_servers(participation: float, momentum: float):
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
-    hospitals = FIVE.hospitals(FedDyn(alpha=0.5), training=training)
-    engine = LocalEngine(hospitals)
+    run_sites = FIVE.run_sites(FedDyn(alpha=0.5), training=training)
+    engine = LocalEngine(run_sites)
     invariant = MeanOfAll(engine.memory, {"h": "gradient"})
-    run(hospitals, engine, Plan(4, participation=participation), [invariant])
+    run(run_sites, engine, Plan(4, participation=participation), [invariant])
     assert invariant.clients == 4
     assert max(invariant.gaps) < 1e-6
     assert min(invariant.sizes) > 1e-3
 
 
 def test_a_client_that_drops_out_keeps_its_gradient():
-    hospitals = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).hospitals(FedDyn(alpha=0.5))
-    engine = LocalEngine(hospitals)
+    run_sites = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).run_sites(FedDyn(alpha=0.5))
+    engine = LocalEngine(run_sites)
     invariant = MeanOfAll(engine.memory, {"h": "gradient"})
-    run(hospitals, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
+    run(run_sites, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-6
     assert min(invariant.sizes) > 1e-3
 
@@ -157,8 +157,8 @@ def test_a_client_that_drops_out_keeps_its_gradient():
 def test_only_the_model_travels_and_states_cover_parameters():
     accounts = {}
     for method in (FedDyn(), FedAvg()):
-        hospitals, records = TWO.hospitals(method), Records()
-        end = finished(hospitals, LocalEngine(hospitals), records)
+        run_sites, records = TWO.run_sites(method), Records()
+        end = finished(run_sites, LocalEngine(run_sites), records)
         sent = {(t.direction, t.item): t.bytes for t in records.seen[0].traffic}
         accounts[type(method)] = {where: count for where, count in sent.items() if where != ("up", "n")}
         if isinstance(method, FedDyn):
@@ -182,5 +182,5 @@ def test_alpha_must_be_positive_and_the_recipe_clips():
 )
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
     """And a class absent at one site. The conformance suite goes through them with every task, policy and plugin."""
-    hospitals = toy.hospitals(FedDyn())
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = toy.run_sites(FedDyn())
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))

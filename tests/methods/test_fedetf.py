@@ -18,12 +18,12 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.losses import log_prior
 from crossward.methods.fedetf import FedETF
+from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.rehearsal import Records, assert_finite, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, finished
 from crossward.testing.toy import CLASSES, Toy, linear
 
 torch.set_num_threads(1)
@@ -57,15 +57,15 @@ class Projection:
 
 
 def test_two_rounds_by_hand():
-    hospitals = TWO.hospitals(FedETF(), training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
-    sites, server = regressions(hospitals), Projection.of(Weights.of(hospitals.server(0).new_net()))
+    run_sites = TWO.run_sites(FedETF(), training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
+    sites, server = regressions(run_sites), Projection.of(Weights.of(run_sites.server(0).new_net()))
     first = server
     assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
     for _ in range(2):
         ends = [server.stepped(site, 0.1).stepped(site, 0.1) for site in sites]
         one, other = ends
         server = Projection(6 / 16 * one.p + 10 / 16 * other.p, 6 / 16 * one.s + 10 / 16 * other.s, server.m)
-    found = Projection.of(run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"])
+    found = Projection.of(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
     torch.testing.assert_close(found.p, server.p, atol=2e-6, rtol=0)
     torch.testing.assert_close(found.s, server.s, atol=2e-6, rtol=0)
     assert (found.p - first.p).norm() > 0.01
@@ -73,10 +73,10 @@ def test_two_rounds_by_hand():
 
 
 def test_the_frame_is_sent_and_never_returned_or_changed():
-    hospitals = TWO.hospitals(FedETF())
-    engine = Watching(LocalEngine(hospitals))
-    net = hospitals.server(0).new_net()
-    state = run(hospitals, engine, Plan(2)).state
+    run_sites = TWO.run_sites(FedETF())
+    engine = Watching(LocalEngine(run_sites))
+    net = run_sites.server(0).new_net()
+    state = run(run_sites, engine, Plan(2)).state
     frame = Weights.of(net)["head.frame"]
     assert torch.equal(state["model"]["head.frame"], frame)
     for _, reply in [r for r in engine.replies if r[0].step == "train"]:
@@ -86,16 +86,16 @@ def test_the_frame_is_sent_and_never_returned_or_changed():
 
 
 def test_a_site_trains_and_predicts_with_the_servers_frame():
-    hospitals = TWO.hospitals(FedETF())
-    site = hospitals.open(0, 0, {}, fresh=True)
-    server = FedETF().start(context(hospitals))
+    run_sites = TWO.run_sites(FedETF())
+    site = run_sites.open(0, 0, {}, fresh=True)
+    server = FedETF().start(context(run_sites))
     assert not torch.allclose(site.model.head.frame, server["model"]["head.frame"], atol=0.01)
     FedETF().train(site, server)
     assert torch.equal(site.model.head.frame, server["model"]["head.frame"])
 
 
-def context(hospitals: Hospitals) -> RoundContext:
-    return RoundContext(0, 1, len(hospitals.ids), hospitals.task, hospitals.server(0))
+def context(run_sites: RunSites) -> RoundContext:
+    return RoundContext(0, 1, len(run_sites.ids), run_sites.task, run_sites.server(0))
 
 
 # reductions ----------------------------------------------------------------------------------------------------------
@@ -118,8 +118,8 @@ class Unbalancing(Plugin):
 
 
 def ended(method: Method, toy: Toy, plugins: tuple[Plugin, ...] = ()) -> Weights:
-    hospitals = toy.hospitals(method, plugins)
-    return run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
+    run_sites = toy.run_sites(method, plugins)
+    return run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
 
 
 def test_with_equal_counts_it_is_plain_cross_entropy():
@@ -136,9 +136,9 @@ def test_its_loss_has_its_own_shift_and_no_other():
 
 
 def test_inference_takes_the_class_whose_vector_is_nearest_and_knows_no_prior():
-    hospitals, records = TWO.hospitals(FedETF()), Records()
-    state = run(hospitals, LocalEngine(hospitals), Plan(2), [records]).state
-    site = hospitals.open(0, 0, {}, fresh=True)
+    run_sites, records = TWO.run_sites(FedETF()), Records()
+    state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
+    site = run_sites.open(0, 0, {}, fresh=True)
     kept = records.seen[-1].evaluation.predictions["site-0"]["test"]
     x, _ = site.test.take(site.test.index)
     for view in ("local", "global"):
@@ -148,16 +148,16 @@ def test_inference_takes_the_class_whose_vector_is_nearest_and_knows_no_prior():
         torch.testing.assert_close(v.norm(dim=1), torch.ones(len(v)))
         torch.testing.assert_close((state["model"]["head.scale"] * v @ m).softmax(1), kept)
         assert torch.equal((v @ m).argmax(1), kept.argmax(1))
-    assert not hospitals.personal
+    assert not run_sites.personal
 
 
 def test_what_is_deployed_is_what_predicted():
-    hospitals = TWO.hospitals(FedETF())
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(1)).state
-    predicted = Cohort(hospitals, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
-    kept = deployable(FedETF(), hospitals.open(1, 0, {}), state)
-    elsewhere = hospitals.open(1, 0, {}, fresh=True)
+    run_sites = TWO.run_sites(FedETF())
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(1)).state
+    predicted = Cohort(run_sites, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
+    kept = deployable(FedETF(), run_sites.open(1, 0, {}), state)
+    elsewhere = run_sites.open(1, 0, {}, fresh=True)
     assert torch.equal(elsewhere.predict(restored(FedETF(), elsewhere, kept), elsewhere.test), predicted)
 
 
@@ -168,5 +168,5 @@ def test_what_is_deployed_is_what_predicted():
     "toy", [Toy(sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1))), Toy(sizes=((4, 1, 1),) * 2, unseen=True)]
 )
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
-    hospitals = toy.hospitals(FedETF())
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = toy.run_sites(FedETF())
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))

@@ -20,7 +20,7 @@ from crossward.losses import dice
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedlc import FedLC, margins
 from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -41,8 +41,8 @@ def gradient(site: Regression, w: Tensor, margin: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("tau", [1.0, 0.01])  # with the second, the missing class has a part: its margin is 1
 def test_two_rounds_by_hand_and_predictions_without_margins(tau: float):
-    hospitals, records = TWO.hospitals(FedLC(tau=tau), training=FULL_BATCH, net=linear), Records()
-    sites, w = regressions(hospitals), start(hospitals)
+    run_sites, records = TWO.run_sites(FedLC(tau=tau), training=FULL_BATCH, net=linear), Records()
+    sites, w = regressions(run_sites), start(run_sites)
     assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
     for _ in range(2):
         ends = []
@@ -52,9 +52,9 @@ def test_two_rounds_by_hand_and_predictions_without_margins(tau: float):
                 own = own - 0.1 * gradient(site, own, tau * torch.tensor(counts).double() ** -0.25)
             ends.append(own)
         w = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    state = run(hospitals, LocalEngine(hospitals), Plan(2), [records]).state["model"]
+    state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state["model"]
     torch.testing.assert_close(matrix(state), w, atol=2e-6, rtol=0)
-    test = hospitals.open(0, 0, {}).test
+    test = run_sites.open(0, 0, {}).test
     x = test.take(test.index)[0].flatten(1).double()
     kept = records.seen[-1].evaluation.predictions["site-0"]["test"]
     torch.testing.assert_close(kept.double(), (x @ w[:, :-1].T + w[:, -1]).softmax(1), atol=2e-6, rtol=0)
@@ -64,14 +64,14 @@ def test_two_rounds_by_hand_and_predictions_without_margins(tau: float):
 def test_with_tau_0_it_is_fedavg_to_the_bit(task: str):
     states = []
     for method in (FedLC(tau=0.0), FedAvg()):
-        hospitals = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).hospitals(method)
-        states.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).run_sites(method)
+        states.append(finished(run_sites, LocalEngine(run_sites)))
     assert_same(*states)
 
 
 def ended(method: Method, toy: Toy, plugins: tuple[Plugin, ...] = ()) -> Weights:
-    hospitals = toy.hospitals(method, plugins)
-    return run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
+    run_sites = toy.run_sites(method, plugins)
+    return run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
 
 
 def test_with_equal_counts_it_is_fedavg():
@@ -95,13 +95,13 @@ def test_a_shift_of_the_logits_does_not_reach_it():
 def test_the_first_loss_of_a_segmentation_by_hand():
     """Pixels are counted, and each has the margins; their fourth roots are near each other, so tau is large."""
     toy = Toy("segmentation", sizes=((5, 0, 0),))
-    hospitals = toy.hospitals(FedLC(tau=20.0), training=Training(epochs=1, batch_size=64))
-    site = hospitals.open(0, 0, {}, fresh=True)
-    answer(hospitals.method, site, "train", {"model": Weights.of(hospitals.server(0).new_net())}, seed=0)
+    run_sites = toy.run_sites(FedLC(tau=20.0), training=Training(epochs=1, batch_size=64))
+    site = run_sites.open(0, 0, {}, fresh=True)
+    answer(run_sites.method, site, "train", {"model": Weights.of(run_sites.server(0).new_net())}, seed=0)
     x, y = site.train.take(site.train.index)
     pixels = torch.stack([(y == c).sum() for c in range(3)])
     margin = 20.0 * pixels[:, None, None] ** -0.25
-    logits = hospitals.server(0).new_net().train()(x)
+    logits = run_sites.server(0).new_net().train()(x)
     assert 0 < pixels.min() < pixels.max()
     assert site.fits[0].loss == pytest.approx(dice(logits - margin, y).item(), abs=1e-5)
     assert abs(site.fits[0].loss - dice(logits, y).item()) > 1e-3
@@ -110,10 +110,10 @@ def test_the_first_loss_of_a_segmentation_by_hand():
 def test_a_missing_class_is_left_alone():
     moved = []
     for tau in (1.0, 0.0):
-        hospitals = Toy(sizes=((12, 0, 0),)).hospitals(FedLC(tau=tau), training=FULL_BATCH, net=linear)
-        assert hospitals.open(0, 0, {}).counts.tolist() == [8, 4, 0]
-        state = run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
-        moved.append((matrix(state) - start(hospitals)).abs().amax(1))
+        run_sites = Toy(sizes=((12, 0, 0),)).run_sites(FedLC(tau=tau), training=FULL_BATCH, net=linear)
+        assert run_sites.open(0, 0, {}).counts.tolist() == [8, 4, 0]
+        state = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
+        moved.append((matrix(state) - start(run_sites)).abs().amax(1))
     assert moved[0][2] == 0
     assert moved[1][2] > 1e-2
     assert moved[0][:2].min() > 1e-2
@@ -123,6 +123,6 @@ def test_a_missing_class_is_left_alone():
 @pytest.mark.parametrize("unseen", [False, True])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(FedLC()), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(FedLC()), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

@@ -13,7 +13,7 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedmd import FedMD
 from crossward.methods.local import Local
-from crossward.methods.public import drawn
+from crossward.methods.public_set import drawn
 from crossward.testing.by_hand import matrix, regressions
 from crossward.testing.toy import Toy, linear
 
@@ -26,21 +26,21 @@ ONE_STEP = Training(epochs=1, batch_size=64, lr=0.1)
 def test_two_rounds_by_hand(distance: str):
     """4 of 6 public images in a round; two steps on its own images before a site takes part."""
     method = FedMD(subset=4, start_epochs=2, digest_epochs=1, distance=distance)
-    hospitals = TWO.hospitals(method, training=ONE_STEP, net=linear)
-    sites, public = regressions(hospitals), hospitals.server(0).public
-    own = [matrix(Weights.of(hospitals.open(i, 0, {}).model)) for i in (0, 1)]
+    run_sites = TWO.run_sites(method, training=ONE_STEP, net=linear)
+    sites, public = regressions(run_sites), run_sites.server(0).public
+    own = [matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
     for _ in range(2):
         own = [w - 0.1 * site.gradient(w) for w, site in zip(own, sites, strict=True)]
     for round in range(2):
-        rows = drawn(hospitals.server(round), 4)
+        rows = drawn(run_sites.server(round), 4)
         x = F.pad(public.take(public.index[rows])[0].flatten(1), (0, 1), value=1.0).double()  # (4, 65)
         consensus = (x @ own[0].T + x @ own[1].T) / 2
         for i in (0, 1):
             gap = x @ own[i].T - consensus
             own[i] = own[i] - 0.1 * (gap.sign() if distance == "mae" else 2 * gap).T @ x / 12
             own[i] = own[i] - 0.1 * sites[i].gradient(own[i])
-    engine = LocalEngine(hospitals)
-    assert run(hospitals, engine, Plan(2)).state == {}
+    engine = LocalEngine(run_sites)
+    assert run(run_sites, engine, Plan(2)).state == {}
     for i in (0, 1):
         torch.testing.assert_close(matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
 
@@ -56,8 +56,8 @@ class Three:
 
 
 def test_the_consensus_is_the_mean_of_all_alike():
-    hospitals, clients = TWO.hospitals(FedMD()), Three()
-    ctx = RoundContext(0, 1, 3, hospitals.task, hospitals.server(0))
+    run_sites, clients = TWO.run_sites(FedMD()), Three()
+    ctx = RoundContext(0, 1, 3, run_sites.task, run_sites.server(0))
     assert FedMD(subset=4).round({}, clients, ctx) == {}
     assert torch.equal(clients.sent["logits"], torch.full((4, 3), 7 / 3))
     assert clients.sent["rows"].shape == (4,)
@@ -67,8 +67,8 @@ def test_with_one_site_it_is_local_training():
     """The consensus is its own, and squared errors have no gradient there."""
     memories = []
     for method in (FedMD(start_epochs=0, distance="mse"), Local()):
-        hospitals = Toy(sizes=((9, 3, 3),)).hospitals(method, net=linear)
-        engine = LocalEngine(hospitals)
-        run(hospitals, engine, Plan(2))
+        run_sites = Toy(sizes=((9, 3, 3),)).run_sites(method, net=linear)
+        engine = LocalEngine(run_sites)
+        run(run_sites, engine, Plan(2))
         memories.append(matrix(engine.memory[0]["_personal"]))
     torch.testing.assert_close(*memories, atol=1e-6, rtol=0)

@@ -17,19 +17,19 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods.fednh import FedNH, W
+from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.rehearsal import Records, assert_finite, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, finished
 from crossward.testing.toy import CLASSES, Toy, linear
 
 torch.set_num_threads(1)
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))  # the first site lacks the last class
 
 
-def context(hospitals: Hospitals) -> RoundContext:
-    return RoundContext(0, 1, len(hospitals.ids), hospitals.task, hospitals.server(0))
+def context(run_sites: RunSites) -> RoundContext:
+    return RoundContext(0, 1, len(run_sites.ids), run_sites.task, run_sites.server(0))
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -45,9 +45,9 @@ def scale_after(site: Regression, w: Tensor, s: float, lr: float) -> float:
 
 def test_two_rounds_by_hand():
     rho, lr = 0.8, 0.5
-    hospitals = TWO.hospitals(FedNH(rho=rho), training=Training(epochs=1, batch_size=64, lr=lr), net=linear)
-    sites = regressions(hospitals)
-    first = Weights.of(hospitals.server(0).new_net())[W].double()
+    run_sites = TWO.run_sites(FedNH(rho=rho), training=Training(epochs=1, batch_size=64, lr=lr), net=linear)
+    sites = regressions(run_sites)
+    first = Weights.of(run_sites.server(0).new_net())[W].double()
     w, s = first, 1.0
     for _ in range(2):
         s = sum(scale_after(site, w, s, lr) for site in sites) / 2  # not by 6 : 10
@@ -57,7 +57,7 @@ def test_two_rounds_by_hand():
             mu = sum(len(z) * F.normalize(z.mean(0), dim=0) for z in held) / sum(len(z) for z in held)
             rows.append(F.normalize(rho * w[c] + (1 - rho) * F.normalize(mu, dim=0), dim=0))
         w = torch.stack(rows)
-    state = run(hospitals, LocalEngine(hospitals), Plan(2)).state
+    state = run(run_sites, LocalEngine(run_sites), Plan(2)).state
     assert set(state["model"]) == {W, "head.scale"}
     torch.testing.assert_close(state["model"]["head.scale"].double(), torch.tensor(s).double(), atol=1e-6, rtol=0)
     torch.testing.assert_close(state["model"][W].double(), w, atol=1e-6, rtol=0)
@@ -67,11 +67,11 @@ def test_two_rounds_by_hand():
 
 def sent(method: FedNH, toy: Toy) -> tuple[Tree, Mapping[int, Tree], Weights]:
     """The state after one round, what the clients sent in it, and what the server began with."""
-    hospitals = toy.hospitals(method)
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(1)).state
+    run_sites = toy.run_sites(method)
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(1)).state
     replies = {job.site: reply for job, reply in engine.replies if job.step == "train"}
-    return state, replies, Weights.of(hospitals.server(0).new_net())
+    return state, replies, Weights.of(run_sites.server(0).new_net())
 
 
 def test_what_a_site_sends():
@@ -86,9 +86,9 @@ def test_what_a_site_sends():
 
 
 def test_prototypes_are_those_of_the_trained_network():
-    hospitals = TWO.hospitals(FedNH())
-    site = hospitals.open(1, 0, {}, fresh=True)
-    reply = FedNH().train(site, FedNH().start(context(hospitals)))
+    run_sites = TWO.run_sites(FedNH())
+    site = run_sites.open(1, 0, {}, fresh=True)
+    reply = FedNH().train(site, FedNH().start(context(run_sites)))
     x, y = site.train.take(site.train.index)
     site.model.eval()
     with torch.no_grad():
@@ -109,10 +109,10 @@ def test_networks_are_averaged_without_weights():
 
 @pytest.mark.parametrize("toy", [TWO, Toy(sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)))])
 def test_prototypes_stay_on_the_sphere_and_are_sent_to_all(toy: Toy):
-    hospitals = toy.hospitals(FedNH(rho=0.3))
-    state = run(hospitals, LocalEngine(hospitals), Plan(4)).state
+    run_sites = toy.run_sites(FedNH(rho=0.3))
+    state = run(run_sites, LocalEngine(run_sites), Plan(4)).state
     torch.testing.assert_close(state["model"][W].norm(dim=1), torch.ones(3), atol=1e-6, rtol=0)
-    site = hospitals.open(0, 0, {}, fresh=True)
+    site = run_sites.open(0, 0, {}, fresh=True)
     FedNH().train(site, state)
     assert torch.equal(site.model.head.prototypes, state["model"][W])
 
@@ -136,10 +136,10 @@ def test_with_rho_0_they_are_what_the_sites_found():
 
 
 def test_a_fixed_scale_is_neither_learnt_nor_sent():
-    hospitals = TWO.hospitals(FedNH(scale=30.0))
-    state = run(hospitals, LocalEngine(hospitals), Plan(1)).state
+    run_sites = TWO.run_sites(FedNH(scale=30.0))
+    state = run(run_sites, LocalEngine(run_sites), Plan(1)).state
     assert "head.scale" not in state["model"]
-    site = hospitals.open(0, 0, {}, fresh=True)
+    site = run_sites.open(0, 0, {}, fresh=True)
     predictor = FedNH(scale=30.0).predictor(site, state)
     site.model.eval()
     x, _ = site.test.take(site.test.index)
@@ -183,9 +183,9 @@ def test_a_class_nobody_has_keeps_its_prototype_to_the_bit():
 
 
 def test_one_sample_is_its_own_prototype():
-    hospitals = Toy(sizes=((1, 1, 1), (4, 1, 1))).hospitals(FedNH())
-    site = hospitals.open(0, 0, {}, fresh=True)
-    told = FedNH().train(site, FedNH().start(context(hospitals)))
+    run_sites = Toy(sizes=((1, 1, 1), (4, 1, 1))).run_sites(FedNH())
+    site = run_sites.open(0, 0, {}, fresh=True)
+    told = FedNH().train(site, FedNH().start(context(run_sites)))
     x, y = site.train.take(site.train.index)
     site.model.eval()
     with torch.no_grad():
@@ -198,17 +198,17 @@ def test_one_sample_is_its_own_prototype():
 )
 @pytest.mark.parametrize("rho", [0.0, 0.9, 1.0])
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy, rho: float):
-    hospitals = toy.hospitals(FedNH(rho=rho))
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = toy.run_sites(FedNH(rho=rho))
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))
 
 
 # prediction ----------------------------------------------------------------------------------------------------------
 
 
 def test_one_network_predicts_in_both_views():
-    hospitals, records = TWO.hospitals(FedNH()), Records()
-    state = run(hospitals, LocalEngine(hospitals), Plan(2), [records]).state
-    site = hospitals.open(0, 0, {}, fresh=True)
+    run_sites, records = TWO.run_sites(FedNH()), Records()
+    state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
+    site = run_sites.open(0, 0, {}, fresh=True)
     kept = records.seen[-1].evaluation.predictions
     for view in ("local", "global"):
         assert torch.equal(site.predict(FedNH().predictor(site, state, view), site.test), kept["site-0"]["test"])
@@ -216,15 +216,15 @@ def test_one_network_predicts_in_both_views():
     with torch.no_grad():
         nearest = (site.model.features(x) @ state["model"][W].T).argmax(1)
     assert torch.equal(nearest, kept["site-0"]["test"].argmax(1))
-    assert not hospitals.personal
+    assert not run_sites.personal
     assert set(kept) == {"site-0", "site-1", "server"}
 
 
 def test_what_is_deployed_is_what_predicted():
-    hospitals = TWO.hospitals(FedNH())
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(1)).state
-    predicted = Cohort(hospitals, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
-    kept = deployable(FedNH(), hospitals.open(1, 0, {}), state)
-    elsewhere = hospitals.open(1, 0, {}, fresh=True)
+    run_sites = TWO.run_sites(FedNH())
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(1)).state
+    predicted = Cohort(run_sites, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
+    kept = deployable(FedNH(), run_sites.open(1, 0, {}), state)
+    elsewhere = run_sites.open(1, 0, {}, fresh=True)
     assert torch.equal(elsewhere.predict(restored(FedNH(), elsewhere, kept), elsewhere.test), predicted)

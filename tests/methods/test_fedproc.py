@@ -13,20 +13,20 @@ from torch.nn import functional as F
 
 from crossward.core.engine import Cohort
 from crossward.core.method import RoundContext, answer
+from crossward.core.net import Net
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedproc import FedProc, contrast
-from crossward.nets.net import Net
 from crossward.nets.parts.projection import projected
 from crossward.plugins.bsm import Bsm
+from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, segmenter
 
 torch.set_num_threads(1)
@@ -36,8 +36,8 @@ BOTH = pytest.mark.parametrize("toy", [TWO, PIXELS], ids=["classification", "seg
 SMALL = FedProc(projection=6)
 
 
-def context(hospitals: Hospitals, round: int = 0, rounds: int = 1) -> RoundContext:
-    return RoundContext(round, rounds, len(hospitals.ids), hospitals.task, hospitals.server(round))
+def context(run_sites: RunSites, round: int = 0, rounds: int = 1) -> RoundContext:
+    return RoundContext(round, rounds, len(run_sites.ids), run_sites.task, run_sites.server(round))
 
 
 def two_layers() -> nn.Module:
@@ -99,9 +99,9 @@ class Layers:
 @pytest.mark.parametrize(("alpha", "schedule"), [(None, [1, 1 / 3, 2 / 3]), (0.25, [1, 0.25, 0.25])])
 def test_three_rounds_by_hand(alpha: float | None, schedule: list[float]):
     method = FedProc(alpha=alpha, projection=0)
-    hospitals = TWO.hospitals(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
-    sites = regressions(hospitals)
-    glob, c = Layers.of(Weights.of(hospitals.server(0).new_net())), torch.zeros(3, 4).double()
+    run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
+    sites = regressions(run_sites)
+    glob, c = Layers.of(Weights.of(run_sites.server(0).new_net())), torch.zeros(3, 4).double()
     for weight in schedule:
         own = []
         for site in sites:
@@ -113,7 +113,7 @@ def test_three_rounds_by_hand(alpha: float | None, schedule: list[float]):
         z, y = torch.cat(rows), torch.cat([site.y for site in sites])
         c = torch.stack([z[y == k].mean(0) for k in range(3)])
         glob = Layers((6 * own[0].a + 10 * own[1].a) / 16, (6 * own[0].b + 10 * own[1].b) / 16)
-    state = run(hospitals, LocalEngine(hospitals), Plan(3)).state
+    state = run(run_sites, LocalEngine(run_sites), Plan(3)).state
     found = Layers.of(state["model"])
     torch.testing.assert_close(found.a, glob.a, atol=1e-5, rtol=0)
     torch.testing.assert_close(found.b, glob.b, atol=1e-5, rtol=0)
@@ -139,10 +139,10 @@ class Asked:
 )
 def test_the_server_says_how_much_cross_entropy(alpha: float | None, sent: list[float]):
     method, clients = replace(SMALL, alpha=alpha), Asked()
-    hospitals = TWO.hospitals(method)
-    state, found = method.start(context(hospitals)), []
+    run_sites = TWO.run_sites(method)
+    state, found = method.start(context(run_sites)), []
     for round in range(4):
-        state = method.round(state, clients, context(hospitals, round, 4))
+        state = method.round(state, clients, context(run_sites, round, 4))
         found.append(clients.down["alpha"])
     assert found == sent
     assert set(state) == {"model", "prototypes", "known"}
@@ -156,8 +156,8 @@ def test_the_server_says_how_much_cross_entropy(alpha: float | None, sent: list[
 def test_with_alpha_1_its_model_is_fedavgs_to_the_bit(toy: Toy, width: int):
     ends = []
     for method, net in ((FedProc(alpha=1.0, projection=width), None), (FedAvg(), projected_net(toy, width))):
-        hospitals = toy.hospitals(method, net=net)
-        end = finished(hospitals, LocalEngine(hospitals))
+        run_sites = toy.run_sites(method, net=net)
+        end = finished(run_sites, LocalEngine(run_sites))
         ends.append(end | {"state": {"model": end["state"]["model"]}})
     assert_same(*ends)
 
@@ -166,16 +166,16 @@ def test_with_alpha_1_its_model_is_fedavgs_to_the_bit(toy: Toy, width: int):
 def test_the_first_round_is_cross_entropy_alone(toy: Toy):
     models = []
     for method, net in ((FedProc(alpha=0.0), None), (FedAvg(), projected_net(toy, 256))):
-        hospitals = toy.hospitals(method, net=net)
-        models.append({"model": run(hospitals, LocalEngine(hospitals), Plan(1)).state["model"]})
+        run_sites = toy.run_sites(method, net=net)
+        models.append({"model": run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]})
     assert_same(*models)
 
 
 def test_plugins_that_shift_logits_do_not_reach_the_contrast():
     method, ends = replace(SMALL, alpha=0.0), []
     for plugins in ((), (Bsm(),)):
-        hospitals = TWO.hospitals(method, plugins)
-        site, state = hospitals.open(0, 1, {}, fresh=True), method.start(context(hospitals))
+        run_sites = TWO.run_sites(method, plugins)
+        site, state = run_sites.open(0, 1, {}, fresh=True), method.start(context(run_sites))
         ends.append(answer(method, site, "train", told(state, 0.0, torch.ones(3, 6), [True] * 3), seed=0))
     assert_same(*ends)
 
@@ -184,9 +184,9 @@ def test_plugins_that_shift_logits_do_not_reach_the_contrast():
 
 
 def test_what_is_sent_and_what_is_kept():
-    hospitals, records = TWO.hospitals(SMALL), Records()
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(2), [records]).state
+    run_sites, records = TWO.run_sites(SMALL), Records()
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(2), [records]).state
     assert state["prototypes"].shape == (3, 6)
     replies = [reply for job, reply in engine.replies if job.step == "train"]
     assert [set(reply) for reply in replies] == [{"model", "n", "prototypes", "counts"}] * 4
@@ -199,8 +199,8 @@ def test_what_is_sent_and_what_is_kept():
 
 @BOTH
 def test_sums_are_of_the_trained_local_model_in_eval_mode(toy: Toy):
-    hospitals = toy.hospitals(SMALL)
-    site, state = hospitals.open(1, 0, {}, fresh=True), SMALL.start(context(hospitals))
+    run_sites = toy.run_sites(SMALL)
+    site, state = run_sites.open(1, 0, {}, fresh=True), SMALL.start(context(run_sites))
     reply = SMALL.train(site, state | {"alpha": 1.0})
     x, y = site.train.take(site.train.index)
     site.model.eval()
@@ -214,13 +214,13 @@ def test_sums_are_of_the_trained_local_model_in_eval_mode(toy: Toy):
 
 
 def test_what_predicts_is_the_model_alone():
-    hospitals = TWO.hospitals(SMALL)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(2)).state
+    run_sites = TWO.run_sites(SMALL)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(2)).state
     assert set(SMALL.broadcast(state)) == {"model"}
-    kept = Cohort(hospitals, engine, 0, [1], keep=False).ask("deploy", SMALL.broadcast(state))[1]
+    kept = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", SMALL.broadcast(state))[1]
     assert kept["down"] == {}
-    assert not hospitals.personal
+    assert not run_sites.personal
 
 
 # classes that are absent, single, unseen -----------------------------------------------------------------------------
@@ -247,8 +247,8 @@ def test_aggregation_by_hand():
 
 @BOTH
 def test_a_class_nobody_has_never_gets_a_centre(toy: Toy):
-    hospitals = replace(toy, unseen=True).hospitals(SMALL)
-    state = run(hospitals, LocalEngine(hospitals), Plan(3)).state
+    run_sites = replace(toy, unseen=True).run_sites(SMALL)
+    state = run(run_sites, LocalEngine(run_sites), Plan(3)).state
     assert state["known"].tolist() == [True, True, False]
     assert state["prototypes"][2].tolist() == [0.0] * 6
     assert state["prototypes"][:2].norm(dim=1).min() > 0
@@ -256,13 +256,13 @@ def test_a_class_nobody_has_never_gets_a_centre(toy: Toy):
 
 def test_a_class_without_a_centre_is_no_rival():
     """Whatever is in its place, nothing changes; a class with a centre is one even where a site lacks it."""
-    hospitals = TWO.hospitals(SMALL)
-    state = SMALL.start(context(hospitals))
+    run_sites = TWO.run_sites(SMALL)
+    state = SMALL.start(context(run_sites))
     base = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
     other = torch.cat([base[:2], -base[2:]])
 
     def trained(prototypes: Tensor, known: list[bool]) -> Weights:
-        site = hospitals.open(0, 1, {}, fresh=True)  # it lacks class 2
+        site = run_sites.open(0, 1, {}, fresh=True)  # it lacks class 2
         return answer(SMALL, site, "train", told(state, 0.5, prototypes, known), seed=0)["model"]
 
     assert (trained(base, [True, True, False]) - trained(other, [True, True, False])).norm() == 0
@@ -271,19 +271,19 @@ def test_a_class_without_a_centre_is_no_rival():
 
 def test_a_site_none_of_whose_classes_has_a_centre_learns_from_cross_entropy():
     """At half its weight, as alpha says: half the step of FedAvg."""
-    hospitals = TWO.hospitals(SMALL, training=Training(epochs=1, batch_size=64, lr=0.1))
-    state, moved = SMALL.start(context(hospitals)), []
+    run_sites = TWO.run_sites(SMALL, training=Training(epochs=1, batch_size=64, lr=0.1))
+    state, moved = SMALL.start(context(run_sites)), []
     for alpha in (1.0, 0.5):
-        site = hospitals.open(0, 1, {}, fresh=True)  # classes 0 and 1
+        site = run_sites.open(0, 1, {}, fresh=True)  # classes 0 and 1
         down = told(state, alpha, torch.ones(3, 6), [False, False, True])
         moved.append(answer(SMALL, site, "train", down, seed=0)["model"]["head.weight"] - state["model"]["head.weight"])
     torch.testing.assert_close(moved[1], moved[0] / 2, atol=1e-6, rtol=1e-4)
 
 
 def test_one_sample_is_its_own_centre():
-    hospitals = Toy(sizes=((1, 1, 1), (4, 1, 1))).hospitals(SMALL)
-    site = hospitals.open(0, 0, {}, fresh=True)
-    reply = SMALL.train(site, SMALL.start(context(hospitals)) | {"alpha": 1.0})
+    run_sites = Toy(sizes=((1, 1, 1), (4, 1, 1))).run_sites(SMALL)
+    site = run_sites.open(0, 0, {}, fresh=True)
+    reply = SMALL.train(site, SMALL.start(context(run_sites)) | {"alpha": 1.0})
     x, y = site.train.take(site.train.index)
     site.model.eval()
     with torch.no_grad():
@@ -294,5 +294,5 @@ def test_one_sample_is_its_own_centre():
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 @pytest.mark.parametrize("alpha", [None, 0.0])
 def test_one_sample_and_no_sample(task: str, alpha: float | None):
-    hospitals = Toy(task, sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1))).hospitals(replace(SMALL, alpha=alpha))
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = Toy(task, sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1))).run_sites(replace(SMALL, alpha=alpha))
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))

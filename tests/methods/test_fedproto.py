@@ -11,19 +11,19 @@ from torch.nn import functional as F
 
 from crossward.core.engine import Cohort
 from crossward.core.method import RoundContext, restored
+from crossward.core.net import Net
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods.fedproto import FAR, FedProto, distances
 from crossward.methods.local import Local
-from crossward.nets.net import Net
+from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, linear, other_classifier
 
 torch.set_num_threads(1)
@@ -31,8 +31,8 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))  # the first site lacks the last class
 PIXELS = Toy("segmentation", sizes=((3, 1, 1), (5, 2, 2)))
 
 
-def context(hospitals: Hospitals) -> RoundContext:
-    return RoundContext(0, 1, len(hospitals.ids), hospitals.task, hospitals.server(0))
+def context(run_sites: RunSites) -> RoundContext:
+    return RoundContext(0, 1, len(run_sites.ids), run_sites.task, run_sites.server(0))
 
 
 def two_layers() -> nn.Module:
@@ -70,9 +70,9 @@ class Layers:
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_three_rounds_by_hand(weighting: str):
     method = FedProto(weight=0.7, weighting=weighting)
-    hospitals = TWO.hospitals(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
-    sites = regressions(hospitals)
-    own = [Layers.of(Weights.of(hospitals.open(i, 0, {}).model)) for i in (0, 1)]
+    run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
+    sites = regressions(run_sites)
+    own = [Layers.of(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
     c, known = torch.zeros(3, 4).double(), torch.zeros(3, dtype=torch.bool)
     for _ in range(3):
         for i, site in enumerate(sites):
@@ -82,8 +82,8 @@ def test_three_rounds_by_hand(weighting: str):
         assert (n_0.tolist(), n_1.tolist()) == ([4, 2, 0], [3, 4, 3])
         share = torch.tensor([4 / 7, 2 / 6, 0] if weighting == "samples" else [0.5, 0.5, 0])[:, None]
         c, known = share.double() * c_0 + (1 - share.double()) * c_1, torch.ones(3, dtype=torch.bool)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(3)).state
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(3)).state
     torch.testing.assert_close(state["prototypes"].double(), c, atol=1e-5, rtol=0)
     assert state["known"].tolist() == [True] * 3
     for i in (0, 1):
@@ -94,10 +94,10 @@ def test_three_rounds_by_hand(weighting: str):
 
 def test_the_pull_is_the_mean_over_the_samples_whose_class_has_a_prototype():
     """The head is zero, so that only the pull moves the body; a class without a prototype does not even count."""
-    hospitals = TWO.hospitals(FedProto(), training=Training(epochs=1, batch_size=64, lr=0.1), net=two_layers)
-    site = hospitals.open(1, 0, {}, fresh=True)
+    run_sites = TWO.run_sites(FedProto(), training=Training(epochs=1, batch_size=64, lr=0.1), net=two_layers)
+    site = run_sites.open(1, 0, {}, fresh=True)
     nn.init.zeros_(site.model.head.weight)
-    before, data = Layers.of(Weights.of(site.model)), regressions(hospitals)[1]
+    before, data = Layers.of(Weights.of(site.model)), regressions(run_sites)[1]
     c, known = torch.randn(3, 4), torch.tensor([True, False, False])
     FedProto(weight=2.0).train(site, {"prototypes": c, "known": known})
     x = data.x[data.y == 0]
@@ -112,8 +112,8 @@ def test_the_pull_is_the_mean_over_the_samples_whose_class_has_a_prototype():
 def test_without_weight_it_is_local_training_to_the_bit(toy: Toy):
     memories = []
     for method in (FedProto(weight=0.0), Local()):
-        hospitals = toy.hospitals(method)
-        memories.append(finished(hospitals, LocalEngine(hospitals))["memory"])
+        run_sites = toy.run_sites(method)
+        memories.append(finished(run_sites, LocalEngine(run_sites))["memory"])
     assert_same(*memories)
 
 
@@ -121,9 +121,9 @@ def test_without_weight_it_is_local_training_to_the_bit(toy: Toy):
 
 
 def test_only_prototypes_and_counts_travel():
-    hospitals, records = TWO.hospitals(FedProto()), Records()
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(2), [records]).state
+    run_sites, records = TWO.run_sites(FedProto()), Records()
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(2), [records]).state
     assert set(state) == {"prototypes", "known"}
     replies = [reply for job, reply in engine.replies if job.step == "train"]
     assert [set(reply) for reply in replies] == [{"prototypes", "counts"}] * 4
@@ -136,16 +136,16 @@ def test_only_prototypes_and_counts_travel():
 
 @pytest.mark.parametrize(("toy", "width"), [(TWO, 16), (PIXELS, 5)])
 def test_the_state_is_whole_before_the_first_round(toy: Toy, width: int):
-    state = FedProto().start(context(toy.hospitals(FedProto())))
+    state = FedProto().start(context(toy.run_sites(FedProto())))
     assert state["prototypes"].shape == (3, width)
     assert state["known"].tolist() == [False] * 3
 
 
 def test_prototypes_of_pixels():
     """The mean over all pixels of a class of the trained network's features."""
-    hospitals = PIXELS.hospitals(FedProto())
-    site = hospitals.open(0, 0, {}, fresh=True)
-    reply = FedProto().train(site, FedProto().start(context(hospitals)))
+    run_sites = PIXELS.run_sites(FedProto())
+    site = run_sites.open(0, 0, {}, fresh=True)
+    reply = FedProto().train(site, FedProto().start(context(run_sites)))
     x, y = site.train.take(site.train.index)
     site.model.eval()
     with torch.no_grad():
@@ -175,9 +175,9 @@ def test_aggregation_by_hand(weighting: str, first: float):
 
 
 def test_one_sample_is_its_own_prototype():
-    hospitals = Toy(sizes=((1, 1, 1), (4, 1, 1))).hospitals(FedProto())
-    site = hospitals.open(0, 0, {}, fresh=True)
-    told = FedProto().train(site, FedProto().start(context(hospitals)))
+    run_sites = Toy(sizes=((1, 1, 1), (4, 1, 1))).run_sites(FedProto())
+    site = run_sites.open(0, 0, {}, fresh=True)
+    told = FedProto().train(site, FedProto().start(context(run_sites)))
     x, y = site.train.take(site.train.index)
     site.model.eval()
     with torch.no_grad():
@@ -186,8 +186,8 @@ def test_one_sample_is_its_own_prototype():
 
 
 def test_a_class_nobody_has_stays_unknown():
-    hospitals = replace(TWO, unseen=True).hospitals(FedProto())
-    state = run(hospitals, LocalEngine(hospitals), Plan(2)).state
+    run_sites = replace(TWO, unseen=True).run_sites(FedProto())
+    state = run(run_sites, LocalEngine(run_sites), Plan(2)).state
     assert state["known"].tolist() == [True, True, False]
     assert state["prototypes"][2].tolist() == [0.0] * 16
 
@@ -195,8 +195,8 @@ def test_a_class_nobody_has_stays_unknown():
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 @pytest.mark.parametrize("sizes", [((1, 1, 1), (0, 1, 1), (3, 1, 1)), ((4, 1, 1),) * 2])
 def test_one_sample_no_sample_and_a_class_nobody_has(task: str, sizes: tuple[tuple[int, int, int], ...]):
-    hospitals = Toy(task, sizes, unseen=True).hospitals(FedProto())
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = Toy(task, sizes, unseen=True).run_sites(FedProto())
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))
 
 
 def test_features_of_another_width_are_refused():
@@ -223,14 +223,14 @@ def prototypes(width: int, known: list[bool]) -> Tree:
 
 
 def test_before_there_is_a_prototype_the_sites_own_head_decides():
-    hospitals = TWO.hospitals(FedProto())
-    site = hospitals.open(0, 0, {}, fresh=True)
-    assert FedProto().predictor(site, FedProto().start(context(hospitals))) is site.model
+    run_sites = TWO.run_sites(FedProto())
+    site = run_sites.open(0, 0, {}, fresh=True)
+    assert FedProto().predictor(site, FedProto().start(context(run_sites))) is site.model
 
 
 @pytest.mark.parametrize("view", ["local", "global"])
 def test_the_nearest_prototype_decides(view: str):
-    site = TWO.hospitals(FedProto()).open(0, 0, {}, fresh=True)
+    site = TWO.run_sites(FedProto()).open(0, 0, {}, fresh=True)
     down = prototypes(16, [True, True, True])
     x, _ = site.test.take(site.test.index)
     site.model.eval()
@@ -241,7 +241,7 @@ def test_the_nearest_prototype_decides(view: str):
 
 
 def test_a_class_without_a_prototype_is_never_predicted_and_breaks_no_metric():
-    site = TWO.hospitals(FedProto()).open(0, 0, {}, fresh=True)
+    site = TWO.run_sites(FedProto()).open(0, 0, {}, fresh=True)
     down = prototypes(16, [True, False, True])
     x, y = site.train.take(site.train.index)
     site.model.eval()
@@ -254,7 +254,7 @@ def test_a_class_without_a_prototype_is_never_predicted_and_breaks_no_metric():
 
 
 def test_every_pixel_goes_to_its_nearest_prototype():
-    site = PIXELS.hospitals(FedProto()).open(1, 0, {}, fresh=True)
+    site = PIXELS.run_sites(FedProto()).open(1, 0, {}, fresh=True)
     down = prototypes(5, [True, True, False])
     x, _ = site.test.take(site.test.index)
     site.model.eval()
@@ -270,13 +270,13 @@ def test_every_pixel_goes_to_its_nearest_prototype():
 
 @pytest.mark.parametrize("toy", [TWO, PIXELS], ids=["classification", "segmentation"])
 def test_each_site_is_scored_with_its_own_network_and_the_global_prototypes(toy: Toy):
-    hospitals, records = toy.hospitals(FedProto()), Records()
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(2), [records]).state
+    run_sites, records = toy.run_sites(FedProto()), Records()
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(2), [records]).state
     evaluation = records.seen[-1].evaluation
     assert set(evaluation.predictions) == {"site-0", "site-1"}
     for i in (0, 1):
-        site = hospitals.open(i, 0, {}, fresh=True)
+        site = run_sites.open(i, 0, {}, fresh=True)
         engine.memory[i]["_personal"].into(site.model)
         site.model.eval()
         with torch.no_grad():
@@ -289,11 +289,11 @@ def test_each_site_is_scored_with_its_own_network_and_the_global_prototypes(toy:
 @pytest.mark.parametrize("toy", [TWO, PIXELS], ids=["classification", "segmentation"])
 def test_what_is_deployed_is_what_predicted(toy: Toy):
     """The prototypes come back with the network."""
-    hospitals = toy.hospitals(FedProto())
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(2)).state
-    predicted = Cohort(hospitals, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
-    kept = Cohort(hospitals, engine, 0, [1], keep=False).ask("deploy", state)[1]
+    run_sites = toy.run_sites(FedProto())
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(2)).state
+    predicted = Cohort(run_sites, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
+    kept = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", state)[1]
     assert set(kept["down"]) == {"prototypes", "known"}
-    elsewhere = hospitals.open(1, 0, {}, fresh=True)
+    elsewhere = run_sites.open(1, 0, {}, fresh=True)
     assert torch.equal(elsewhere.predict(restored(FedProto(), elsewhere, kept), elsewhere.test), predicted)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from crossward.core import select
 from crossward.core.method import PERSONAL, answer
+from crossward.core.net import Net
 from crossward.core.plugin import Plugin
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.seeds import seeded
@@ -22,10 +23,9 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedrep import FedRep
 from crossward.methods.random_frozen import RandomFrozen
-from crossward.nets.net import Net
 from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.rehearsal import Records, assert_finite, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, finished
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -54,15 +54,15 @@ def gradients(site: Regression, a: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     ("method", "steps"), [(FedRep(), (2, 2)), (FedRep(head_epochs=3, body_epochs=1), (3, 1))], ids=["default", "3 + 1"]
 )
 def test_two_rounds_by_hand(method: FedRep, steps: tuple[int, int]):
-    hospitals = TWO.hospitals(method, training=Training(epochs=2, batch_size=64, lr=0.1), net=two_layers)
-    engine = LocalEngine(hospitals)
-    a = layer(Weights.of(hospitals.server(0).new_net()), "body.1")
-    heads = [layer(Weights.of(hospitals.open(i, 0, {}, fresh=True).model), "head") for i in (0, 1)]
+    run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.1), net=two_layers)
+    engine = LocalEngine(run_sites)
+    a = layer(Weights.of(run_sites.server(0).new_net()), "body.1")
+    heads = [layer(Weights.of(run_sites.open(i, 0, {}, fresh=True).model), "head") for i in (0, 1)]
     begun = [a, *heads]
-    found = run(hospitals, engine, Plan(2)).state["model"]
+    found = run(run_sites, engine, Plan(2)).state["model"]
     for _ in range(2):
         ends = []
-        for i, site in enumerate(regressions(hospitals)):
+        for i, site in enumerate(regressions(run_sites)):
             own = a
             for _ in range(steps[0]):
                 heads[i] = heads[i] - 0.1 * gradients(site, own, heads[i])[1]
@@ -79,9 +79,9 @@ def test_two_rounds_by_hand(method: FedRep, steps: tuple[int, int]):
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_bodies_travel_and_heads_stay(buffers: str):
-    hospitals = TWO.hospitals(FedRep(buffers=buffers))
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(1, evaluate_every=0)).state
+    run_sites = TWO.run_sites(FedRep(buffers=buffers))
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(1, evaluate_every=0)).state
     for _, reply in engine.replies:
         assert set(reply) == {"model", "n"}
         assert list(reply["model"]) == BODY + (STATISTICS if buffers == "average" else [])
@@ -105,8 +105,8 @@ class Snapshots(Plugin):
 def test_each_part_is_frozen_while_the_other_is_trained():
     """BatchNorm statistics, too: they wait for the body's turn."""
     album = Snapshots()
-    hospitals = TWO.hospitals(FedRep(), (album,))
-    run(hospitals, LocalEngine(hospitals), Plan(1, evaluate_every=0))
+    run_sites = TWO.run_sites(FedRep(), (album,))
+    run(run_sites, LocalEngine(run_sites), Plan(1, evaluate_every=0))
     assert len(album.taken) == 8  # two fits at two sites
     for at, moved in ((0, HEAD), (2, BODY + STATISTICS), (4, HEAD), (6, BODY + STATISTICS)):
         before, after = album.taken[at : at + 2]
@@ -116,7 +116,7 @@ def test_each_part_is_frozen_while_the_other_is_trained():
 def test_epochs_default_to_those_of_training():
     training, batches = Training(epochs=4, batch_size=4, lr=0.01), 2  # six images
     for method, epochs in ((FedRep(), (4, 4)), (FedRep(head_epochs=3), (3, 4)), (FedRep(body_epochs=1), (4, 1))):
-        site = TWO.hospitals(method, training=training).open(0, 0, {}, fresh=True)
+        site = TWO.run_sites(method, training=training).open(0, 0, {}, fresh=True)
         answer(method, site, "train", {"model": Weights.of(site.model, select.body)}, seed=0)
         assert [fit.steps for fit in site.fits] == [batches * e for e in epochs]
 
@@ -140,27 +140,27 @@ def alike() -> nn.Module:
 def test_with_heads_that_are_alike_and_do_not_move_it_is_random_frozen():
     training, states = Training(epochs=2, batch_size=64, lr=0.1), []
     for method in (FedRep(), RandomFrozen()):
-        hospitals = TWO.hospitals(method, (Still("head"),), training, alike)
-        states.append(run(hospitals, LocalEngine(hospitals), Plan(3)).state["model"])
+        run_sites = TWO.run_sites(method, (Still("head"),), training, alike)
+        states.append(run(run_sites, LocalEngine(run_sites), Plan(3)).state["model"])
     assert (states[0] - states[1].only(states[0])).norm() < 1e-5
     assert (states[0] - Weights.of(alike(), select.body)).norm() > 1e-2
 
 
 def test_with_a_body_that_does_not_move_heads_are_trained_alone():
     """On random features that all sites share, nothing is learnt in common."""
-    hospitals = TWO.hospitals(FedRep(buffers="server"), (Still("body"),))
-    engine = LocalEngine(hospitals)
-    begun = Weights.of(hospitals.server(0).new_net(), select.body)
-    state = run(hospitals, engine, Plan(2)).state["model"]
+    run_sites = TWO.run_sites(FedRep(buffers="server"), (Still("body"),))
+    engine = LocalEngine(run_sites)
+    begun = Weights.of(run_sites.server(0).new_net(), select.body)
+    state = run(run_sites, engine, Plan(2)).state["model"]
     assert (state - begun).norm() < 1e-6  # the mean of two equal bodies rounds
     for i in (0, 1):
-        initial = Weights.of(hospitals.open(i, 0, {}, fresh=True).model, select.head)
+        initial = Weights.of(run_sites.open(i, 0, {}, fresh=True).model, select.head)
         assert (engine.memory[i][PERSONAL] - initial).norm() > 1e-2
 
 
 def personal_prediction(toy: Toy, records: Records, state: Weights, i: int, head: Callable[[Site], Weights]) -> bool:
     """Whether site i predicted all its sets with the global body and that head."""
-    site = toy.hospitals(FedRep()).open(i, 0, {}, fresh=True)
+    site = toy.run_sites(FedRep()).open(i, 0, {}, fresh=True)
     head(site).into(site.model)
     state.into(site.model)
     told = records.seen[-1].evaluation.predictions[f"site-{i}"]
@@ -170,9 +170,9 @@ def personal_prediction(toy: Toy, records: Records, state: Weights, i: int, head
 
 def test_a_site_predicts_with_its_own_head_and_a_newcomer_with_its_initial_one():
     toy = Toy(sizes=((6, 2, 2), (10, 2, 2), (8, 2, 2), (0, 2, 2)))
-    hospitals, records, plan = toy.hospitals(FedRep()), Records(), Plan(1, participation=0.67)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, plan, [records]).state["model"]
+    run_sites, records, plan = toy.run_sites(FedRep()), Records(), Plan(1, participation=0.67)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, plan, [records]).state["model"]
     asked = cohorts(plan, [0, 1, 2])[0]
     assert list(engine.memory) == asked
     assert len(asked) == 2
@@ -182,9 +182,9 @@ def test_a_site_predicts_with_its_own_head_and_a_newcomer_with_its_initial_one()
 
 
 def test_the_federations_own_test_set_is_scored_as_the_mean_over_sites():
-    hospitals, records = TWO.hospitals(FedRep()), Records()
-    run(hospitals, LocalEngine(hospitals), Plan(1), [records])
-    evaluation, truth = records.seen[0].evaluation, hospitals.targets(-1, "test")
+    run_sites, records = TWO.run_sites(FedRep()), Records()
+    run(run_sites, LocalEngine(run_sites), Plan(1), [records])
+    evaluation, truth = records.seen[0].evaluation, run_sites.targets(-1, "test")
     each = [(p["common_test"].argmax(1) == truth).double().mean().item() for p in evaluation.predictions.values()]
     assert len(each) == 2
     assert evaluation.metrics["test"]["global"]["accuracy"] == pytest.approx(sum(each) / 2)
@@ -194,6 +194,6 @@ def test_the_federations_own_test_set_is_scored_as_the_mean_over_sites():
 @pytest.mark.parametrize("unseen", [False, True])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(FedRep()), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(FedRep()), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

@@ -22,8 +22,8 @@ from crossward.losses import dice
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedrod import FedRoD
 from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -59,14 +59,14 @@ def rounds_by_hand(sites: list[Regression], w: Tensor, gamma: float, rounds: int
 
 @pytest.mark.parametrize("gamma", [1.0, 0.5])
 def test_rounds_and_both_views_by_hand(gamma: float):
-    hospitals, records = TWO.hospitals(FedRoD(gamma=gamma), training=FULL_BATCH, net=linear), Records()
-    engine = LocalEngine(hospitals)
-    w, phi = rounds_by_hand(regressions(hospitals), start(hospitals), gamma, rounds=3)
-    state = run(hospitals, engine, Plan(3), [records]).state["model"]
+    run_sites, records = TWO.run_sites(FedRoD(gamma=gamma), training=FULL_BATCH, net=linear), Records()
+    engine = LocalEngine(run_sites)
+    w, phi = rounds_by_hand(regressions(run_sites), start(run_sites), gamma, rounds=3)
+    state = run(run_sites, engine, Plan(3), [records]).state["model"]
     torch.testing.assert_close(matrix(state), w, atol=2e-6, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(personal(engine.memory[i]), phi[i], atol=2e-6, rtol=0)
-        site, told = hospitals.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
         for found, samples, v in (("test", site.test, w + phi[i]), ("common_test", site.common["test"], w)):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v[:, :-1].T + v[:, -1]).softmax(1)
@@ -79,8 +79,8 @@ def test_without_the_prior_the_generic_part_is_fedavg_to_the_bit(task: str):
     """So the personal loss reaches neither the body nor the generic head, nor does it change the batches."""
     training, states, global_views = Training(2, 4, lr=0.05, momentum=0.5, weight_decay=0.01), [], []
     for method in (FedRoD(gamma=0.0), FedAvg()):
-        hospitals, records = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).hospitals(method, training=training), Records()
-        states.append(finished(hospitals, LocalEngine(hospitals), records)["state"])
+        run_sites, records = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).run_sites(method, training=training), Records()
+        states.append(finished(run_sites, LocalEngine(run_sites), records)["state"])
         told = records.seen[-1].evaluation.predictions
         global_views.append(told["server"]["test"] if "server" in told else told["site-1"]["common_test"])
     assert_same(*states)
@@ -90,16 +90,16 @@ def test_without_the_prior_the_generic_part_is_fedavg_to_the_bit(task: str):
 def test_the_prior_is_what_differs_from_fedavg():
     states = []
     for method in (FedRoD(), FedAvg()):
-        hospitals = TWO.hospitals(method)
-        states.append(run(hospitals, LocalEngine(hospitals), Plan(1)).state["model"])
+        run_sites = TWO.run_sites(method)
+        states.append(run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"])
     assert (states[0] - states[1]).norm() > 1e-2
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_the_personal_head_stays_and_all_else_travels(buffers: str):
-    hospitals = TWO.hospitals(FedRoD(buffers=buffers))
-    engine = Watching(LocalEngine(hospitals))
-    run(hospitals, engine, Plan(1, evaluate_every=0))
+    run_sites = TWO.run_sites(FedRoD(buffers=buffers))
+    engine = Watching(LocalEngine(run_sites))
+    run(run_sites, engine, Plan(1, evaluate_every=0))
     weights = ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]
     statistics = ["body.1.running_mean", "body.1.running_var"]
     for _, reply in engine.replies:
@@ -111,21 +111,21 @@ def test_the_personal_head_stays_and_all_else_travels(buffers: str):
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_the_personal_prediction_starts_as_the_generic_one(task: str):
-    hospitals = Toy(task).hospitals(FedRoD())
-    site = hospitals.open(0, 0, {}, fresh=True)
+    run_sites = Toy(task).run_sites(FedRoD())
+    site = run_sites.open(0, 0, {}, fresh=True)
     assert not any(t.any() for t in Weights.of(site.model, select.under("p_head")).values())
-    down = {"model": Weights.of(hospitals.server(0).new_net(), FedRoD.shared)}
+    down = {"model": Weights.of(run_sites.server(0).new_net(), FedRoD.shared)}
     told = [site.predict(FedRoD().predictor(site, down, view), site.test) for view in ("local", "global")]
     assert torch.equal(*told)
 
 
 def test_a_site_that_has_not_taken_part_predicts_generically():
     toy = Toy(sizes=((6, 2, 2), (10, 2, 2), (8, 2, 2), (0, 2, 2)))
-    hospitals, records, plan = toy.hospitals(FedRoD()), Records(), Plan(1, participation=0.67)
-    state = run(hospitals, LocalEngine(hospitals), plan, [records]).state["model"]
+    run_sites, records, plan = toy.run_sites(FedRoD()), Records(), Plan(1, participation=0.67)
+    state = run(run_sites, LocalEngine(run_sites), plan, [records]).state["model"]
     asked = cohorts(plan, [0, 1, 2])[0]
     for i in range(4):
-        site, told = hospitals.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
         state.into(site.model)
         assert torch.equal(told["common_test"], site.predict(site.model, site.common["test"]))
         assert torch.equal(told["test"], site.predict(site.model, site.test)) is (i not in asked)
@@ -134,12 +134,12 @@ def test_a_site_that_has_not_taken_part_predicts_generically():
 def test_the_first_loss_of_a_segmentation_by_hand():
     """Pixels are counted, and the prior is added to each of them; the second loss sees the logits as they are."""
     toy = Toy("segmentation", sizes=((5, 0, 0),))
-    hospitals = toy.hospitals(FedRoD(gamma=0.7), training=Training(epochs=1, batch_size=64, lr=0.1))
-    site = hospitals.open(0, 0, {}, fresh=True)
-    down = {"model": Weights.of(hospitals.server(0).new_net(), FedRoD.shared)}
-    answer(hospitals.method, site, "train", down, seed=0)
+    run_sites = toy.run_sites(FedRoD(gamma=0.7), training=Training(epochs=1, batch_size=64, lr=0.1))
+    site = run_sites.open(0, 0, {}, fresh=True)
+    down = {"model": Weights.of(run_sites.server(0).new_net(), FedRoD.shared)}
+    answer(run_sites.method, site, "train", down, seed=0)
     found = site.fits[0].loss
-    net = hospitals.server(0).new_net().train()
+    net = run_sites.server(0).new_net().train()
     x, y = site.train.take(site.train.index)
     logits = net(x)
     shares = torch.stack([(y == c).double().mean() for c in range(3)])
@@ -152,10 +152,10 @@ def test_the_generic_head_leaves_an_absent_class_alone():
     """Its logit is lowered by 20 where nobody can raise it; FedAvg would push it down by weight instead."""
     moved = []
     for gamma in (1.0, 0.0):
-        hospitals = Toy(sizes=((12, 0, 0),)).hospitals(FedRoD(gamma=gamma), training=FULL_BATCH, net=linear)
-        assert hospitals.open(0, 0, {}).counts.tolist() == [8, 4, 0]
-        state = run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
-        moved.append((matrix(state) - start(hospitals)).abs().amax(1))
+        run_sites = Toy(sizes=((12, 0, 0),)).run_sites(FedRoD(gamma=gamma), training=FULL_BATCH, net=linear)
+        assert run_sites.open(0, 0, {}).counts.tolist() == [8, 4, 0]
+        state = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
+        moved.append((matrix(state) - start(run_sites)).abs().amax(1))
     assert moved[0][2] < 1e-6
     assert moved[1][2] > 1e-2
     assert moved[0][:2].min() > 1e-2
@@ -170,22 +170,22 @@ class Tilt(Plugin):
 def test_a_shift_of_the_logits_reaches_the_personal_loss_alone():
     states, memories = [], []
     for plugins in ((), (Tilt(),)):
-        hospitals = TWO.hospitals(FedRoD(), plugins)
-        engine = LocalEngine(hospitals)
-        states.append(run(hospitals, engine, Plan(1)).state)
+        run_sites = TWO.run_sites(FedRoD(), plugins)
+        engine = LocalEngine(run_sites)
+        states.append(run(run_sites, engine, Plan(1)).state)
         memories.append(engine.memory[0][PERSONAL])
     assert_same(*states)
     assert (memories[0] - memories[1]).norm() > 1e-2
 
 
 def test_what_is_deployed_predicts_for_a_sites_own_patients():
-    hospitals = TWO.hospitals(FedRoD())
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(1)).state
-    kept = Cohort(hospitals, engine, 0, [0], keep=False).ask("deploy", state)[0]
-    predicted = Cohort(hospitals, engine, 0, [0], keep=False).ask("predict", state)[0]
-    site = hospitals.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restored(hospitals.method, site, kept), site.test))
+    run_sites = TWO.run_sites(FedRoD())
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(1)).state
+    kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
+    predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
+    site = run_sites.open(0, 0, {}, fresh=True)
+    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
     assert not torch.equal(predicted["test"], site.predict(site.model, site.test))  # the generic prediction
 
 
@@ -193,6 +193,6 @@ def test_what_is_deployed_predicts_for_a_sites_own_patients():
 @pytest.mark.parametrize("unseen", [False, True])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(FedRoD()), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(FedRoD()), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

@@ -16,12 +16,12 @@ from crossward.core.site import Site
 from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.experiment.hospitals import Hospitals
 from crossward.losses import dice
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedrs import FedRS
+from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -36,8 +36,8 @@ def gradient(site: Regression, w: Tensor, scale: Tensor) -> Tensor:
 
 
 def test_two_rounds_by_hand_and_predictions_without_the_factor():
-    hospitals, records = TWO.hospitals(FedRS(alpha=0.3), training=FULL_BATCH, net=linear), Records()
-    sites, w = regressions(hospitals), start(hospitals)
+    run_sites, records = TWO.run_sites(FedRS(alpha=0.3), training=FULL_BATCH, net=linear), Records()
+    sites, w = regressions(run_sites), start(run_sites)
     assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
     for _ in range(2):
         ends = []
@@ -47,25 +47,25 @@ def test_two_rounds_by_hand_and_predictions_without_the_factor():
                 own = own - 0.1 * gradient(site, own, torch.tensor(scale).double())
             ends.append(own)
         w = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    state = run(hospitals, LocalEngine(hospitals), Plan(2), [records]).state["model"]
+    state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state["model"]
     torch.testing.assert_close(matrix(state), w, atol=2e-6, rtol=0)
-    test = hospitals.open(0, 0, {}).test
+    test = run_sites.open(0, 0, {}).test
     x = test.take(test.index)[0].flatten(1).double()
     kept = records.seen[-1].evaluation.predictions["site-0"]["test"]
     torch.testing.assert_close(kept.double(), (x @ w[:, :-1].T + w[:, -1]).softmax(1), atol=2e-6, rtol=0)
 
 
 def ended(method: FedRS | FedAvg, toy: Toy) -> Weights:
-    hospitals = toy.hospitals(method)
-    return run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
+    run_sites = toy.run_sites(method)
+    return run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_with_alpha_1_it_is_fedavg_to_the_bit(task: str):
     states = []
     for method in (FedRS(alpha=1.0, least=5), FedAvg()):
-        hospitals = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).hospitals(method)
-        states.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).run_sites(method)
+        states.append(finished(run_sites, LocalEngine(run_sites)))
     assert_same(*states)
 
 
@@ -82,12 +82,12 @@ class Tilt(Plugin):
         return logits + torch.tensor([0.0, 1.0, 2.0])
 
 
-def first_loss(hospitals: Hospitals) -> tuple[float, Tensor, Tensor]:
+def first_loss(run_sites: RunSites) -> tuple[float, Tensor, Tensor]:
     """Of the first site's fit, in which it takes one step; and the logits and targets it was made of."""
-    site = hospitals.open(0, 0, {}, fresh=True)
-    answer(hospitals.method, site, "train", {"model": Weights.of(hospitals.server(0).new_net())}, seed=0)
+    site = run_sites.open(0, 0, {}, fresh=True)
+    answer(run_sites.method, site, "train", {"model": Weights.of(run_sites.server(0).new_net())}, seed=0)
     x, y = site.train.take(site.train.index)
-    return site.fits[0].loss, hospitals.server(0).new_net().train()(x), y
+    return site.fits[0].loss, run_sites.server(0).new_net().train()(x), y
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_missing_is_below_least_and_plugins_shift_what_is_restricted(
     least: int, scale: list[float], plugins: tuple[Plugin, ...]
 ):
     method = FedRS(alpha=0.4, least=least)
-    found, logits, y = first_loss(TWO.hospitals(method, plugins, Training(epochs=1, batch_size=64)))
+    found, logits, y = first_loss(TWO.run_sites(method, plugins, Training(epochs=1, batch_size=64)))
     tilt = torch.tensor([0.0, 1.0, 2.0]) if plugins else 0.0
     assert found == pytest.approx(F.cross_entropy(logits * torch.tensor(scale) + tilt, y).item(), abs=1e-5)
 
 
 def test_the_first_loss_of_a_segmentation_by_hand():
     toy = Toy("segmentation", sizes=((5, 0, 0),), unseen=True)
-    found, logits, y = first_loss(toy.hospitals(FedRS(alpha=0.4), training=Training(epochs=1, batch_size=64)))
+    found, logits, y = first_loss(toy.run_sites(FedRS(alpha=0.4), training=Training(epochs=1, batch_size=64)))
     scale = torch.tensor([1.0, 1.0, 0.4])[:, None, None]
     assert y.unique().tolist() == [0, 1]
     assert found == pytest.approx(dice(logits * scale, y).item(), abs=1e-5)
@@ -115,10 +115,10 @@ def test_the_first_loss_of_a_segmentation_by_hand():
 def test_with_alpha_0_the_weights_of_a_missing_class_stay():
     moved = []
     for alpha in (0.0, 1.0):
-        hospitals = Toy(sizes=((12, 0, 0),)).hospitals(FedRS(alpha=alpha), training=FULL_BATCH, net=linear)
-        assert hospitals.open(0, 0, {}).counts.tolist() == [8, 4, 0]
-        state = run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
-        moved.append((matrix(state) - start(hospitals)).abs().amax(1))
+        run_sites = Toy(sizes=((12, 0, 0),)).run_sites(FedRS(alpha=alpha), training=FULL_BATCH, net=linear)
+        assert run_sites.open(0, 0, {}).counts.tolist() == [8, 4, 0]
+        state = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
+        moved.append((matrix(state) - start(run_sites)).abs().amax(1))
     assert moved[0][2] == 0
     assert moved[1][2] > 1e-2
     assert moved[0][:2].min() > 1e-2
@@ -128,6 +128,6 @@ def test_with_alpha_0_the_weights_of_a_missing_class_stay():
 @pytest.mark.parametrize("unseen", [False, True])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(FedRS()), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(FedRS()), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.brief import Brief
 from crossward.core.method import PERSONAL, answer, restored
+from crossward.core.net import Net, NetSpec
 from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.run import Plan, run
 from crossward.core.store import TreeStore
@@ -20,15 +20,13 @@ from crossward.core.tree import Tree, sizes
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
-from crossward.experiment.hospitals import Hospitals
 from crossward.methods.fedavg import FedAvg
-from crossward.methods.fedsm import GLOBAL, FedSM, by_group, chosen, pulled, stepped
+from crossward.methods.fedsm import GLOBAL, FedSM, by_group, chosen, pulled, selector, stepped
 from crossward.methods.local import Local
-from crossward.nets.net import Net
-from crossward.nets.parts.selector import selector
+from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.engine_wrappers import Losing, Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, classifier, linear
 
 torch.set_num_threads(1)
@@ -77,8 +75,8 @@ def test_the_servers_step_is_adams():
 
 @pytest.mark.parametrize("site", [0, 1, 2], ids=["one image", "five", "nine"])
 def test_a_site_tells_the_gradient_over_all_its_images(site: int):
-    hospitals = Toy(sizes=((1, 1, 1), (5, 1, 1), (9, 1, 1))).hospitals(SMALL, training=KEPT)
-    here, net = hospitals.open(site, 0, {}, fresh=True), selector(1, 3)
+    run_sites = Toy(sizes=((1, 1, 1), (5, 1, 1), (9, 1, 1))).run_sites(SMALL, training=KEPT)
+    here, net = run_sites.open(site, 0, {}, fresh=True), selector(1, 3)
     x, _ = here.train.take(here.train.index)
     loss = F.cross_entropy(net(x), torch.full((len(x),), site))
     expected = torch.autograd.grad(loss, list(net.parameters()))
@@ -106,7 +104,7 @@ def test_each_image_is_predicted_by_the_network_of_its_group():
 
 def test_it_must_know_how_many_sites_there_are():
     with pytest.raises(ConfigError, match="how many sites"):
-        FedSM().build(linear(), Brief(1, 8, 3))
+        FedSM().build(linear(), NetSpec(1, 8, 3))
 
 
 # rounds --------------------------------------------------------------------------------------------------------------
@@ -114,9 +112,9 @@ def test_it_must_know_how_many_sites_there_are():
 
 def test_two_rounds_by_hand():
     method = FedSM(keep=0.6, selector_steps=2, selector_lr=0.01)
-    hospitals = TWO.hospitals(method, training=FULL_BATCH, net=linear)
-    sites, w = regressions(hospitals), start(hospitals)
-    personal, net = [w, w], hospitals.server(0).new_net().selector
+    run_sites = TWO.run_sites(method, training=FULL_BATCH, net=linear)
+    sites, w = regressions(run_sites), start(run_sites)
+    personal, net = [w, w], run_sites.server(0).new_net().selector
     adam = torch.optim.Adam(net.parameters(), lr=0.01)
     for _ in range(2):
         for _ in range(2):  # the selector learns from all images together
@@ -127,7 +125,7 @@ def test_two_rounds_by_hand():
         w = sum(site.n * (w - 0.1 * site.gradient(w)) for site in sites) / 16
         a, b = (w_k - 0.1 * site.gradient(w_k) for w_k, site in zip(personal, sites, strict=True))
         personal = [0.6 * a + 0.4 * b, 0.6 * b + 0.4 * a]
-    state = run(hospitals, LocalEngine(hospitals), Plan(2)).state
+    state = run(run_sites, LocalEngine(run_sites), Plan(2)).state
     torch.testing.assert_close(matrix(state["model"]), w, atol=2e-6, rtol=0)
     for k, w_k in enumerate(personal):
         torch.testing.assert_close(matrix(state["personal"][str(k)]), w_k, atol=2e-6, rtol=0)
@@ -141,8 +139,8 @@ def test_two_rounds_by_hand():
 def test_the_global_model_is_fedavgs_to_the_bit(buffers: str):
     ends = []
     for method in (replace(SMALL, buffers=buffers), FedAvg(buffers=buffers)):
-        hospitals = TWO.hospitals(method, training=KEPT, net=dropping)
-        ends.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = TWO.run_sites(method, training=KEPT, net=dropping)
+        ends.append(finished(run_sites, LocalEngine(run_sites)))
     own, plain = ends
     assert_same({"model": own["state"]["model"]}, plain["state"])
     for k, memory in own["memory"].items():
@@ -154,9 +152,9 @@ def test_the_global_model_is_fedavgs_to_the_bit(buffers: str):
 def test_with_keep_1_personalised_models_are_trained_by_their_sites_alone_to_the_bit(buffers: str):
     """As the method `local` trains them from the same initial weights."""
     method = replace(SMALL, keep=1.0, buffers=buffers)
-    hospitals = TWO.hospitals(method, training=KEPT, net=dropping)
-    engine, other = LocalEngine(hospitals), TWO.hospitals(Local(), training=KEPT, net=dropping)
-    state, memory = run(hospitals, engine, Plan(3)).state, TreeStore()
+    run_sites = TWO.run_sites(method, training=KEPT, net=dropping)
+    engine, other = LocalEngine(run_sites), TWO.run_sites(Local(), training=KEPT, net=dropping)
+    state, memory = run(run_sites, engine, Plan(3)).state, TreeStore()
     began = Weights.of(other.server(0).new_net())
     memory.update({i: {PERSONAL: began} for i in other.ids})
     run(other, LocalEngine(other, memory=memory), Plan(3))
@@ -169,9 +167,9 @@ def test_with_keep_1_personalised_models_are_trained_by_their_sites_alone_to_the
 
 
 def test_only_its_own_model_goes_to_a_site_that_trains():
-    hospitals, records = THREE.hospitals(SMALL), Records()
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(1), [records]).state
+    run_sites, records = THREE.run_sites(SMALL), Records()
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(1), [records]).state
     assert set(SMALL.broadcast(state)) == {"model", "personal", "selector"}
     assert set(state["personal"]) == {"0", "1", "2"}
     told = {(t.step, t.direction, t.item): t.bytes for t in records.seen[0].traffic}
@@ -185,21 +183,21 @@ def test_only_its_own_model_goes_to_a_site_that_trains():
 
 
 def test_a_client_that_is_absent_keeps_its_personalised_model_and_a_late_one_starts_at_the_beginning():
-    hospitals = THREE.hospitals(replace(SMALL, keep=1.0), training=FULL_BATCH, net=linear)
+    run_sites = THREE.run_sites(replace(SMALL, keep=1.0), training=FULL_BATCH, net=linear)
     ends = [
-        run(hospitals, Losing(LocalEngine(hospitals), 1, lost, "train"), Plan(2)).state["personal"] for lost in (0, 1)
+        run(run_sites, Losing(LocalEngine(run_sites), 1, lost, "train"), Plan(2)).state["personal"] for lost in (0, 1)
     ]
-    w, site = start(hospitals), regressions(hospitals)[1]
+    w, site = start(run_sites), regressions(run_sites)[1]
     for end in ends:  # one round less, be it the first or the second
         torch.testing.assert_close(matrix(end["1"]), w - 0.1 * site.gradient(w), atol=2e-6, rtol=0)
-    once = run(hospitals, Losing(LocalEngine(hospitals), 1, 0, "train"), Plan(1)).state["personal"]
+    once = run(run_sites, Losing(LocalEngine(run_sites), 1, 0, "train"), Plan(1)).state["personal"]
     assert set(once) == {"0", "2"}
 
 
 @pytest.mark.parametrize("step", ["recognise", "train"])
 def test_who_is_lost_between_two_questions_is_left_out_of_the_rest(step: str):
-    hospitals, records = THREE.hospitals(FedSM(selector_steps=2)), Records()
-    state = run(hospitals, Losing(LocalEngine(hospitals), 0, 0, step), Plan(2), [records]).state
+    run_sites, records = THREE.run_sites(FedSM(selector_steps=2)), Records()
+    state = run(run_sites, Losing(LocalEngine(run_sites), 0, 0, step), Plan(2), [records]).state
     assert [list(record.failures) for record in records.seen] == [["site-0"], []]
     assert set(state["personal"]) == {"0", "1", "2"}
     assert_finite(state)
@@ -208,10 +206,10 @@ def test_who_is_lost_between_two_questions_is_left_out_of_the_rest(step: str):
 # the super model -----------------------------------------------------------------------------------------------------
 
 
-def told(method: FedSM | FedAvg, toy: Toy = THREE) -> tuple[Hospitals, Tree, Tree]:
-    hospitals, records = toy.hospitals(method), Records()
-    state = run(hospitals, LocalEngine(hospitals), Plan(2), [records]).state
-    return hospitals, state, records.seen[-1].evaluation.predictions
+def told(method: FedSM | FedAvg, toy: Toy = THREE) -> tuple[RunSites, Tree, Tree]:
+    run_sites, records = toy.run_sites(method), Records()
+    state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
+    return run_sites, state, records.seen[-1].evaluation.predictions
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
@@ -222,10 +220,10 @@ def test_above_1_no_selector_is_sure_enough_and_predictions_are_fedavgs_to_the_b
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_at_0_the_model_of_the_chosen_site_predicts_each_image(task: str):
-    hospitals, state, found = told(replace(SMALL, gamma=0.0, selector_lr=0.05), replace(THREE, task=task))
-    server = hospitals.open(-1, 0, {})
+    run_sites, state, found = told(replace(SMALL, gamma=0.0, selector_lr=0.05), replace(THREE, task=task))
+    server = run_sites.open(-1, 0, {})
     x, _ = server.test.take(server.test.index)
-    net = hospitals.server(0).new_net()
+    net = run_sites.server(0).new_net()
     state["selector"].into(net.selector)
     with torch.no_grad():
         mine = net.selector(x).argmax(1)
@@ -233,24 +231,24 @@ def test_at_0_the_model_of_the_chosen_site_predicts_each_image(task: str):
         for image, k in zip(x, mine, strict=True):
             state["personal"][str(int(k))].into(net)
             expected.append(net.eval()(image[None]))
-    wanted = hospitals.task.prediction(torch.cat(expected))
+    wanted = run_sites.task.prediction(torch.cat(expected))
     torch.testing.assert_close(found["server"]["test"], wanted)
 
 
 def test_the_selector_learns_to_tell_sites_apart():
     """Each has images of its own brightness."""
-    hospitals = replace(THREE, sizes=((12, 2, 6),) * 3).hospitals(FedSM(), net=linear)
-    federation = hospitals.federation
+    run_sites = replace(THREE, sizes=((12, 2, 6),) * 3).run_sites(FedSM(), net=linear)
+    federation = run_sites.federation
     images = federation.collection.images.clone()
     for split, light in zip(federation.sites, (0, 90, 180), strict=True):
         for rows in (split.train, split.test):
             images[rows] = (images[rows] // 4 + light).to(torch.uint8)
-    hospitals.federation = replace(federation, collection=replace(federation.collection, images=images))
-    state = run(hospitals, LocalEngine(hospitals), Plan(8, evaluate_every=0)).state  # 40 steps
+    run_sites.federation = replace(federation, collection=replace(federation.collection, images=images))
+    state = run(run_sites, LocalEngine(run_sites), Plan(8, evaluate_every=0)).state  # 40 steps
     net, right = selector(1, 3), []
     state["selector"].into(net)
-    for i in hospitals.ids:
-        site = hospitals.open(i, 0, {})
+    for i in run_sites.ids:
+        site = run_sites.open(i, 0, {})
         right.append((net(site.test.take(site.test.index)[0]).argmax(1) == i).double().mean())
     assert torch.stack(right).mean() > 0.9
 
@@ -258,12 +256,12 @@ def test_the_selector_learns_to_tell_sites_apart():
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_what_is_deployed_predicts_as_the_site_did(buffers: str):
     method = FedSM(selector_steps=1, gamma=0.34, buffers=buffers)
-    hospitals, engine = THREE.hospitals(method), LocalEngine(THREE.hospitals(method))
-    down = method.broadcast(run(hospitals, engine, Plan(2)).state)
+    run_sites, engine = THREE.run_sites(method), LocalEngine(THREE.run_sites(method))
+    down = method.broadcast(run(run_sites, engine, Plan(2)).state)
     memory = engine.memory.get(1, {})
-    expected: Tensor = answer(method, hospitals.open(1, 1, dict(memory)), "predict", down, seed=5)["test"]
-    kept = answer(method, hospitals.open(1, 1, dict(memory)), "deploy", down, seed=5)
-    site = hospitals.open(1, 1, {}, fresh=True)
+    expected: Tensor = answer(method, run_sites.open(1, 1, dict(memory)), "predict", down, seed=5)["test"]
+    kept = answer(method, run_sites.open(1, 1, dict(memory)), "deploy", down, seed=5)
+    site = run_sites.open(1, 1, {}, fresh=True)
     predictor = restored(method, site, kept)
     assert torch.equal(site.predict(predictor, site.test), expected)
 
@@ -275,16 +273,16 @@ def test_what_is_deployed_predicts_as_the_site_did(buffers: str):
 @pytest.mark.parametrize("gamma", [0.0, 0.9])
 def test_one_image_no_image_and_a_class_nobody_has(task: str, gamma: float):
     toy = Toy(task, sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)), unseen=True)
-    hospitals, records = toy.hospitals(replace(SMALL, gamma=gamma)), Records()
-    end = finished(hospitals, LocalEngine(hospitals), records)
+    run_sites, records = toy.run_sites(replace(SMALL, gamma=gamma)), Records()
+    end = finished(run_sites, LocalEngine(run_sites), records)
     assert_finite(end)
     assert set(end["state"]["personal"]) == {"0", "2"}  # the site without images has no model, and is never chosen
     assert [record.failures for record in records.seen] == [{}, {}]
 
 
 def test_a_federation_of_one():
-    hospitals = Toy(sizes=((6, 2, 2),)).hospitals(SMALL, training=KEPT)
-    state = run(hospitals, LocalEngine(hospitals), Plan(2)).state
+    run_sites = Toy(sizes=((6, 2, 2),)).run_sites(SMALL, training=KEPT)
+    state = run(run_sites, LocalEngine(run_sites), Plan(2)).state
     assert_same({"model": state["personal"]["0"]}, {"model": state["model"]})
 
 

@@ -14,9 +14,9 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.kt_pfl import KTpFL, products, projected, scale
 from crossward.methods.local import Local
-from crossward.methods.public import drawn
+from crossward.methods.public_set import drawn
 from crossward.testing.by_hand import matrix, regressions
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.engine_wrappers import Losing, Watching
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -50,13 +50,13 @@ def by_the_code(c: Tensor, p: Tensor, rho: float) -> Tensor:
 def test_two_rounds_by_hand():
     """4 of 6 public images in a round, one step before a site takes part, and one each of everything."""
     method = KTpFL(subset=4, temperature=3.0, rho=0.4, weight=2.0)
-    hospitals = TWO.hospitals(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
-    sites, public = regressions(hospitals), hospitals.server(0).public
-    own = [matrix(Weights.of(hospitals.open(i, 0, {}).model)) for i in (0, 1)]
+    run_sites = TWO.run_sites(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
+    sites, public = regressions(run_sites), run_sites.server(0).public
+    own = [matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
     own = [w - 0.1 * site.gradient(w) for w, site in zip(own, sites, strict=True)]
     c = torch.full((2, 2), 0.5).double()
     for round in range(2):
-        rows = drawn(hospitals.server(round), 4)
+        rows = drawn(run_sites.server(round), 4)
         x = F.pad(public.take(public.index[rows])[0].flatten(1), (0, 1), value=1.0).double()  # (4, 65)
         p = torch.stack([(x @ w.T / 3).softmax(1) for w in own])
         c = by_the_code(c, p, 0.4)
@@ -64,8 +64,8 @@ def test_two_rounds_by_hand():
             teacher = c[i, 0] * p[0] + c[i, 1] * p[1]
             own[i] = own[i] - 0.1 * 2 / 3 * ((x @ own[i].T / 3).softmax(1) - teacher).T @ x / 4
             own[i] = own[i] - 0.1 * sites[i].gradient(own[i])
-    engine = LocalEngine(hospitals)
-    found = run(hospitals, engine, Plan(2)).state["coefficients"]
+    engine = LocalEngine(run_sites)
+    found = run(run_sites, engine, Plan(2)).state["coefficients"]
     torch.testing.assert_close(found, c, atol=1e-4, rtol=0)
     assert (found - 0.5).abs().max() > 1e-2
     for i in (0, 1):
@@ -179,8 +179,8 @@ def test_sites_without_a_coefficient_among_those_that_are_there_begin_equal():
 
 def test_rows_sum_to_one_whoever_takes_part_and_a_site_without_images_has_no_say():
     toy = Toy(sizes=((6, 1, 1), (0, 1, 1), (5, 1, 1), (4, 1, 1), (3, 1, 1)))
-    hospitals = toy.hospitals(KTpFL(digest_batch=4))
-    c = run(hospitals, LocalEngine(hospitals), Plan(3, participation=0.5)).state["coefficients"]
+    run_sites = toy.run_sites(KTpFL(digest_batch=4))
+    c = run(run_sites, LocalEngine(run_sites), Plan(3, participation=0.5)).state["coefficients"]
     torch.testing.assert_close(c.sum(1), torch.ones(5).double())
     assert (c >= 0).all()
     assert c[1].tolist() == c[:, 1].tolist() == [0.2] * 5
@@ -190,8 +190,8 @@ def test_rows_sum_to_one_whoever_takes_part_and_a_site_without_images_has_no_say
 def test_the_row_of_a_site_that_is_lost_is_renewed_once_it_has_predicted():
     found = []
     for step in ("train", "score"):
-        hospitals = TWO.hospitals(KTpFL())
-        found.append(run(hospitals, Losing(LocalEngine(hospitals), 0, 0, step), Plan(1)).state["coefficients"])
+        run_sites = TWO.run_sites(KTpFL())
+        found.append(run(run_sites, Losing(LocalEngine(run_sites), 0, 0, step), Plan(1)).state["coefficients"])
     assert (found[0][0] - 0.5).abs().min() > 1e-3
     assert torch.equal(found[1], torch.full((2, 2), 0.5).double())
 
@@ -207,8 +207,8 @@ def test_each_site_is_sent_its_own_teacher_and_none_is_sent_coefficients():
             self.sent = {i: payload(i) for i in self.ids}
             return {}
 
-    hospitals, clients = Toy().hospitals(KTpFL()), Three()
-    ctx = RoundContext(0, 1, 4, hospitals.task, hospitals.server(0))
+    run_sites, clients = Toy().run_sites(KTpFL()), Three()
+    ctx = RoundContext(0, 1, 4, run_sites.task, run_sites.server(0))
     method = KTpFL(subset=4)
     state = method.round(method.start(ctx), clients, ctx)
     p = torch.stack([*clients.said.values()]).double()
@@ -222,9 +222,9 @@ def test_each_site_is_sent_its_own_teacher_and_none_is_sent_coefficients():
 
 
 def test_what_is_sent_is_softened():
-    hospitals = TWO.hospitals(KTpFL(), net=linear)
-    engine = Watching(LocalEngine(hospitals))
-    run(hospitals, engine, Plan(1))
+    run_sites = TWO.run_sites(KTpFL(), net=linear)
+    engine = Watching(LocalEngine(run_sites))
+    run(run_sites, engine, Plan(1))
     sent = [reply["probabilities"] for job, reply in engine.replies if job.step == "score"]
     for p in sent:
         assert p.shape == (6, 3)
@@ -245,9 +245,9 @@ def test_with_one_site_it_is_local_training():
     """Its teacher is itself."""
     memories = []
     for method in (KTpFL(start_epochs=0), Local()):
-        hospitals = Toy(sizes=((9, 3, 3),)).hospitals(method, net=linear)
-        engine = LocalEngine(hospitals)
-        state = run(hospitals, engine, Plan(2)).state
+        run_sites = Toy(sizes=((9, 3, 3),)).run_sites(method, net=linear)
+        engine = LocalEngine(run_sites)
+        state = run(run_sites, engine, Plan(2)).state
         memories.append(matrix(engine.memory[0]["_personal"]))
         assert state == {} or state["coefficients"].tolist() == [[1.0]]
     torch.testing.assert_close(*memories, atol=1e-6, rtol=0)

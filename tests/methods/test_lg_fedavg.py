@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from crossward.core import select
 from crossward.core.engine import Cohort
 from crossward.core.method import PERSONAL, restored
+from crossward.core.net import Net
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.training import Training
 from crossward.core.weights import Weights
@@ -22,11 +23,10 @@ from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.lg_fedavg import LGFedAvg
-from crossward.nets.net import Net
 from crossward.plugins.finetune import Finetune
 from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.engine_wrappers import Losing, Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import CLASSES, SIDE, Toy
 
 torch.set_num_threads(1)
@@ -92,17 +92,17 @@ def rounds_by_hand(
 @pytest.mark.parametrize(("weighting", "shares"), [("equal", [0.5, 0.5]), ("samples", [6 / 16, 10 / 16])])
 def test_four_rounds_and_predictions_by_hand(warmup: float, weighting: str, shares: list[float]):
     method, training = LGFedAvg(warmup=warmup, weighting=weighting), Training(epochs=2, batch_size=64, lr=0.1)
-    hospitals, records = TWO.hospitals(method, training=training, net=two_layers), Records()
-    engine = LocalEngine(hospitals)
-    own = [Layers.of(hospitals.open(i, 0, {}, fresh=True).model).a for i in (0, 1)]
-    begun = Layers.of(hospitals.server(0).new_net())
-    net, bodies = rounds_by_hand(regressions(hospitals), begun, own, shares, int(4 * warmup), 4)
-    state = run(hospitals, engine, Plan(4), [records]).state
+    run_sites, records = TWO.run_sites(method, training=training, net=two_layers), Records()
+    engine = LocalEngine(run_sites)
+    own = [Layers.of(run_sites.open(i, 0, {}, fresh=True).model).a for i in (0, 1)]
+    begun = Layers.of(run_sites.server(0).new_net())
+    net, bodies = rounds_by_hand(regressions(run_sites), begun, own, shares, int(4 * warmup), 4)
+    state = run(run_sites, engine, Plan(4), [records]).state
     torch.testing.assert_close(layer(state["model"], "head"), net.h, atol=1e-6, rtol=0)
     for i in (0, 1):
         found = layer(engine.memory[i]["body" if warmup else PERSONAL], "body.1")
         torch.testing.assert_close(found, bodies[i], atol=1e-6, rtol=0)
-        site, told = hospitals.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
         x = F.pad(site.test.take(site.test.index)[0].flatten(1).double(), (0, 1), value=1.0)
         p = (F.pad(x @ bodies[i].T, (0, 1), value=1.0) @ net.h.T).softmax(1)
         torch.testing.assert_close(told["test"].double(), p, atol=1e-6, rtol=0)
@@ -123,9 +123,9 @@ def test_the_warm_up_is_fedavg_to_the_bit(toy: Toy, buffers: str):
     training = Training(2, 4, lr=0.05, momentum=0.5, keep_state=True)
     states, told, memories = [], [], []
     for method in (LGFedAvg(warmup=1.0, buffers=buffers), FedAvg(buffers=buffers)):
-        hospitals, records = toy.hospitals(method, training=training), Records()
-        engine = LocalEngine(hospitals)
-        state = run(hospitals, engine, Plan(2), [records]).state
+        run_sites, records = toy.run_sites(method, training=training), Records()
+        engine = LocalEngine(run_sites)
+        state = run(run_sites, engine, Plan(2), [records]).state
         states.append(Weights({**state["model"], **state.get("start", {})}))
         told.append([record.evaluation.predictions["site-1"]["test"] for record in records.seen])
         memories.append({str(i): tree for i, tree in engine.memory.items()})
@@ -139,8 +139,8 @@ def test_the_warm_up_does_not_change_what_comes_before_it_ends():
     """Four rounds of which two are FedAvg's: after the second, what predicts is what FedAvg would have."""
     seen = []
     for method in (LGFedAvg(warmup=0.5), FedAvg()):
-        hospitals, records = TWO.hospitals(method), Records()
-        run(hospitals, LocalEngine(hospitals), Plan(4), [records])
+        run_sites, records = TWO.run_sites(method), Records()
+        run(run_sites, LocalEngine(run_sites), Plan(4), [records])
         seen.append([record.evaluation.predictions["site-0"]["test"] for record in records.seen])
     assert [torch.equal(*pair) for pair in zip(*seen, strict=True)] == [True, True, False, False]
 
@@ -148,9 +148,9 @@ def test_the_warm_up_does_not_change_what_comes_before_it_ends():
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 @pytest.mark.parametrize("weighting", ["equal", "samples"])
 def test_bodies_are_sent_to_warm_up_and_never_again(buffers: str, weighting: str):
-    hospitals = TWO.hospitals(LGFedAvg(warmup=0.5, buffers=buffers, weighting=weighting))
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(4, evaluate_every=0)).state
+    run_sites = TWO.run_sites(LGFedAvg(warmup=0.5, buffers=buffers, weighting=weighting))
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(4, evaluate_every=0)).state
     for job, reply in engine.replies:
         assert list(reply["model"]) == HEAD
         if job.round < 2:
@@ -159,14 +159,14 @@ def test_bodies_are_sent_to_warm_up_and_never_again(buffers: str, weighting: str
         else:
             assert set(reply) == {"model"} | ({"n"} if weighting == "samples" else set())
     assert list(state["start"]) == BODY + ([] if buffers == "local" else STATISTICS)
-    assert hospitals.personal
+    assert run_sites.personal
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_without_a_warm_up_no_body_ever_leaves_its_site(buffers: str):
-    hospitals = TWO.hospitals(LGFedAvg(warmup=0.0, buffers=buffers))
-    engine, records = Watching(LocalEngine(hospitals)), Records()
-    state = run(hospitals, engine, Plan(2, evaluate_every=0), [records]).state
+    run_sites = TWO.run_sites(LGFedAvg(warmup=0.0, buffers=buffers))
+    engine, records = Watching(LocalEngine(run_sites)), Records()
+    state = run(run_sites, engine, Plan(2, evaluate_every=0), [records]).state
     assert all(set(reply) == {"model"} and list(reply["model"]) == HEAD for _, reply in engine.replies)
     assert set(state) == {"model"}
     assert {t.item for record in records.seen for t in record.traffic} == {"model"}
@@ -184,8 +184,8 @@ def shipped(records: Records, item: str) -> list[tuple[int, int]]:
 def test_the_ledger_tells_who_was_sent_a_body():
     """Two of three sites are asked in a round, and the first two rounds warm up."""
     toy, plan = Toy(sizes=((6, 2, 2), (10, 2, 2), (8, 2, 2))), Plan(6, participation=0.67, evaluate_every=0)
-    hospitals, records = toy.hospitals(LGFedAvg(warmup=0.3)), Records()
-    state = run(hospitals, LocalEngine(hospitals), plan, [records]).state
+    run_sites, records = toy.run_sites(LGFedAvg(warmup=0.3)), Records()
+    state = run(run_sites, LocalEngine(run_sites), plan, [records]).state
     asked, new, seen = cohorts(plan, [0, 1, 2]), [], set()
     for cohort in asked[2:]:
         new.append(len(set(cohort) - seen))
@@ -197,9 +197,9 @@ def test_the_ledger_tells_who_was_sent_a_body():
 
 
 def test_a_site_that_dropped_out_is_sent_its_start_again():
-    hospitals, records = TWO.hospitals(LGFedAvg(warmup=0.3)), Records()
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, Losing(engine, 0, 1, "train"), Plan(3, evaluate_every=0), [records]).state
+    run_sites, records = TWO.run_sites(LGFedAvg(warmup=0.3)), Records()
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, Losing(engine, 0, 1, "train"), Plan(3, evaluate_every=0), [records]).state
     assert shipped(records, "start") == [(0, 0), (2, 0), (1, 0)]  # asked, lost; asked again
     assert state["started"] == {"0": True, "1": True}
 
@@ -207,12 +207,12 @@ def test_a_site_that_dropped_out_is_sent_its_start_again():
 def test_a_site_that_joins_after_the_warm_up_starts_from_its_body():
     """The first misses the warm-up: its body is a round of training away from the start, as FedAvg's would be."""
     training = Training(epochs=1, batch_size=64, lr=0.1)
-    hospitals = TWO.hospitals(LGFedAvg(warmup=0.5), training=training)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, Losing(engine, 0, 0, "train"), Plan(2, evaluate_every=0)).state
-    hospitals = TWO.hospitals(FedAvg(), training=training)
-    fedavg = Watching(LocalEngine(hospitals))
-    run(hospitals, Losing(fedavg, 0, 0, "train"), Plan(2, evaluate_every=0))
+    run_sites = TWO.run_sites(LGFedAvg(warmup=0.5), training=training)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, Losing(engine, 0, 0, "train"), Plan(2, evaluate_every=0)).state
+    run_sites = TWO.run_sites(FedAvg(), training=training)
+    fedavg = Watching(LocalEngine(run_sites))
+    run(run_sites, Losing(fedavg, 0, 0, "train"), Plan(2, evaluate_every=0))
     expected = next(reply["model"] for job, reply in fedavg.replies if (job.site, job.round) == (0, 1))
     assert (engine.memory[0]["body"] - expected.only(engine.memory[0]["body"])).norm() == 0
     assert (engine.memory[0]["body"] - state["start"]).norm() > 1e-2
@@ -221,12 +221,12 @@ def test_a_site_that_joins_after_the_warm_up_starts_from_its_body():
 @pytest.mark.parametrize("warmup", [0.5, 0.0])
 def test_a_site_predicts_with_its_own_body_and_a_newcomer_with_its_start(warmup: float):
     toy, plan = Toy(sizes=((6, 2, 2), (10, 2, 2), (8, 2, 2), (0, 2, 2))), Plan(2, participation=0.34)
-    hospitals, records = toy.hospitals(LGFedAvg(warmup=warmup)), Records()
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, plan, [records]).state
+    run_sites, records = toy.run_sites(LGFedAvg(warmup=warmup)), Records()
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, plan, [records]).state
     asked = {i for round, cohort in enumerate(cohorts(plan, [0, 1, 2])) if round >= 2 * warmup for i in cohort}
     for i in range(4):
-        site, told = hospitals.open(i, 0, {}, fresh=True), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}, fresh=True), records.seen[-1].evaluation.predictions[f"site-{i}"]
         if i in asked:
             engine.memory[i]["body" if warmup else PERSONAL].into(site.model)
         elif warmup:
@@ -240,27 +240,27 @@ def test_a_site_predicts_with_its_own_body_and_a_newcomer_with_its_start(warmup:
 @pytest.mark.parametrize("warmup", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize("plugins", [(), (Finetune(epochs=2),)], ids=["plain", "ft"])
 def test_what_is_deployed_is_what_predicted(warmup: float, plugins: tuple[Finetune, ...]):
-    hospitals = TWO.hospitals(LGFedAvg(warmup=warmup), plugins)
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(2)).state
-    down = hospitals.method.broadcast(state)
-    kept = Cohort(hospitals, engine, 1, [0], keep=False).ask("deploy", down)[0]
-    predicted = Cohort(hospitals, engine, 1, [0], keep=False).ask("predict", down)[0]
-    site = hospitals.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restored(hospitals.method, site, kept), site.test))
+    run_sites = TWO.run_sites(LGFedAvg(warmup=warmup), plugins)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(2)).state
+    down = run_sites.method.broadcast(state)
+    kept = Cohort(run_sites, engine, 1, [0], keep=False).ask("deploy", down)[0]
+    predicted = Cohort(run_sites, engine, 1, [0], keep=False).ask("predict", down)[0]
+    site = run_sites.open(0, 0, {}, fresh=True)
+    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
     tuned = (Weights.of(site.model, select.head) - state["model"]).norm()
     assert tuned > 1e-2 if plugins else tuned == 0
 
 
 def test_without_a_warm_up_bodies_may_differ():
-    hospitals, records = TWO.hospitals(LGFedAvg(warmup=0.0), net=(two_layers, three_layers)), Records()
-    hospitals.method.check_nets(_networks(two_layers, three_layers))
-    engine = LocalEngine(hospitals, strict=True)
-    state = run(hospitals, engine, Plan(2), [records]).state
+    run_sites, records = TWO.run_sites(LGFedAvg(warmup=0.0), net=(two_layers, three_layers)), Records()
+    run_sites.method.check_nets(_networks(two_layers, three_layers))
+    engine = LocalEngine(run_sites, strict=True)
+    state = run(run_sites, engine, Plan(2), [records]).state
     assert not any(record.failures for record in records.seen)
     assert {*engine.memory[0][PERSONAL]} == {"body.1.weight", "body.1.bias"}
     assert {*engine.memory[1][PERSONAL]} == {"body.1.weight", "body.1.bias", "body.3.weight", "body.3.bias"}
-    assert (state["model"] - Weights.of(hospitals.server(0).new_net(), select.head)).norm() > 1e-2
+    assert (state["model"] - Weights.of(run_sites.server(0).new_net(), select.head)).norm() > 1e-2
 
 
 def _networks(*makes: Callable[[], nn.Module]) -> dict[str, nn.Module]:
@@ -290,6 +290,6 @@ def test_options_are_checked(options: dict[str, object]):
 @pytest.mark.parametrize("method", [LGFedAvg(), LGFedAvg(warmup=0.0, weighting="samples")], ids=["warm", "cold"])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool, method: LGFedAvg):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(method), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(method), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

@@ -13,7 +13,7 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.central import Central
 from crossward.methods.local import Local
 from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import Toy, classifier, linear
 
 ONE_STEP = Training(epochs=1, batch_size=64, lr=0.1)
@@ -32,28 +32,28 @@ def alike_linear() -> nn.Module:
 
 
 def test_two_rounds_by_hand():
-    hospitals = TWO.hospitals(Local(), training=ONE_STEP, net=alike_linear)
-    engine = LocalEngine(hospitals)
-    run(hospitals, engine, Plan(2))
-    for i, site in enumerate(regressions(hospitals)):
-        w = start(hospitals)
+    run_sites = TWO.run_sites(Local(), training=ONE_STEP, net=alike_linear)
+    engine = LocalEngine(run_sites)
+    run(run_sites, engine, Plan(2))
+    for i, site in enumerate(regressions(run_sites)):
+        w = start(run_sites)
         for _ in range(2):
             w = w - 0.1 * site.gradient(w)
         torch.testing.assert_close(matrix(engine.memory[i]["_personal"]), w, atol=1e-6, rtol=0)
 
 
 def test_nothing_is_sent_and_the_server_knows_nothing():
-    hospitals, records = TWO.hospitals(Local()), Records()
-    progress = run(hospitals, LocalEngine(hospitals), Plan(2), [records])
+    run_sites, records = TWO.run_sites(Local()), Records()
+    progress = run(run_sites, LocalEngine(run_sites), Plan(2), [records])
     assert progress.state == {}
     assert [record.traffic for record in records.seen] == [[], []]
-    assert hospitals.personal
+    assert run_sites.personal
 
 
 def test_sites_begin_with_weights_of_their_own():
-    hospitals = TWO.hospitals(Local(), net=linear)
-    a, b = (matrix(Weights.of(hospitals.open(i, 0, {}).model)) for i in (0, 1))
-    again = matrix(Weights.of(hospitals.open(0, 0, {}).model))
+    run_sites = TWO.run_sites(Local(), net=linear)
+    a, b = (matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1))
+    again = matrix(Weights.of(run_sites.open(0, 0, {}).model))
     assert torch.equal(a, again)
     assert not torch.equal(a, b)
 
@@ -61,31 +61,31 @@ def test_sites_begin_with_weights_of_their_own():
 def test_a_site_is_the_same_whoever_else_is_there():
     memories = []
     for sizes in (((6, 2, 2), (10, 2, 2)), ((6, 2, 2),)):
-        hospitals = Toy(sizes=sizes, common=0, public=18 - 14 * (len(sizes) - 1)).hospitals(Local())
-        memories.append(finished(hospitals, LocalEngine(hospitals))["memory"]["0"])
+        run_sites = Toy(sizes=sizes, common=0, public=18 - 14 * (len(sizes) - 1)).run_sites(Local())
+        memories.append(finished(run_sites, LocalEngine(run_sites))["memory"]["0"])
     assert_same(*memories)
 
 
 def test_with_one_site_it_is_central_training():
     ends = []
     for method in (Local(), Central()):
-        hospitals = Toy(sizes=((9, 3, 3),)).hospitals(method, net=alike)
-        end = finished(hospitals, LocalEngine(hospitals))
+        run_sites = Toy(sizes=((9, 3, 3),)).run_sites(method, net=alike)
+        end = finished(run_sites, LocalEngine(run_sites))
         model = end["memory"]["0"]["_personal"] if isinstance(method, Local) else end["state"]["model"]
         ends.append({"model": model})
     assert_same(*ends)
 
 
 def test_a_site_without_training_data_predicts_with_what_it_began_with():
-    hospitals, records = Toy(sizes=((6, 2, 2), (0, 2, 2))).hospitals(Local()), Records()
-    engine = LocalEngine(hospitals)
-    run(hospitals, engine, Plan(1), [records])
+    run_sites, records = Toy(sizes=((6, 2, 2), (0, 2, 2))).run_sites(Local()), Records()
+    engine = LocalEngine(run_sites)
+    run(run_sites, engine, Plan(1), [records])
     assert list(engine.memory) == [0]
-    site = hospitals.open(1, 0, {}, fresh=True)
+    site = run_sites.open(1, 0, {}, fresh=True)
     expected = site.predict(site.model, site.test)
     assert torch.equal(records.seen[0].evaluation.predictions["site-1"]["test"], expected)
 
 
 def test_one_sample_and_a_class_nobody_has():
-    hospitals = Toy(sizes=((1, 1, 1), (4, 1, 1)), unseen=True).hospitals(Local())
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = Toy(sizes=((1, 1, 1), (4, 1, 1)), unseen=True).run_sites(Local())
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from crossward.core import select
 from crossward.core.method import answer
+from crossward.core.net import Net
 from crossward.core.run import Plan, run
 from crossward.core.site import Site
 from crossward.core.training import Training
@@ -22,11 +23,10 @@ from crossward.engines.local import LocalEngine
 from crossward.methods import moon
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.moon import PREVIOUS, Moon, contrast
-from crossward.nets.net import Net
 from crossward.nets.parts.projection import projected
 from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.rehearsal import assert_finite, assert_same, finished
-from crossward.testing.taps import Losing, Watching
+from crossward.testing.engine_wrappers import Losing, Watching
+from crossward.testing.short_runs import assert_finite, assert_same, finished
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, segmenter
 
 torch.set_num_threads(1)
@@ -111,9 +111,9 @@ class Layers:
 
 def test_three_rounds_by_hand():
     method = Moon(mu=2.0, tau=0.3, projection=0)
-    hospitals = TWO.hospitals(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
-    sites = regressions(hospitals)
-    glob = Layers.of(Weights.of(hospitals.server(0).new_net()))
+    run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
+    sites = regressions(run_sites)
+    glob = Layers.of(Weights.of(run_sites.server(0).new_net()))
     prev: list[Layers | None] = [None, None]
     for _ in range(3):
         own = []
@@ -124,13 +124,13 @@ def test_three_rounds_by_hand():
             own.append(layers)
         prev = [*own]
         glob = Layers((6 * own[0].a + 10 * own[1].a) / 16, (6 * own[0].b + 10 * own[1].b) / 16)
-    engine = LocalEngine(hospitals)
-    found = Layers.of(run(hospitals, engine, Plan(3)).state["model"])
+    engine = LocalEngine(run_sites)
+    found = Layers.of(run(run_sites, engine, Plan(3)).state["model"])
     torch.testing.assert_close(found.a, glob.a, atol=1e-5, rtol=0)
     torch.testing.assert_close(found.b, glob.b, atol=1e-5, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(Layers.of(engine.memory[i][PREVIOUS]).a, prev[i].a, atol=1e-5, rtol=0)
-    plain = TWO.hospitals(FedAvg(), training=hospitals.training, net=two_layers)
+    plain = TWO.run_sites(FedAvg(), training=run_sites.training, net=two_layers)
     assert (Layers.of(run(plain, LocalEngine(plain), Plan(3)).state["model"]).a - glob.a).norm() > 1e-2
 
 
@@ -139,9 +139,9 @@ def test_three_rounds_by_hand():
 
 def opened(toy: Toy, method: Moon, memory: Tree) -> tuple[Site, Weights]:
     """A site with BatchNorm statistics that are not the initial ones, and what it is sent."""
-    hospitals = toy.hospitals(method, training=FULL_BATCH)
-    state = run(hospitals, LocalEngine(hospitals), Plan(2, evaluate_every=0)).state
-    return hospitals.open(1, 2, memory, fresh=True), state["model"]
+    run_sites = toy.run_sites(method, training=FULL_BATCH)
+    state = run(run_sites, LocalEngine(run_sites), Plan(2, evaluate_every=0)).state
+    return run_sites.open(1, 2, memory, fresh=True), state["model"]
 
 
 def remembered(site: Site, model: Weights, seed: int) -> Weights:
@@ -192,11 +192,11 @@ def test_frozen_networks_leave_the_statistics_of_the_local_one_alone(toy: Toy):
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_each_site_remembers_the_model_it_sent_and_sends_nothing_more_than_fedavg(buffers: str):
-    hospitals = TWO.hospitals(Moon(projection=6, buffers=buffers))
-    engine = Watching(LocalEngine(hospitals))
-    state = run(hospitals, engine, Plan(2)).state
+    run_sites = TWO.run_sites(Moon(projection=6, buffers=buffers))
+    engine = Watching(LocalEngine(run_sites))
+    state = run(run_sites, engine, Plan(2)).state
     last = {job.site: reply for job, reply in engine.replies if job.step == "train" and job.round == 1}
-    whole = set(select.everything.names(hospitals.server(0).new_net()))
+    whole = set(select.everything.names(run_sites.server(0).new_net()))
     for i, reply in last.items():
         assert set(reply) == {"model", "n"}
         previous = engine.memory[i][PREVIOUS]
@@ -221,9 +221,9 @@ def test_a_site_that_joins_late_begins_as_fedavg():
     """The first of three misses round 1, which is FedAvg's: in round 2 it alone has nothing to be contrasted with."""
     toy, second = Toy(sizes=((6, 2, 2), (10, 2, 2), (4, 2, 2))), []
     for method, net in ((Moon(mu=5.0, projection=6), None), (FedAvg(), projected_net(TWO, 6))):
-        hospitals = toy.hospitals(method, net=net)
-        engine = Watching(Losing(LocalEngine(hospitals), 0, 0, "train"))
-        run(hospitals, engine, Plan(2, evaluate_every=0))
+        run_sites = toy.run_sites(method, net=net)
+        engine = Watching(Losing(LocalEngine(run_sites), 0, 0, "train"))
+        run(run_sites, engine, Plan(2, evaluate_every=0))
         second.append([reply["model"] for job, reply in engine.replies if job.round == 1])
     apart = [float((ours - fedavgs).norm()) for ours, fedavgs in zip(*second, strict=True)]
     assert apart[0] == 0
@@ -239,8 +239,8 @@ def test_with_mu_0_it_is_fedavg_to_the_bit_at_no_cost(toy: Toy, width: int, monk
     monkeypatch.setattr(moon, "deepcopy", None)  # no frozen network is ever made
     ends = []
     for method, net in ((Moon(mu=0.0, projection=width), None), (FedAvg(), projected_net(toy, width))):
-        hospitals = toy.hospitals(method, net=net)
-        ends.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = toy.run_sites(method, net=net)
+        ends.append(finished(run_sites, LocalEngine(run_sites)))
     assert_same(*ends)
     assert all(not memory for memory in ends[0]["memory"].values())
 
@@ -250,8 +250,8 @@ def test_the_first_round_is_fedavg_to_the_bit_at_no_cost(toy: Toy, monkeypatch: 
     monkeypatch.setattr(moon, "deepcopy", None)
     states = []
     for method, net in ((Moon(mu=5.0), None), (FedAvg(), projected_net(toy, 256))):
-        hospitals = toy.hospitals(method, net=net)
-        states.append(run(hospitals, LocalEngine(hospitals), Plan(1)).state)
+        run_sites = toy.run_sites(method, net=net)
+        states.append(run(run_sites, LocalEngine(run_sites), Plan(1)).state)
     assert_same(*states)
 
 
@@ -263,5 +263,5 @@ def test_the_first_round_is_fedavg_to_the_bit_at_no_cost(toy: Toy, monkeypatch: 
     ("sizes", "unseen"), [(((1, 1, 1), (0, 1, 1), (3, 1, 1)), False), (((4, 1, 1),) * 2, True)], ids=["small", "unseen"]
 )
 def test_one_sample_no_sample_and_a_class_nobody_has(task: str, sizes: tuple[tuple[int, int, int], ...], unseen: bool):
-    hospitals = Toy(task, sizes=sizes, unseen=unseen).hospitals(Moon(mu=5.0, projection=6))
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = Toy(task, sizes=sizes, unseen=unseen).run_sites(Moon(mu=5.0, projection=6))
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))

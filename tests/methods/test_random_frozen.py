@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from crossward.core.net import Net
 from crossward.core.plugin import Plugin
 from crossward.core.run import Plan, run
 from crossward.core.site import Site
@@ -17,10 +18,9 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.random_frozen import RandomFrozen
-from crossward.nets.net import Net
 from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.rehearsal import Records, assert_finite, assert_same, finished
-from crossward.testing.taps import Watching
+from crossward.testing.engine_wrappers import Watching
+from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
 from crossward.testing.toy import CLASSES, SIDE, Toy
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -44,16 +44,16 @@ def body_gradient(site: Regression, a: Tensor, h: Tensor) -> Tensor:
 
 
 def test_two_rounds_by_hand():
-    hospitals = TWO.hospitals(RandomFrozen(), training=TWO_STEPS, net=two_layers)
-    begun = Weights.of(hospitals.server(0).new_net())
+    run_sites = TWO.run_sites(RandomFrozen(), training=TWO_STEPS, net=two_layers)
+    begun = Weights.of(run_sites.server(0).new_net())
     a, h = layer(begun, "body.1"), layer(begun, "head")
     for _ in range(2):
         ends = []
-        for site in regressions(hospitals):
+        for site in regressions(run_sites):
             once = a - 0.1 * body_gradient(site, a, h)
             ends.append(once - 0.1 * body_gradient(site, once, h))
         a = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    found = run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
+    found = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
     torch.testing.assert_close(layer(found, "body.1"), a, atol=1e-6, rtol=0)
     assert torch.equal(layer(found, "head"), h)
     assert (a - layer(begun, "body.1")).abs().max() > 1e-2
@@ -61,9 +61,9 @@ def test_two_rounds_by_hand():
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_the_body_alone_comes_back(buffers: str):
-    hospitals = TWO.hospitals(RandomFrozen(buffers=buffers))
-    engine = Watching(LocalEngine(hospitals))
-    run(hospitals, engine, Plan(1, evaluate_every=0))
+    run_sites = TWO.run_sites(RandomFrozen(buffers=buffers))
+    engine = Watching(LocalEngine(run_sites))
+    run(run_sites, engine, Plan(1, evaluate_every=0))
     body = ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]
     statistics = ["body.1.running_mean", "body.1.running_var"] if buffers == "average" else []
     for _, reply in engine.replies:
@@ -81,9 +81,9 @@ def normalised_head() -> nn.Module:
 def test_nothing_moves_the_head(optimizer: str):
     """Neither decay nor momentum, nor images that pass through its BatchNorm."""
     training = Training(2, 4, optimizer, lr=0.05, momentum=0.9, weight_decay=0.1, keep_state=True)
-    hospitals = TWO.hospitals(RandomFrozen(), training=training, net=normalised_head)
-    before = Weights.of(hospitals.server(0).new_net())
-    after = run(hospitals, LocalEngine(hospitals), Plan(2)).state["model"]
+    run_sites = TWO.run_sites(RandomFrozen(), training=training, net=normalised_head)
+    before = Weights.of(run_sites.server(0).new_net())
+    after = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
     assert [name for name in before if torch.equal(before[name], after[name])] == [
         "head.0.weight", "head.0.bias", "head.0.running_mean", "head.0.running_var", "head.1.weight", "head.1.bias",
     ]  # fmt: skip
@@ -99,16 +99,16 @@ class HeadStill(Plugin):
 def test_it_is_fedavg_whose_head_gets_no_gradient_to_the_bit(task: str):
     ends = []
     for method, plugins in ((RandomFrozen(), ()), (FedAvg(), (HeadStill(),))):  # half and half of a head is that head
-        hospitals = Toy(task, sizes=((8, 2, 2), (8, 2, 2))).hospitals(method, plugins)
-        ends.append(finished(hospitals, LocalEngine(hospitals)))
+        run_sites = Toy(task, sizes=((8, 2, 2), (8, 2, 2))).run_sites(method, plugins)
+        ends.append(finished(run_sites, LocalEngine(run_sites)))
     assert_same(*ends)
 
 
 def test_there_is_one_model_for_all():
-    hospitals, records = TWO.hospitals(RandomFrozen()), Records()
-    assert not hospitals.personal
-    state = run(hospitals, LocalEngine(hospitals), Plan(1), [records]).state
-    site = hospitals.open(1, 0, {}, fresh=True)
+    run_sites, records = TWO.run_sites(RandomFrozen()), Records()
+    assert not run_sites.personal
+    state = run(run_sites, LocalEngine(run_sites), Plan(1), [records]).state
+    site = run_sites.open(1, 0, {}, fresh=True)
     state["model"].into(site.model)
     found = records.seen[0].evaluation.predictions
     assert torch.equal(found["site-1"]["test"], site.predict(site.model, site.test))
@@ -119,6 +119,6 @@ def test_there_is_one_model_for_all():
 @pytest.mark.parametrize("unseen", [False, True])
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
-    hospitals, records = toy.hospitals(RandomFrozen()), Records()
-    assert_finite(finished(hospitals, LocalEngine(hospitals), records))
+    run_sites, records = toy.run_sites(RandomFrozen()), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
     assert [record.failures for record in records.seen] == [{}, {}]

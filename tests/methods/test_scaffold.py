@@ -19,9 +19,9 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.scaffold import Scaffold
 from crossward.testing.by_hand import Regression, matrix, regressions, start
+from crossward.testing.engine_wrappers import Losing
 from crossward.testing.invariants import MeanOfAll
-from crossward.testing.rehearsal import assert_finite, finished
-from crossward.testing.taps import Losing
+from crossward.testing.short_runs import assert_finite, finished
 from crossward.testing.toy import Toy, linear
 
 FULL_BATCH = Training(epochs=1, batch_size=64, lr=0.1)
@@ -70,12 +70,12 @@ class ByHand:
     ids=["one step", "three steps", "server_lr", "momentum"],
 )
 def test_three_rounds_by_hand(method: Scaffold, training: Training):
-    hospitals = TWO.hospitals(method, training=training, net=linear)
+    run_sites = TWO.run_sites(method, training=training, net=linear)
     expected = ByHand(
-        regressions(hospitals), start(hospitals), training.epochs, 0.1, training.momentum, method.server_lr
+        regressions(run_sites), start(run_sites), training.epochs, 0.1, training.momentum, method.server_lr
     )
-    engine = LocalEngine(hospitals)
-    state = run(hospitals, engine, Plan(3)).state
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, Plan(3)).state
     for _ in range(3):
         expected.round()
     torch.testing.assert_close(matrix(state["model"]), expected.x, atol=2e-6, rtol=0)
@@ -86,11 +86,11 @@ def test_three_rounds_by_hand(method: Scaffold, training: Training):
 
 
 def test_option_1_keeps_the_gradient_at_what_was_sent():
-    hospitals = TWO.hospitals(Scaffold(option="I"), training=replace(FULL_BATCH, epochs=3), net=linear)
-    engine = LocalEngine(hospitals)
-    w = start(hospitals)
-    run(hospitals, engine, Plan(1))
-    for i, site in enumerate(regressions(hospitals)):
+    run_sites = TWO.run_sites(Scaffold(option="I"), training=replace(FULL_BATCH, epochs=3), net=linear)
+    engine = LocalEngine(run_sites)
+    w = start(run_sites)
+    run(run_sites, engine, Plan(1))
+    for i, site in enumerate(regressions(run_sites)):
         torch.testing.assert_close(matrix(engine.memory[i]["c"]), site.gradient(w), atol=1e-6, rtol=0)
 
 
@@ -98,9 +98,9 @@ def test_option_1_keeps_the_gradient_at_what_was_sent():
 def test_the_options_agree_for_one_full_batch_step_of_plain_sgd(net):
     ends = []
     for option in ("I", "II"):
-        hospitals = TWO.hospitals(Scaffold(option=option), training=FULL_BATCH, net=net)
-        engine = LocalEngine(hospitals)
-        state = run(hospitals, engine, Plan(3)).state
+        run_sites = TWO.run_sites(Scaffold(option=option), training=FULL_BATCH, net=net)
+        engine = LocalEngine(run_sites)
+        state = run(run_sites, engine, Plan(3)).state
         ends.append((state["model"], state["c"], engine.memory[0]["c"], engine.memory[1]["c"]))
     for one, other in zip(*ends, strict=True):
         assert (one - other).norm() < 1e-5 * max(1.0, one.norm().item())
@@ -113,19 +113,19 @@ def test_the_options_agree_for_one_full_batch_step_of_plain_sgd(net):
 def test_the_mean_of_the_control_variates_is_the_servers(option: str, participation: float, momentum: float):
     toy = Toy(sizes=((12, 2, 0), (5, 2, 0), (0, 2, 0), (9, 2, 0), (1, 0, 0)), common=0)
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
-    hospitals = toy.hospitals(Scaffold(option=option), training=training)
-    engine = LocalEngine(hospitals)
+    run_sites = toy.run_sites(Scaffold(option=option), training=training)
+    engine = LocalEngine(run_sites)
     invariant = MeanOfAll(engine.memory, {"c": "c"})
-    run(hospitals, engine, Plan(4, participation=participation), [invariant])
+    run(run_sites, engine, Plan(4, participation=participation), [invariant])
     assert max(invariant.gaps) < 1e-5
     assert min(invariant.sizes) > 1e-2
 
 
 def test_a_client_that_drops_out_keeps_its_control_variate():
-    hospitals = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).hospitals(Scaffold())
-    engine = LocalEngine(hospitals)
+    run_sites = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).run_sites(Scaffold())
+    engine = LocalEngine(run_sites)
     invariant = MeanOfAll(engine.memory, {"c": "c"})
-    run(hospitals, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
+    run(run_sites, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-5
 
 
@@ -145,14 +145,14 @@ class Uncontrolled(Scaffold):
 def test_without_control_it_is_fedavg_with_equal_weights():
     models = []
     for method in (Uncontrolled(), FedAvg()):
-        hospitals = Toy(sizes=((8, 2, 2),) * 3).hospitals(method)
-        models.append(run(hospitals, LocalEngine(hospitals), Plan(3)).state["model"])
+        run_sites = Toy(sizes=((8, 2, 2),) * 3).run_sites(method)
+        models.append(run(run_sites, LocalEngine(run_sites), Plan(3)).state["model"])
     assert (models[0] - models[1]).norm() < 1e-5
 
 
 def test_control_variates_cover_parameters_only():
-    hospitals = TWO.hospitals(Scaffold())
-    state = run(hospitals, LocalEngine(hospitals), Plan(1)).state
+    run_sites = TWO.run_sites(Scaffold())
+    state = run(run_sites, LocalEngine(run_sites), Plan(1)).state
     assert set(state["model"]) - set(state["c"]) == {"body.1.running_mean", "body.1.running_var"}
 
 
@@ -161,7 +161,7 @@ def test_control_variates_cover_parameters_only():
 
 def fit_with_unit_gradient(training: Training, fits: int = 1) -> tuple[Fit, Weights]:
     """The last of some fits, of four steps each, whose gradient is 1 everywhere; and how far it moved the weights."""
-    site = TWO.hospitals(FedAvg(), training=training, net=linear).open(0, 0, {})
+    site = TWO.run_sites(FedAvg(), training=training, net=linear).open(0, 0, {})
     for _ in range(fits):
         site.fits.clear()
         before = Weights.of(site.model)
@@ -195,7 +195,7 @@ def test_momentum_kept_from_the_round_before_is_counted_too():
 def test_a_schedule_is_counted_into_the_step_size():
     """Two epochs of two batches at rates 0.1 and 0.05."""
     training = Training(epochs=2, batch_size=3, lr=0.1, schedule="epoch", gamma=0.5)
-    site = TWO.hospitals(FedAvg(), training=training, net=linear).open(0, 0, {})
+    site = TWO.run_sites(FedAvg(), training=training, net=linear).open(0, 0, {})
     before = Weights.of(site.model)
     fit = site.fit(lambda out: sum(p.sum() for p in site.model.parameters()))
     assert (fit.steps, fit.lr) == (4, pytest.approx(0.075))
@@ -207,5 +207,5 @@ def test_a_schedule_is_counted_into_the_step_size():
 )
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy, option: str):
-    hospitals = toy.hospitals(Scaffold(option=option))
-    assert_finite(finished(hospitals, LocalEngine(hospitals)))
+    run_sites = toy.run_sites(Scaffold(option=option))
+    assert_finite(finished(run_sites, LocalEngine(run_sites)))

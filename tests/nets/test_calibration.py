@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from crossward.core.brief import Brief
+from crossward.core.net import Net, NetSpec
 from crossward.core.weights import Weights
-from crossward.nets import build
-from crossward.nets.net import Net
-from crossward.nets.parts.calibration import (
+from crossward.methods.lc_fed.calibration import (
     ChannelSelection,
     HeadCalibration,
     blurred,
@@ -26,6 +24,7 @@ from crossward.nets.parts.calibration import (
     selection_of,
     spots,
 )
+from crossward.nets import build
 
 
 def sigmoid(value: float) -> float:
@@ -210,8 +209,8 @@ def test_features_that_are_coarser_than_the_logits():
 @pytest.mark.parametrize(("name", "width"), [("unet", 16), ("unetpp", 16), ("resunet", 16)])
 @pytest.mark.parametrize("size", [16, 19])
 def test_the_gates_are_at_the_end_of_the_encoder(name: str, width: int, size: int):
-    brief = Brief(1, size, 3, sites=4)
-    net = calibrated(build(name, channels=1, classes=3, size=size, base=4, levels=3), brief, radius=15, threshold=0.2)
+    spec = NetSpec(1, size, 3, sites=4)
+    net = calibrated(build(name, channels=1, classes=3, size=size, base=4, levels=3), spec, radius=15, threshold=0.2)
     assert isinstance(net.body.down[-1][1], ChannelSelection)
     assert selection_of(net).embed[0].weight.shape == (width, 4)
     x = torch.randn(2, 1, size, size)
@@ -233,7 +232,7 @@ def plain() -> Net:
 def test_without_such_an_encoder_the_gates_are_on_the_features(kind: str):
     net = plain() if kind == "plain" else build("fcn", channels=1, classes=3, size=16, base=5)
     before = deepcopy(net.body).eval()
-    net = calibrated(net, Brief(1, 16, 3, sites=2), radius=15, threshold=0.2)
+    net = calibrated(net, NetSpec(1, 16, 3, sites=2), radius=15, threshold=0.2)
     selection = selection_of(net)
     assert selection.embed[0].weight.shape == (5, 2)
     with torch.no_grad():
@@ -245,7 +244,7 @@ def test_without_such_an_encoder_the_gates_are_on_the_features(kind: str):
 def test_every_part_is_reached_by_the_losses():
     net = calibrated(
         build("unet", channels=1, classes=2, size=16, base=4, levels=3),
-        Brief(1, 16, 2, sites=2),
+        NetSpec(1, 16, 2, sites=2),
         radius=3,
         threshold=0.2,
     )

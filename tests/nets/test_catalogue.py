@@ -12,9 +12,9 @@ from importlib import import_module
 import pytest
 import torch
 
+from crossward.core.net import Net
 from crossward.errors import ConfigError
 from crossward.nets import NETS, build, describe, names
-from crossward.nets.net import Net
 
 torch.set_num_threads(1)
 NARROW = (

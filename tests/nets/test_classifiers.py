@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from crossward.core.net import Net
 from crossward.errors import ConfigError
 from crossward.nets.densenet import densenet
 from crossward.nets.mobilenet import mobilenet
-from crossward.nets.net import Net
 from crossward.nets.resnet import resnext, senet
 from crossward.nets.resnet_shallow import resnet5, resnet8, resnet11, resnet17
 from crossward.nets.shufflenet import shufflenet

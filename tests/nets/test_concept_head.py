@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from crossward.core.concepts import Concepts
-from crossward.nets.parts.concept_head import ConceptHead
+from crossward.methods.fedcb import ConceptHead
 
 TAU = 5.0
 

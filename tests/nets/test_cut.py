@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from crossward import nets
-from crossward.core.brief import Brief
+from crossward.core.net import NetSpec
 from crossward.errors import ConfigError
-from crossward.nets.parts.cut import Joined, cut
+from crossward.methods.fedbm.split_body import Joined, cut
 
-BRIEF = Brief(3, 28, 8)
+BRIEF = NetSpec(3, 28, 8)
 
 
 def test_as_deep_as_maps_have_eight_pixels():

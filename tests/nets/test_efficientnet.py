@@ -9,12 +9,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from crossward.core.brief import Brief
+from crossward.core.net import Net, NetSpec
 from crossward.errors import ConfigError
+from crossward.methods.fedbm.split_body import cut
 from crossward.nets import build
 from crossward.nets.efficientnet import B0, EFFICIENTNET_PYTORCH, MONAI, TIMM, TORCHVISION, Names, translation
-from crossward.nets.net import Net
-from crossward.nets.parts.cut import cut
 
 torch.set_num_threads(1)
 
@@ -119,7 +118,7 @@ def test_a_start_has_the_width_it_was_made_with(tmp_path: Path):
 
 
 def test_the_body_can_be_cut():
-    made = cut(b0(size=64).body, Brief(3, 64, 5))
+    made = cut(b0(size=64).body, NetSpec(3, 64, 5))
     assert made.shape == (40, 8, 8)
 
 

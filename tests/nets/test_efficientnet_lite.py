@@ -15,15 +15,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.brief import Brief
+from crossward.core.net import Net, NetSpec
 from crossward.errors import ConfigError
+from crossward.methods.fedbm.split_body import cut
 from crossward.nets import build
 from crossward.nets import efficientnet as b0
 from crossward.nets.cost import cost
 from crossward.nets.efficientnet_lite import LITE0, Block, Same, scaled
-from crossward.nets.net import Net
-from crossward.nets.parts.cut import cut
-from crossward.nets.start import LITE0_FILE, LITE0_PACKAGE
+from crossward.nets.pretrained import LITE0_FILE, LITE0_PACKAGE
 
 torch.set_num_threads(1)
 
@@ -99,7 +98,7 @@ def test_frozen_kernels_and_images_have_no_gradient():
 
 
 def test_the_body_can_be_cut():
-    made = cut(lite(size=64, width=0.25).body, Brief(3, 64, 5))
+    made = cut(lite(size=64, width=0.25).body, NetSpec(3, 64, 5))
     assert made.shape == (16, 8, 8)  # behind the third stage: 40 channels, a quarter of them in steps of 8
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from crossward.nets.parts.fine_head import FineHead
+from crossward.methods.fedcd import FineHead
 
 Z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 

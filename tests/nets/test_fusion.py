@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from crossward.core.net import Net
 from crossward.core.weights import Weights
-from crossward.nets.net import Net
-from crossward.nets.parts.bypass import Bypass, classification_bypass, segmentation_bypass
-from crossward.nets.parts.fusion import Fused, Scale, fused, joined
+from crossward.methods.mh_pflgb.bypass import Bypass, classification_bypass, segmentation_bypass
+from crossward.methods.mh_pflgb.fusion import Fused, Scale, fused, joined
 
 
 def classifier(width: int = 5, size: int = 12) -> Net:

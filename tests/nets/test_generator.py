@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from crossward.core.brief import Brief
+from crossward.core.net import NetSpec
 from crossward.errors import ConfigError
-from crossward.nets.parts.generator import Generator, layout, shaken, shown
+from crossward.methods.fedbm.generator import Generator, layout, shaken, shown
 
 
 def test_the_papers_generator():
@@ -55,12 +55,12 @@ def test_labels_enter_by_an_embedding():
 
 
 def test_shaken_moves_flips_and_normalises():
-    brief = Brief(1, 8, 2, mean=(0.5,), std=(0.25,))
+    spec = NetSpec(1, 8, 2, mean=(0.5,), std=(0.25,))
     image = torch.zeros(1, 1, 8, 8)
     image[0, 0, 3, 2] = 1.0
     seen = set()
     for seed in range(60):
-        made = shaken(image, brief, torch.Generator().manual_seed(seed))
+        made = shaken(image, spec, torch.Generator().manual_seed(seed))
         assert made.shape == image.shape
         assert made.unique().tolist() == [-2.0, 2.0]  # (0 - .5) / .25 and (1 - .5) / .25
         at = (made[0, 0] == 2.0).nonzero()[0].tolist()
@@ -76,9 +76,9 @@ def test_a_width_without_end_is_refused():
 
 
 def test_shaken_is_one_decision_for_the_batch():
-    brief = Brief(3, 16, 2, mean=(0.0,) * 3, std=(1.0,) * 3)
+    spec = NetSpec(3, 16, 2, mean=(0.0,) * 3, std=(1.0,) * 3)
     images = torch.rand(1, 3, 16, 16).repeat(5, 1, 1, 1)
-    made = shaken(images, brief, torch.Generator().manual_seed(2))
+    made = shaken(images, spec, torch.Generator().manual_seed(2))
     assert all(torch.equal(made[0], other) for other in made)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from crossward.errors import ConfigError
-from crossward.nets.parts.layers import convolution, require_frame, scaled, stem, stem_kind
+from crossward.nets.layers import convolution, require_frame, scaled, stem, stem_kind
 
 torch.set_num_threads(1)
 

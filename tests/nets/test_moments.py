@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from crossward.nets.net import Net
-from crossward.nets.parts.moments import Moment, of, pooled, remeasured, running, seen
+from crossward.core.net import Net
+from crossward.nets.parts.feature_moments import Moment, of, pooled, remeasured, running, seen
 
 
 def normed() -> Net:

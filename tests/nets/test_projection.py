@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from crossward import nets
+from crossward.core.net import Net
 from crossward.core.seeds import seeded
 from crossward.errors import ConfigError
-from crossward.nets.net import Net
 from crossward.nets.parts.projection import projected
 
 torch.set_num_threads(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crossward.core.seeds import seeded
-from crossward.nets.parts.prototypes import PrototypeHead, spread
+from crossward.methods.fednh import PrototypeHead, spread
 
 torch.set_num_threads(1)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from crossward.core.net import Net
 from crossward.errors import ConfigError
 from crossward.nets import build
-from crossward.nets.net import Net
 from crossward.nets.resnet import Excitation, resnext, senet
 
 torch.set_num_threads(1)

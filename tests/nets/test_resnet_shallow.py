@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from crossward.nets.net import Net
+from crossward.core.net import Net
 from crossward.nets.resnet_shallow import resnet5, resnet8, resnet11, resnet17
 
 torch.set_num_threads(1)

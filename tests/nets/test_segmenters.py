@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from crossward.core.net import Net
 from crossward.errors import ConfigError
 from crossward.nets.fcn import fcn
-from crossward.nets.net import Net
 from crossward.nets.resunet import resunet
 from crossward.nets.unet import unet
 from crossward.nets.unetpp import unetpp

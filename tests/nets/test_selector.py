@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from crossward.nets.parts.selector import selector
+from crossward.methods.fedsm import selector
 
 
 @pytest.mark.parametrize("size", [8, 28, 65])

@@ -9,7 +9,7 @@ import torch
 
 from crossward.core.seeds import seeded
 from crossward.errors import ConfigError
-from crossward.nets.parts.simplex import SimplexHead, simplex
+from crossward.methods.fedetf import SimplexHead, simplex
 
 torch.set_num_threads(1)
 

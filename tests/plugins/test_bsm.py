@@ -18,14 +18,14 @@ from crossward.methods.fedetf import FedETF
 from crossward.methods.fedrod import FedRoD
 from crossward.plugins.bsm import Bsm
 from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.rehearsal import assert_same, finished
+from crossward.testing.short_runs import assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))  # the first site lacks class 2
 
 
 def test_a_class_that_is_missing_is_shifted_by_the_logarithm_of_a_billionth():
-    site = TWO.hospitals(FedAvg(), (Bsm(),)).open(0, 0, {})
+    site = TWO.run_sites(FedAvg(), (Bsm(),)).open(0, 0, {})
     assert site.counts.tolist() == [4, 2, 0]
     shift = Bsm().shift(site, torch.zeros(1, 3))[0]
     torch.testing.assert_close(shift, torch.tensor([4 / 6, 2 / 6, 1e-9]).log(), atol=1e-5, rtol=0)
@@ -39,9 +39,9 @@ def test_an_even_prior_is_cross_entropy():
 
 
 def test_two_rounds_by_hand():
-    hospitals = TWO.hospitals(FedAvg(), (Bsm(),), Training(epochs=2, batch_size=64, lr=0.1), linear)
-    sites, w = regressions(hospitals), start(hospitals)
-    end = run(hospitals, LocalEngine(hospitals), Plan(2))
+    run_sites = TWO.run_sites(FedAvg(), (Bsm(),), Training(epochs=2, batch_size=64, lr=0.1), linear)
+    sites, w = regressions(run_sites), start(run_sites)
+    end = run(run_sites, LocalEngine(run_sites), Plan(2))
     for _ in range(2):
         ends = []
         for site in sites:
@@ -55,33 +55,33 @@ def test_two_rounds_by_hand():
 
 
 def test_pixels_are_counted_in_segmentation():
-    site = Toy("segmentation").hospitals(FedAvg(), (Bsm(),)).open(0, 0, {})
+    site = Toy("segmentation").run_sites(FedAvg(), (Bsm(),)).open(0, 0, {})
     logits = torch.zeros(2, 3, 8, 8)
     expected = torch.log(site.counts / site.counts.sum() + 1e-9)
     torch.testing.assert_close(Bsm().shift(site, logits), expected.view(3, 1, 1).expand(2, 3, 8, 8))
 
 
 def test_strength_scales_the_prior_and_zero_is_nothing():
-    site = TWO.hospitals(FedAvg()).open(1, 0, {})
+    site = TWO.run_sites(FedAvg()).open(1, 0, {})
     half = Bsm(strength=0.5).shift(site, torch.zeros(1, 3))
     torch.testing.assert_close(half[0], 0.5 * log_prior(site.counts))
-    plain, plugged = TWO.hospitals(FedAvg()), TWO.hospitals(FedAvg(), (Bsm(strength=0.0),))
+    plain, plugged = TWO.run_sites(FedAvg()), TWO.run_sites(FedAvg(), (Bsm(strength=0.0),))
     assert_same(finished(plugged, LocalEngine(plugged)), finished(plain, LocalEngine(plain)))
 
 
 @pytest.mark.parametrize("method", [FedETF(), FedCB(tau=5.0, balanced=True)], ids=["fedetf", "fedcb"])
 def test_a_method_that_allows_for_the_prior_is_left_as_it_is(method: FedETF | FedCB):
     assert method.allows_for_prior
-    plain, plugged = TWO.hospitals(method), TWO.hospitals(method, (Bsm(),))
+    plain, plugged = TWO.run_sites(method), TWO.run_sites(method, (Bsm(),))
     assert_same(finished(plugged, LocalEngine(plugged)), finished(plain, LocalEngine(plain)))
 
 
 def test_fedrods_generic_half_is_left_as_it_is():
     ends = []
     for plugins in ((), (Bsm(),)):
-        hospitals = TWO.hospitals(FedRoD(), plugins, Training(epochs=2, batch_size=64, lr=0.1), linear)
-        engine = LocalEngine(hospitals)
-        ends.append((run(hospitals, engine, Plan(2)).state["model"], engine.memory[1]["_personal"]))
+        run_sites = TWO.run_sites(FedRoD(), plugins, Training(epochs=2, batch_size=64, lr=0.1), linear)
+        engine = LocalEngine(run_sites)
+        ends.append((run(run_sites, engine, Plan(2)).state["model"], engine.memory[1]["_personal"]))
     (generic, personal), (also_generic, shifted) = ends
     assert_same({"m": generic}, {"m": also_generic})
     assert not torch.equal(personal["p_head.bias"], shifted["p_head.bias"])

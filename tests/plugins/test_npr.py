@@ -20,14 +20,14 @@ from crossward.methods.fedrep import FedRep
 from crossward.methods.scaffold import Scaffold
 from crossward.plugins.npr import Clusters, Npr
 from crossward.statistics import class_means, class_sums
-from crossward.testing.rehearsal import assert_same, finished
+from crossward.testing.short_runs import assert_same, finished
 from crossward.testing.toy import Toy
 
 TOY = Toy(sizes=((12, 2, 2), (20, 2, 2)))  # the first site lacks class 2
 
 
 def opened(npr: Npr, site: int = 1, toy: Toy = TOY) -> Site:
-    made = toy.hospitals(FedAvg(), (npr,)).open(site, 0, {})
+    made = toy.run_sites(FedAvg(), (npr,)).open(site, 0, {})
     made.rng.manual_seed(0)
     return made
 
@@ -44,7 +44,7 @@ def directions(*rows: list[float]) -> Tensor:
 @pytest.mark.parametrize("method", [FedAvg(), Scaffold(), FedRep()], ids=lambda m: type(m).__name__)
 def test_without_weight_it_is_nothing(method: FedAvg | Scaffold | FedRep, task: str):
     toy, training = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0), Training(2, 4, lr=0.05, momentum=0.5)
-    plain, plugged = (toy.hospitals(method, plugins, training) for plugins in ((), (Npr(weight=0.0),)))
+    plain, plugged = (toy.run_sites(method, plugins, training) for plugins in ((), (Npr(weight=0.0),)))
     assert_same(finished(plugged, LocalEngine(plugged)), finished(plain, LocalEngine(plain)))
 
 
@@ -127,11 +127,11 @@ def test_measuring_leaves_modes_and_statistics_alone():
 def test_prototypes_are_of_the_downloaded_model_once_in_a_step():
     """FedRep fits twice in a step: the second fit finds the prototypes of the first."""
     npr = Npr(k=2)
-    hospitals = TOY.hospitals(FedRep(), (npr,), Training(epochs=1, batch_size=64, lr=0.5))
-    site = hospitals.open(1, 0, {})
-    down = {"model": Weights.of(hospitals.server(0).new_net(), hospitals.method.travels)}
-    answer(hospitals.method, site, "train", down, seed=3)
-    again = hospitals.open(1, 0, {})
+    run_sites = TOY.run_sites(FedRep(), (npr,), Training(epochs=1, batch_size=64, lr=0.5))
+    site = run_sites.open(1, 0, {})
+    down = {"model": Weights.of(run_sites.server(0).new_net(), run_sites.method.travels)}
+    answer(run_sites.method, site, "train", down, seed=3)
+    again = run_sites.open(1, 0, {})
     again.rng.manual_seed(3)
     down["model"].into(again.model)
     torch.testing.assert_close(site.memory["npr"], npr.clustered(again).prototypes, atol=1e-5, rtol=0)

@@ -15,7 +15,7 @@ from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
 from crossward.plugins.prox import Prox
 from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.rehearsal import assert_same, finished
+from crossward.testing.short_runs import assert_same, finished
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -25,24 +25,24 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_on_fedavg_it_is_fedprox_to_the_bit(task: str, momentum: float):
     toy, training = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0), Training(2, 4, lr=0.05, momentum=momentum)
-    plugged = toy.hospitals(FedAvg(), (Prox(weight=0.3),), training)
-    method = toy.hospitals(FedProx(mu=0.3), training=training)
+    plugged = toy.run_sites(FedAvg(), (Prox(weight=0.3),), training)
+    method = toy.run_sites(FedProx(mu=0.3), training=training)
     assert_same(finished(plugged, LocalEngine(plugged)), finished(method, LocalEngine(method)))
 
 
 def test_without_weight_it_is_nothing():
-    plain, plugged = TWO.hospitals(Scaffold()), TWO.hospitals(Scaffold(), (Prox(weight=0.0),))
+    plain, plugged = TWO.run_sites(Scaffold()), TWO.run_sites(Scaffold(), (Prox(weight=0.0),))
     assert_same(finished(plugged, LocalEngine(plugged)), finished(plain, LocalEngine(plain)))
 
 
 def test_two_steps_by_hand_where_weights_stay():
     """On local training the anchor is what the site itself began the round with."""
     training = Training(epochs=2, batch_size=64, lr=0.1)
-    hospitals = TWO.hospitals(Local(), (Prox(weight=3.0),), training, linear)
-    engine = LocalEngine(hospitals)
-    w = matrix(Weights.of(hospitals.open(1, 0, {}).model))
-    site = regressions(hospitals)[1]
-    run(hospitals, engine, Plan(2))
+    run_sites = TWO.run_sites(Local(), (Prox(weight=3.0),), training, linear)
+    engine = LocalEngine(run_sites)
+    w = matrix(Weights.of(run_sites.open(1, 0, {}).model))
+    site = regressions(run_sites)[1]
+    run(run_sites, engine, Plan(2))
     for _ in range(2):
         once = w - 0.1 * site.gradient(w)
         w = once - 0.1 * (site.gradient(once) + 3.0 * (once - w))
@@ -52,11 +52,11 @@ def test_two_steps_by_hand_where_weights_stay():
 def test_on_scaffold_by_hand():
     """The first round, where the control variates are 0: the correction and the term add up in what c_i becomes."""
     training = Training(epochs=2, batch_size=64, lr=0.1)
-    hospitals = TWO.hospitals(Scaffold(), (Prox(weight=3.0),), training, linear)
-    engine = LocalEngine(hospitals)
-    run(hospitals, engine, Plan(1))
-    w = start(hospitals)
-    for i, site in enumerate(regressions(hospitals)):
+    run_sites = TWO.run_sites(Scaffold(), (Prox(weight=3.0),), training, linear)
+    engine = LocalEngine(run_sites)
+    run(run_sites, engine, Plan(1))
+    w = start(run_sites)
+    for i, site in enumerate(regressions(run_sites)):
         once = w - 0.1 * site.gradient(w)
         twice = once - 0.1 * (site.gradient(once) + 3.0 * (once - w))
         torch.testing.assert_close(matrix(engine.memory[i]["c"]), (w - twice) / 0.2, atol=1e-5, rtol=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crossward.experiment.load import checked
+from crossward.config.reading import checked
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "studies").glob("*.toml"))

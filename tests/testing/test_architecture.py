@@ -81,7 +81,7 @@ def no_torchvision(source: Source) -> Iterator[str]:
 def no_pickle(source: Source) -> Iterator[str]:
     if not source.part:  # tests must make hostile files, benchmarks read what their peers wrote
         return
-    if source.path not in ("crossward/engines/pool.py", "crossward/engines/worker.py"):
+    if source.path not in ("crossward/engines/pool.py", "crossward/engines/pool_worker.py"):
         modules = ["pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "multiprocessing.reduction"]
         yield from (f"imports {module}" for module in source.imported() if within(module, modules))
     yield from ("torch.load" for module in source.imported() if module == "torch.load")
@@ -151,7 +151,7 @@ def changed(source: Source) -> Iterator[str]:
 
 def one_training_loop(source: Source) -> Iterator[str]:
     """A site's network takes its steps in loop.py, whatever a server fits in descent.py."""
-    if source.part and source.path not in ("crossward/core/loop.py", "crossward/core/descent.py"):
+    if source.part and source.path not in ("crossward/core/loop.py", "crossward/core/gradient_descent.py"):
         calls = [node.func for node in source.nodes if isinstance(node, ast.Call)]
         steps = [f for f in calls if isinstance(f, ast.Attribute) and ast.unparse(f).endswith(GRADIENTS)]
         yield from map(ast.unparse, steps)
@@ -211,7 +211,7 @@ def test_the_source_is_found():
         (no_pickle, "crossward/core/tree.py", "from torch import load"),
         (no_pickle, "crossward/text/x.py", "import torch\nx = torch.load('a', weights_only=False)"),
         (no_pickle, "crossward/text/x.py", "import torch\nx = torch.load\ny = x('a', weights_only=True)"),
-        (no_pickle, "crossward/data/npz.py", "import numpy as np\nx = np.load('a', allow_pickle=True)"),
+        (no_pickle, "crossward/data/sources/npz.py", "import numpy as np\nx = np.load('a', allow_pickle=True)"),
         (no_hidden_state, "crossward/report/page.py", "def f():\n    global x\n    x = 1"),
         (no_hidden_state, "crossward/methods/fedx.py", "board = {1: 2}"),
         (no_hidden_state, "crossward/methods/fedx.py", "board: dict = dict(a=1)"),
@@ -246,12 +246,12 @@ def test_the_rule_catches(rule: Rule, path: str, text: str):
             "crossward/methods/fedx.py",
             "from crossward.nets import parts\nfrom crossward.methods.a import A",
         ),
-        (arrows, "crossward/experiment/cli.py", "from crossward.report import page"),
+        (arrows, "crossward/cli/main.py", "from crossward.report import page"),
         (no_pickle, "crossward/engines/pool.py", "import pickle"),
         (no_pickle, "benchmarks/overhead.py", "import torch\nx = torch.load('a')"),
         (no_pickle, "crossward/core/tree.py", "from safetensors.torch import load"),
         (no_pickle, "crossward/text/x.py", "import torch\nx = torch.load('a', weights_only=True)"),
-        (no_pickle, "crossward/data/npz.py", "x = np.load('a', allow_pickle=False)"),
+        (no_pickle, "crossward/data/sources/npz.py", "x = np.load('a', allow_pickle=False)"),
         (
             no_hidden_state,
             "crossward/methods/fedx.py",

@@ -23,7 +23,7 @@ from crossward.plugins import PLUGINS, plugin_class
 from crossward.testing import conformance
 from crossward.testing.cases import Case, cases
 from crossward.testing.conformance import CHECKS, Check, checks
-from crossward.testing.faults import EditsPayload, HiddenInModule, HiddenOnModel
+from crossward.testing.faulty_methods import EditsPayload, HiddenInModule, HiddenOnModel
 
 PAIRS = [
     pytest.param(case, check, id=f"{case}-{check.__name__.removeprefix('check_')}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from crossward.data.phantom_blood import CLASSES
+from crossward.data.sources.phantom.blood import CLASSES
 from crossward.errors import ConfigError, StorageError
 from crossward.text import distribution, encoders
 from crossward.text.distribution import embedded

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from crossward.data.npz import MEDMNIST
-from crossward.data.phantom_blood import CLASSES
+from crossward.data.sources.npz import MEDMNIST
+from crossward.data.sources.phantom.blood import CLASSES
 from crossward.text.lexicon import LEXICONS, fitting, plain, spaced
 
 SIZES = {

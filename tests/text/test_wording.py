@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from crossward.data.phantom_blood import CLASSES
+from crossward.data.sources.phantom.blood import CLASSES
 from crossward.errors import ConfigError, DataError
 from crossward.text.wording import worded
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
+from crossward.core.net import Net
 from crossward.errors import ConfigError
-from crossward.nets.net import Net
 
 
 def projected(net: Net, width: int) -> Net:

@@ -1,0 +1,179 @@
+"""BreaKHis: 7,909 images of breast tumours at four magnifications (Spanhol et al., IEEE TBME 63, 2016, 1455-1462).
+
+https://web.inf.ufpr.br/vri/databases/breast-cancer-histopathological-database-breakhis: BreaKHis_v1/histology_slides/
+breast/<benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X/*.png in any case, a folder or one .zip of it.
+
+The group is the patient: the year and number of the slide without its letters, 14-22549 for SOB_B_A_14-22549AB. Letters
+name sections of one specimen, and a number is found with several of them and under several sub-types; so there are
+fewer patients than the 82 slides. Slide 14-13412 lies under ductal and under lobular carcinoma with the same pictures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from crossward.data import cache as decoded_images
+from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
+from crossward.data.collection import Collection
+from crossward.data.decode import Frame, is_image
+from crossward.errors import ConfigError, DataError
+
+NAME = "BreaKHis_v1"
+WHERE = "https://web.inf.ufpr.br/vri/databases/breast-cancer-histopathological-database-breakhis"
+SIDES = ("benign", "malignant")
+CODES: Mapping[str, str] = {  # sub-type -> what names of its slides begin with
+    "adenosis": "SOB_B_A",
+    "fibroadenoma": "SOB_B_F",
+    "phyllodes_tumor": "SOB_B_PT",
+    "tubular_adenoma": "SOB_B_TA",
+    "ductal_carcinoma": "SOB_M_DC",
+    "lobular_carcinoma": "SOB_M_LC",
+    "mucinous_carcinoma": "SOB_M_MC",
+    "papillary_carcinoma": "SOB_M_PC",
+}
+CLASSES: Mapping[str, tuple[str, ...]] = {"binary": SIDES, "subtypes": tuple(CODES)}
+MAGNIFICATIONS = ("40", "100", "200", "400")
+LAYOUT = re.compile(
+    rf"(?P<home>(?:.*/)?)(?P<side>{'|'.join(SIDES)})/SOB/(?P<subtype>{'|'.join(CODES)})"
+    rf"/(?P<slide>[^/]+)/(?P<magnification>{'|'.join(MAGNIFICATIONS)})X/(?P<file>[^/]+)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An image and what its path says of it."""
+
+    path: str
+    home: str
+    side: str
+    subtype: str
+    slide: str
+    magnification: str
+    file: str
+
+    @property
+    def patient(self) -> str:
+        told = re.fullmatch(rf"{CODES[self.subtype]}_(\d+-\d+)[A-Z]*", self.slide, re.IGNORECASE)
+        return told[1] if told else ""
+
+    def label(self, classes: str) -> str:
+        return self.side if classes == "binary" else self.subtype
+
+
+def located(root: Path | None) -> Path:
+    """Where the set is in `root`, where all datasets are kept."""
+    return dataset_in(root, (NAME,), title="BreaKHis", where=WHERE)
+
+
+def read(
+    place: Path,
+    *,
+    magnification: Literal["40", "100", "200", "400", "all"] = "all",
+    classes: Literal["binary", "subtypes"] = "binary",
+    size: int = 64,
+    channels: int = 3,
+    fit: str = "stretch",
+    bad_files: str = "refuse",
+    prepare: tuple[str, ...] = (),
+    cache: Path,
+) -> tuple[Collection, list[Quarantined]]:
+    """The images in `place`, a folder or archive, in the order of their names, and what was left out.
+
+    Rows are named by their file, as SOB_B_A-14-22549AB-40-001.png, however the set is packed.
+    """
+    _check(magnification, classes)
+    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
+    with opened(place) as files:
+        entries, problems = listed(place, files.listing(), magnification, classes)
+        asked = [entry for entry in entries if not _wrong(entry)]
+        decoded = decoded_images.decoded(files, [decoded_images.Row(entry.path) for entry in asked], frame, cache)
+    problems += [Quarantined(asked[at].path, None, reason) for at, reason in decoded.problems]
+    kept = [asked[at] for at in decoded.kept]
+    before, labels = [entry.label(classes) for entry in entries], [entry.label(classes) for entry in kept]
+    aside = settle(place, problems, bad_files=policy, before=before, after=labels)
+    collection = Collection(
+        name="breakhis",
+        task="classification",
+        classes=CLASSES[classes],
+        images=decoded.images,
+        targets=torch.tensor([CLASSES[classes].index(label) for label in labels]),
+        ids=tuple(entry.file for entry in kept),
+        hashes=decoded.hashes,
+        groups=tuple(entry.patient for entry in kept),
+        file=decoded.file,
+        notes=_contradictions(kept, labels, decoded.hashes),
+    )
+    return collection, aside
+
+
+def listed(
+    place: Path, listing: Iterable[str], magnification: str, classes: str
+) -> tuple[list[Entry], list[Quarantined]]:
+    """The images at the magnification, in the order of their names, and what is wrong with any of them."""
+    paths = [path for path in listing if is_image(path)]
+    fits = {path: fit for path in paths if (fit := LAYOUT.fullmatch(path))}
+    every = sorted((_entry(path, fit) for path, fit in fits.items()), key=lambda e: (e.file, e.path))
+    entries = [entry for entry in every if magnification in (entry.magnification, "all")]
+    missing = [name for name in CLASSES[classes] if name not in {entry.label(classes) for entry in entries}]
+    if missing:
+        held = Counter(f"{entry.magnification}X" for entry in every)
+        at = "" if magnification == "all" else f" at {magnification}X"
+        raise DataError(
+            f"{place} holds no image of {', '.join(missing)}{at}.",
+            details=[f"found: {n} image(s) at {power}" for power, n in held.items()],
+            hint=f"Download BreaKHis from {WHERE} as {NAME}/histology_slides/breast/benign/SOB/adenosis/..., or check "
+            "data.path and data.magnification.",
+        )
+    files = Counter(entry.file.casefold() for entry in every)
+    if twice := [entry.path for entry in every if files[entry.file.casefold()] > 1]:
+        raise DataError(
+            f"{place} holds images more than once.", details=twice, hint="Keep one folder that holds the set once."
+        )
+    place_of = "is not at <benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X"
+    strange = [Quarantined(path, None, place_of) for path in paths if path not in fits]
+    return entries, strange + [Quarantined(entry.path, None, reason) for entry in entries for reason in _wrong(entry)]
+
+
+def _entry(path: str, fit: re.Match[str]) -> Entry:
+    told = fit.groupdict()
+    return Entry(path, **told | {"side": told["side"].lower(), "subtype": told["subtype"].lower()})
+
+
+def _wrong(entry: Entry) -> list[str]:
+    """What in a path contradicts the rest of it."""
+    code = CODES[entry.subtype]
+    side = "benign" if code.startswith("SOB_B") else "malignant"
+    reasons = [f"{entry.subtype} is not {entry.side}"] if side != entry.side else []
+    if not entry.patient:
+        return [*reasons, f"its slide {entry.slide} is not named {code}_<year>-<number>"]
+    named = re.fullmatch(r"(SOB_[A-Z]+_[A-Z]+)-(\w+-\w+)-(\d+)-\w+\.\w+", entry.file.upper())
+    said = (code, entry.slide.upper().removeprefix(f"{code}_"), entry.magnification)
+    if named and named.groups() != said:
+        reasons.append(f"its name is not of {entry.slide} at {entry.magnification}X")
+    return reasons
+
+
+def _contradictions(entries: Sequence[Entry], labels: Sequence[str], hashes: Sequence[str]) -> tuple[str, ...]:
+    """A line if pictures are there under two classes."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, image in enumerate(hashes):
+        rows[image].append(row)
+    both = [held for held in rows.values() if len({labels[row] for row in held}) > 1]
+    first = [" = ".join(entries[row].file for row in held) for held in both[:1]]
+    return tuple(f"{len(both)} image(s) are there under two classes; first: {pair}" for pair in first)
+
+
+def _check(magnification: str, classes: str) -> None:
+    if magnification not in (*MAGNIFICATIONS, "all"):
+        known = ", ".join(MAGNIFICATIONS)
+        raise ConfigError(f'data.magnification is "{magnification}".', hint=f'Use one of: {known}, or "all".')
+    if classes not in CLASSES:
+        raise ConfigError(f'data.classes is "{classes}".', hint='Use "binary" or "subtypes".')

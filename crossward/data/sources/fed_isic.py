@@ -1,0 +1,221 @@
+"""Fed-ISIC2019: 23,247 dermatoscopic images of eight kinds of lesions at six hospitals, with a published split.
+
+Ogier du Terrail et al., FLamby, NeurIPS 2022 Datasets and Benchmarks, https://github.com/owkin/FLamby: a public list of
+images of the ISIC 2019 challenge, https://challenge.isic-archive.com/data/#2019, with their hospital, class and fold.
+The images of four of the hospitals are those of HAM10000, and may be read from there. The list's column fold2 joins
+fold and center, and says nothing else.
+
+The list names no lesions, so there are no groups, and the published split does not heed them: of the 7,470 lesions of
+HAM10000, 696 are both trained and tested on. It also has the same picture in training and in testing, ISIC_0029938 and
+ISIC_0024777. Such copies are left out of training, and told; the test set is as published.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import torch
+
+from crossward.data import cache as decoded_images
+from crossward.data.archives import Files, Quarantined, checked_policy, opened, settle
+from crossward.data.collection import Collection
+from crossward.data.decode import Frame
+from crossward.data.sources import ham10000
+from crossward.errors import ConfigError, DataError
+
+LIST = "https://github.com/owkin/FLamby/tree/main/flamby/datasets/fed_isic2019/dataset_creation_scripts"
+IMAGES = "https://challenge.isic-archive.com/data/#2019"
+CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
+CENTRES = ("bcn", "vidir_molemax", "vidir_modern", "rosendahl", "msk4", "vienna_dias")  # as the list numbers them
+SIDES = ("train", "test")
+LISTS = (
+    "fed_isic2019_train_test_split.csv",
+    "fed_isic2019_train_test_split",
+    "train_test_split.csv",
+    "train_test_split",
+)
+FULL = ("ISIC_2019_Training_Input", "ISIC_2019_Training_Input_preprocessed")  # the latter by FLamby's scripts
+UNKNOWN = "UNK"  # a ninth class of the challenge, which no image of the list has
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the list."""
+
+    row: int
+    image: str
+    label: int
+    centre: str
+    side: str
+
+
+def located(root: Path | None, *, listing: Path | None = None, images: Path | None = None) -> tuple[Path, Path]:
+    """The list and the images: as given, or in `root`, where all datasets are kept.
+
+    The images of all hospitals go before those of some. A list that is not given may also lie in or beside the images.
+    """
+    if root is None and images is None:
+        raise ConfigError(
+            "data.path is not set, nor is CROSSWARD_DATA.",
+            hint=f"Set one of them to a folder with the list {LISTS[-1]} from {LIST} and the images {FULL[0]} from "
+            f"{IMAGES}.",
+        )
+    tops = [place for place in (images, images.parent if images else None, root) if place is not None]
+    lists = [listing] if listing else [top / name for top in tops for name in LISTS if (top / name).is_file()]
+    place = (_holder(images) or images) if images else root and _holder(root)
+    missing = [f"the list: {', '.join(LISTS)}, from {LIST}"] if not lists else []
+    if place is None:
+        missing.append(f"the images: {', '.join((*FULL, ham10000.NAME))}, as a folder or .zip, from {IMAGES}")
+    if not lists or place is None:
+        raise ConfigError(
+            f"Fed-ISIC2019 is not in {root or images}.",
+            details=missing,
+            hint="Download what is missing, or set data.listing to the list and data.path to the images.",
+        )
+    return lists[0], place
+
+
+def _holder(top: Path) -> Path | None:
+    """What holds the images in the folder `top`: the archive or folder of the most hospitals."""
+    names = [f"{name}{suffix}" for name in (*FULL, ham10000.NAME) for suffix in (".zip", "")]
+    places = [top / name for name in names if (top / name).exists()]
+    loose = any((top / folder).is_dir() for folder in ham10000.FOLDERS)
+    return next(iter(places), top if loose else None)
+
+
+def read(
+    images: Path,
+    *,
+    listing: Path,
+    size: int = 64,
+    channels: int = 3,
+    fit: str = "stretch",
+    bad_files: str = "refuse",
+    prepare: tuple[str, ...] = (),
+    cache: Path,
+) -> tuple[Collection, list[Quarantined]]:
+    """The listed images in `images`, a folder or archive, in the order of their names, and what was left out.
+
+    With `bad_files` = "quarantine" a hospital without any image is not there.
+    """
+    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
+    entries = listed(listing)
+    with opened(images) as files:
+        folders = (*FULL, *ham10000.FOLDERS)
+        paths = ham10000.pictures(images, files.listing(), [entry.image for entry in entries], folders)
+        asked = [entry for entry in entries if entry.image in paths]
+        if len(asked) < len(entries) and (policy == "refuse" or not asked):
+            raise _incomplete(images, entries, paths)
+        whole = _decoded(files, asked, paths, frame, cache)
+        problems = [Quarantined(asked[at].image, asked[at].row, reason) for at, reason in whole.problems]
+        problems += _absent(entries, paths)
+        kept = [asked[at] for at in whole.kept]
+        aside = settle(images, problems, bad_files=policy, before=(), after=[entry.centre for entry in kept])
+        copies = _copies(kept, whole.hashes)
+        if copies:
+            kept = [entry for entry in kept if entry.row not in {copy.row for copy in copies}]
+            whole = _decoded(files, kept, paths, frame, cache)
+    return _collection(kept, paths, whole), aside + copies
+
+
+def listed(file: Path) -> list[Entry]:
+    """The rows of the list, in the order of their images; any that contradicts itself is refused."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"The list {file} cannot be read ({error.strerror}).", hint="Check the path.") from error
+    rows = ham10000.table_rows(content, str(file), ("image", *CLASSES, "target", "center", "fold"), (UNKNOWN,))
+    problems = [f"row {number}: {cells['image']}: {wrong}" for number, cells in rows for wrong in _wrong(cells)]
+    problems += ham10000.repeated((number, cells["image"]) for number, cells in rows if cells["image"])
+    if problems:
+        raise DataError(
+            f"The list {file} is wrong: {len(problems)} problem(s).",
+            details=problems,
+            hint=f"Download it again from {LIST}.",
+        )
+    entries = [
+        Entry(number, cells["image"], int(cells["target"]), CENTRES[int(cells["center"])], cells["fold"])
+        for number, cells in rows
+    ]
+    return sorted(entries, key=lambda entry: entry.image)
+
+
+def _wrong(cells: Mapping[str, str]) -> list[str]:
+    """What is wrong with a row of the list."""
+    reasons = ["its image is empty"] if not cells["image"] else []
+    names = [name for name in (*CLASSES, UNKNOWN) if name in cells]
+    strange = [f"{name} = {cells[name]!r}" for name in names if cells[name] not in ("0", "1", "0.0", "1.0")]
+    marked = [name for name in names if cells[name] in ("1", "1.0")]
+    targets, centres = [str(place) for place in range(len(CLASSES))], [str(place) for place in range(len(CENTRES))]
+    if strange:
+        reasons.append(f"{', '.join(strange)} where 0 or 1 belongs")
+    if cells["target"] not in targets:
+        reasons.append(f'its target "{cells["target"]}" is none of 0 to {targets[-1]}')
+    elif not strange and marked != [CLASSES[int(cells["target"])]]:
+        said = CLASSES[int(cells["target"])]
+        reasons.append(
+            f"its target is {cells['target']}, {said}, but the classes marked are {', '.join(marked) or 'none'}"
+        )
+    if cells["center"] not in centres:
+        reasons.append(f'its center "{cells["center"]}" is none of 0 to {centres[-1]}')
+    if cells["fold"] not in SIDES:
+        reasons.append(f'its fold "{cells["fold"]}" is neither train nor test')
+    return reasons
+
+
+def _decoded(
+    files: Files, entries: Sequence[Entry], paths: Mapping[str, str], frame: Frame, cache: Path
+) -> decoded_images.Decoded:
+    return decoded_images.decoded(files, [decoded_images.Row(paths[entry.image]) for entry in entries], frame, cache)
+
+
+def _collection(entries: Sequence[Entry], paths: Mapping[str, str], decoded: decoded_images.Decoded) -> Collection:
+    return Collection(
+        name="fed-isic2019",
+        task="classification",
+        classes=CLASSES,
+        images=decoded.images,
+        targets=torch.tensor([entry.label for entry in entries]),
+        ids=tuple(PurePosixPath(paths[entry.image]).name for entry in entries),
+        hashes=decoded.hashes,
+        sites=tuple(entry.centre for entry in entries),
+        splits=tuple(entry.side for entry in entries),
+        file=decoded.file,
+    )
+
+
+def _copies(entries: Sequence[Entry], hashes: Sequence[str]) -> list[Quarantined]:
+    """The training rows whose picture is also tested on."""
+    tested = {image: entry for entry, image in zip(entries, hashes, strict=True) if entry.side == "test"}
+    return [
+        Quarantined(entry.image, entry.row, f"is the picture of {tested[image].image}, which is tested on")
+        for entry, image in zip(entries, hashes, strict=True)
+        if entry.side == "train" and image in tested
+    ]
+
+
+def _absent(entries: Sequence[Entry], paths: Mapping[str, str]) -> list[Quarantined]:
+    return [
+        Quarantined(entry.image, entry.row, f"its image is not there ({entry.centre})")
+        for entry in entries
+        if entry.image not in paths
+    ]
+
+
+def _incomplete(images: Path, entries: Sequence[Entry], paths: Mapping[str, str]) -> DataError:
+    absent, total = _absent(entries, paths), Counter(entry.centre for entry in entries)
+    gone = Counter(entry.centre for entry in entries if entry.image not in paths)
+    hint = f"Download the images from {IMAGES}, or check data.path."
+    if paths:
+        hint = f'Download them from {IMAGES}, or set data.bad_files = "quarantine" to run with what is there.'
+    return DataError(
+        f"{images}: {len(absent)} of the {len(entries)} images of the list are not there.",
+        details=[
+            *(f"{centre}: {gone[centre]} of {total[centre]}" for centre in CENTRES if gone[centre]),
+            *ham10000.named(absent),
+        ],
+        hint=hint,
+    )

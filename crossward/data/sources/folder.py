@@ -1,0 +1,148 @@
+"""Folders of classes: root/<class>/**/image, or root/<split>/<class>/**/image, unpacked or in a .zip archive."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from crossward.data import cache as decoded_images
+from crossward.data.archives import Quarantined, checked_policy, opened, settle
+from crossward.data.collection import Collection
+from crossward.data.decode import Frame, is_image
+from crossward.errors import ConfigError, DataError
+from crossward.names import nearest
+
+SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An image and what its path says of it."""
+
+    path: str
+    label: str
+    split: str
+    group: str
+
+
+def read(
+    root: Path,
+    *,
+    size: int,
+    channels: int = 3,
+    fit: str = "stretch",
+    prepare: tuple[str, ...] = (),
+    group: str | None = None,
+    classes: Sequence[str] | None = None,
+    bad_files: str = "refuse",
+    cache: Path,
+) -> tuple[Collection, list[Quarantined]]:
+    """The images under `root`, labelled by their folders, and those that were left out.
+
+    `group` is a regular expression for the path of an image below `root`; its first group is the patient. `classes`
+    names all classes in their order, also those that have no folder here.
+    """
+    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
+    pattern = _pattern(group)
+    with opened(root) as files:
+        found, problems, split = _places(root, files.listing(), pattern)
+        places = [place for place in found if place.group or not pattern]
+        decoded = decoded_images.decoded(files, [decoded_images.Row(place.path) for place in places], frame, cache)
+    problems += [Quarantined(places[row].path, None, reason) for row, reason in decoded.problems]
+    kept = [places[row] for row in decoded.kept]
+    before, labels = [place.label for place in found], [place.label for place in kept]
+    aside = settle(root, problems, bad_files=policy, before=before, after=labels)
+    known = _known(root, classes, {place.label for place in found})
+    number = {name: place for place, name in enumerate(known)}
+    collection = Collection(
+        name=root.stem if root.is_file() else root.resolve().name,
+        task="classification",
+        classes=known,
+        images=decoded.images,
+        targets=torch.tensor([number[label] for label in labels]),
+        ids=tuple(place.path for place in kept),
+        hashes=decoded.hashes,
+        groups=tuple(place.group for place in kept) if pattern else None,
+        splits=tuple(place.split for place in kept) if split else None,
+        file=decoded.file,
+    )
+    return collection, aside
+
+
+def _known(root: Path, classes: Sequence[str] | None, labels: set[str]) -> tuple[str, ...]:
+    if classes is None:
+        return tuple(sorted(labels))
+    if alien := sorted(labels - {*classes}):
+        told = [f"{name}: {nearest(name, classes)}" for name in alien]
+        raise DataError(f"{root} has folders that data.classes does not name", details=told)
+    if len({*classes}) < len(classes):
+        raise ConfigError("data.classes names a class twice", details=list(classes))
+    return tuple(classes)
+
+
+def _pattern(group: str | None) -> re.Pattern[str] | None:
+    if group is None:
+        return None
+    try:
+        pattern = re.compile(group)
+    except re.error as error:
+        raise ConfigError(f"group is not a regular expression: {error}.", details=[group]) from error
+    if not pattern.groups:
+        raise ConfigError(
+            "group has no ( ), so that it names no patient.",
+            details=[group],
+            hint=r"Put the patient's part of the path in brackets, as in CNV-(\d+)-.",
+        )
+    return pattern
+
+
+def _places(
+    root: Path, listing: Iterable[str], pattern: re.Pattern[str] | None
+) -> tuple[list[Place], list[Quarantined], bool]:
+    """Every image with its label, those outside of class folders, and whether the top folders are splits."""
+    paths = [path for path in listing if is_image(path)]
+    if not paths:
+        raise DataError(f"{root} holds no image.", hint="Images lie in one folder per class, as in root/benign/1.png.")
+    wrapped, split = _layout(root, [path.split("/") for path in paths])
+    places, problems = [], []
+    for path in paths:
+        *above, _ = path.split("/")[wrapped:]
+        patient = pattern.search(path) if pattern else None
+        if len(above) < 1 + split:
+            problems.append(Quarantined(path, None, "is not in a class folder"))
+            continue
+        place = Place(
+            path,
+            label=above[int(split)],
+            split=SPLITS[above[0].casefold()] if split else "",
+            group=(patient[1] or "") if patient else "",
+        )
+        places.append(place)
+        if pattern and not place.group:
+            problems.append(
+                Quarantined(path, None, f"the group pattern {pattern.pattern} finds no patient in its path")
+            )
+    return places, problems, split
+
+
+def _layout(root: Path, parts: list[list[str]]) -> tuple[int, bool]:
+    """How many folders wrap the classes or splits, and whether splits come first."""
+    depth = 0
+    while True:
+        tops = {part[depth] for part in parts if len(part) > depth + 1}
+        splits = {top for top in tops if top.casefold() in SPLITS}
+        if splits and splits != tops:
+            raise DataError(
+                f"{root} has folders of splits beside others.",
+                details=[f"splits: {', '.join(sorted(splits))}", f"others: {', '.join(sorted(tops - splits))}"],
+                hint="Keep either splits or classes at the top.",
+            )
+        loose = any(len(part) == depth + 1 for part in parts)
+        deeper = any(len(part) > depth + 2 for part in parts)
+        if splits or len(tops) != 1 or loose or not deeper:
+            return depth, bool(splits)
+        depth += 1

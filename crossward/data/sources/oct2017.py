@@ -1,0 +1,147 @@
+"""OCT2017: retinal OCT scans with CNV, DME or drusen, or healthy (Kermany et al., Cell 172, 2018, 1122-1131).
+
+https://data.mendeley.com/datasets/rscbjbr9sj: <train, val or test>/<class>/<class>-<patient>-<n>.jpeg in any case, a
+folder or one .zip of it. The number of the patient gives the groups, whatever the class: one number is found under
+several of them, and whether these are one person cannot be told, so that it never is on two sides.
+
+The official test set is small, at most 1,000 scans, and has as many of each class, unlike the training set; so its
+split is kept when asked for alone. A patient on both sides of it is refused unless groups are not heeded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import torch
+
+from crossward.data import cache as decoded_images
+from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
+from crossward.data.collection import Collection
+from crossward.data.decode import Frame, is_image
+from crossward.errors import DataError
+
+NAME = "OCT2017"
+WHERE = "https://data.mendeley.com/datasets/rscbjbr9sj"
+CLASSES = ("CNV", "DME", "DRUSEN", "NORMAL")
+SIDES = ("train", "val", "test")
+LAYOUT = re.compile(
+    rf"(?P<home>(?:.*/)?)(?P<side>{'|'.join(SIDES)})/(?P<label>{'|'.join(CLASSES)})/(?P<file>[^/]+)", re.IGNORECASE
+)
+SCAN = re.compile(rf"({'|'.join(CLASSES)})-(\d+)-\d+\.\w+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A scan and what its path says of it."""
+
+    path: str
+    home: str
+    side: str
+    label: str
+    file: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.side}/{self.label}/{self.file}"
+
+    @property
+    def patient(self) -> str:
+        told = SCAN.fullmatch(self.file)
+        return told[2] if told else ""
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with its name, if anything."""
+        told = SCAN.fullmatch(self.file)
+        if not told:
+            return "is not named <class>-<patient>-<n>"
+        return "" if told[1].upper() == self.label else f"is named as {told[1].upper()}"
+
+
+def located(root: Path | None) -> Path:
+    """Where the set is in `root`, where all datasets are kept."""
+    return dataset_in(root, (NAME,), title="OCT2017", where=WHERE)
+
+
+def read(
+    place: Path,
+    *,
+    size: int = 64,
+    channels: int = 1,
+    fit: str = "stretch",
+    bad_files: str = "refuse",
+    prepare: tuple[str, ...] = (),
+    split: Literal["official", "none"] = "none",
+    cache: Path,
+) -> tuple[Collection, list[Quarantined]]:
+    """The scans in `place`, a folder or archive, and the files that were left out.
+
+    Rows are named <train, val or test>/<class>/<file> however the set is packed.
+    """
+    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
+    with opened(place) as files:
+        entries = listed(place, files.listing())
+        problems = [Quarantined(entry.path, None, entry.wrong) for entry in entries if entry.wrong]
+        asked = [entry for entry in entries if not entry.wrong]
+        before = [entry.label for entry in entries]
+        settle(place, problems, bad_files=policy, before=before, after=[entry.label for entry in asked])
+        _check_split(place, split, {entry.side for entry in asked})
+        decoded = decoded_images.decoded(files, [decoded_images.Row(entry.path) for entry in asked], frame, cache)
+    problems += [Quarantined(asked[at].path, None, reason) for at, reason in decoded.problems]
+    kept = [asked[at] for at in decoded.kept]
+    labels = [entry.label for entry in kept]
+    aside = settle(place, problems, bad_files=policy, before=before, after=labels)
+    collection = Collection(
+        name="oct2017",
+        task="classification",
+        classes=CLASSES,
+        images=decoded.images,
+        targets=torch.tensor([CLASSES.index(label) for label in labels]),
+        ids=tuple(entry.id for entry in kept),
+        hashes=decoded.hashes,
+        groups=tuple(entry.patient for entry in kept),
+        splits=tuple(entry.side for entry in kept) if split == "official" else None,
+        file=decoded.file,
+    )
+    return collection, aside
+
+
+def listed(place: Path, listing: Iterable[str]) -> list[Entry]:
+    """The scans in the order of their names; another layout, and whatever else is among the images, is refused."""
+    paths = [path for path in listing if is_image(path)]
+    if not paths:
+        raise DataError(f"{place} holds no image.", hint=f"Download OCT2017 from {WHERE}.")
+    fits = {path: fit for path in paths if (fit := LAYOUT.fullmatch(path))}
+    entries = sorted((_entry(path, fit) for path, fit in fits.items()), key=lambda entry: (entry.id, entry.path))
+    other = Counter(PurePosixPath(path).parent for path in paths if path not in fits)
+    homes, ids = sorted({entry.home for entry in entries}), Counter(entry.id.casefold() for entry in entries)
+    problems = [f"missing: {name}" for name in CLASSES if name not in {entry.label for entry in entries}]
+    problems += [f"not a class of train, val or test: {holder}/ ({n} image(s))" for holder, n in other.items()]
+    if len(homes) > 1:
+        problems += [f"splits in: {PurePosixPath(home)}" for home in homes]
+    else:
+        problems += [f"there twice: {entry.path}" for entry in entries if ids[entry.id.casefold()] > 1]
+    if problems:
+        raise DataError(
+            f"{place} is not laid out as OCT2017, with its images in a folder for each of four classes.",
+            details=[*problems, *(f"{entry.path}: {entry.wrong}" for entry in entries if entry.wrong)],
+            hint=f'The classes are {", ".join(CLASSES)}. Other images can be read with data.source = "folder".',
+        )
+    return entries
+
+
+def _entry(path: str, fit: re.Match[str]) -> Entry:
+    return Entry(path, fit["home"], fit["side"].lower(), fit["label"].upper(), fit["file"])
+
+
+def _check_split(place: Path, split: str, sides: set[str]) -> None:
+    if split == "official" and not {"train", "test"} <= sides:
+        raise DataError(
+            f"{place} has no official split: it holds {', '.join(sorted(sides))} alone.",
+            hint='Leave the split to [partition] with data.split = "none".',
+        )

@@ -1,0 +1,115 @@
+"""PBC: 17,092 peripheral blood cells of eight kinds (Acevedo et al., Data in Brief 30, 2020, 105474).
+
+https://data.mendeley.com/datasets/snkd93bnjr/1: one folder per class, as PBC_dataset_normal_DIB.zip or unpacked. The
+split has the counts of each class that MedMNIST v2 (Yang et al., Scientific Data 10, 2023) published for this set as
+BloodMNIST; which images they are is drawn anew. The set holds some images twice, one of them under two classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import numpy as np
+
+from crossward.data.archives import Quarantined, dataset_in, opened
+from crossward.data.collection import Collection
+from crossward.data.decode import is_image
+from crossward.data.partition import Ints, tied
+from crossward.data.sources import folder
+from crossward.errors import DataError
+
+NAME = "PBC_dataset_normal_DIB"
+WHERE = "https://data.mendeley.com/datasets/snkd93bnjr/1"
+CLASSES = ("basophil", "eosinophil", "erythroblast", "ig", "lymphocyte", "monocyte", "neutrophil", "platelet")
+SIDES = ("train", "val", "test")
+
+
+def located(root: Path | None) -> Path:
+    """Where the set is in `root`, where all datasets are kept."""
+    return dataset_in(root, (NAME,), title="PBC", where=WHERE)
+
+
+def read(
+    root: Path,
+    *,
+    size: int = 28,
+    channels: int = 3,
+    fit: str = "stretch",
+    prepare: tuple[str, ...] = (),
+    bad_files: str = "refuse",
+    split: Literal["paper", "none"] = "paper",
+    split_seed: int = 0,
+    cache: Path,
+) -> tuple[Collection, list[Quarantined]]:
+    """The cells in `root`, a folder or archive, and the files that were left out.
+
+    Rows are named <class>/<file> however the set is packed, so that a partition made from the archive fits the folder.
+    """
+    home = _home(root)
+    found, aside = folder.read(
+        root, size=size, channels=channels, fit=fit, prepare=prepare, bad_files=bad_files, cache=cache
+    )
+    ids = tuple(PurePosixPath(path).relative_to(home).as_posix() for path in found.ids)
+    labels = found.targets.numpy()  # a folder's classes are in alphabetical order, as the official ones are
+    splits = paper_split(labels, found.hashes, ids, split_seed) if split == "paper" else None
+    return replace(found, name="pbc", classes=CLASSES, ids=ids, splits=splits), aside
+
+
+def paper_split(labels: Ints, hashes: Sequence[str], ids: Sequence[str], seed: int) -> tuple[str, ...]:
+    """Train, val or test for each row, with the published share of each class and no image on two sides.
+
+    Copies of an image go to training while there is room, so that no score counts an image twice.
+    """
+    kinds, units = len(CLASSES), tied(hashes)
+    room = np.array([_shares(n) for n in np.bincount(labels, minlength=kinds)])  # (K, 3) rows that a side still takes
+    side, sizes = np.full(len(labels), -1, dtype=np.int64), np.bincount(units)
+    homeless = []
+    for unit in np.argsort(-sizes, kind="stable")[: (sizes > 1).sum()]:
+        rows = np.flatnonzero(units == unit)
+        need = np.bincount(labels[rows], minlength=kinds)[:, None]
+        if len(fitting := np.flatnonzero((room >= need).all(0))):
+            side[rows] = fitting[0]
+            room[:, fitting[:1]] -= need
+        else:
+            homeless.append(" = ".join(ids[row] for row in rows.tolist()))
+    if homeless:
+        raise DataError(
+            "PBC cannot be split as published: copies of an image do not fit on one side.",
+            details=homeless,
+            hint='Remove copies, or leave the split to [partition] with data.split = "none".',
+        )
+    rng = np.random.RandomState(seed)  # its streams never change: a seed names one split for good
+    for kind in range(kinds):
+        single = np.flatnonzero((labels == kind) & (side < 0))
+        side[rng.permutation(single)] = np.repeat(range(len(SIDES)), room[kind])
+    return tuple(SIDES[s] for s in side)
+
+
+def _shares(n: int) -> tuple[int, int, int]:
+    """Train, val and test rows of a class of `n`."""
+    train, test = math.floor(0.7 * n), -(-n // 5)  # 0.7 * 1420 is 993.999…, and 993 is what was published
+    return train, n - train - test, test
+
+
+def _home(root: Path) -> PurePosixPath:
+    """The folder of the eight class folders inside `root`; whatever else holds images is refused unread."""
+    with opened(root) as files:
+        holders = Counter(PurePosixPath(path).parent for path in files.listing() if is_image(path))
+    homes = {holder.parent for holder in holders if holder.name in CLASSES}
+    strange = [f"not a class: {holder}/ ({n} image(s))" for holder, n in holders.items() if holder.name not in CLASSES]
+    missing = [f"missing: {name}" for name in CLASSES if name not in {holder.name for holder in holders}]
+    scattered = [f"classes in: {home}" for home in sorted(homes)] if len(homes) > 1 else []
+    if not holders:
+        raise DataError(f"{root} holds no image.", hint=f"Download PBC from {WHERE}.")
+    if strange or missing or scattered:
+        raise DataError(
+            f"{root} is not laid out as PBC, with its images in one folder for each of eight classes.",
+            details=[*missing, *strange, *scattered],
+            hint=f'The classes are {", ".join(CLASSES)}. Other images can be read with data.source = "folder".',
+        )
+    return homes.pop()

@@ -1,0 +1,133 @@
+"""A federation of several sets of polyps, each of them a hospital, as in MH-pFLGB's paper (CVC-ColonDB, ETIS,
+CVC-ClinicDB and Kvasir-SEG are its clients); PolypGen's six hospitals may be among them.
+
+A site is named after its set (polypgen-C1 for a hospital of PolypGen), rows after their site and file. Groups are those
+of each set; a frame of no known patient is one of its own. The same pixels in two sets are noticed, but not a picture
+that one of them stores with other losses.
+
+All sets are decoded into one entry of the cache, which processes map as they map that of any one set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from crossward.data import cache as decoded_images
+from crossward.data.archives import Files, Quarantined, checked_policy, opened
+from crossward.data.collection import Collection
+from crossward.data.decode import Frame
+from crossward.data.sources import polyps
+from crossward.errors import ConfigError, DataError
+from crossward.names import nearest
+
+NAME = "polyps"
+SETS = ("cvc-colondb", "etis", "cvc-clinicdb", "kvasir-seg")  # the paper's
+
+
+@dataclass(frozen=True)
+class Together:
+    """The files of several places seen as one, each below its name."""
+
+    parts: Mapping[str, Files]
+
+    @property
+    def root(self) -> Path:
+        """No place of its own, but one that no other places have."""
+        return Path(os.pathsep.join(str(part.root.resolve()) for part in self.parts.values()))
+
+    def listing(self) -> list[str]:
+        return [f"{name}/{path}" for name, part in self.parts.items() for path in part.listing()]
+
+    def stamp(self, path: str) -> tuple[int, ...]:
+        name, _, inside = path.partition("/")
+        return self.parts[name].stamp(inside)
+
+    def read(self, path: str) -> bytes:
+        name, _, inside = path.partition("/")
+        return self.parts[name].read(inside)
+
+
+def located(root: Path | None, sets: Sequence[str] = SETS, paths: Mapping[str, Path] | None = None) -> dict[str, Path]:
+    """Where each of the sets is: in its place of `paths`, or else in `root`, where all datasets are kept."""
+    told = paths or {}
+    if unknown := [name for name in (*sets, *told) if name not in polyps.SOURCES]:
+        known = [f"{name!r}: {nearest(name, polyps.SOURCES)}" for name in dict.fromkeys(unknown)]
+        raise ConfigError("data.sets or data.paths names what is no set of polyps", details=known)
+    if not sets:
+        raise ConfigError("data.sets is empty", hint=f"Name some of: {', '.join(polyps.SOURCES)}.")
+    if twice := [name for name, n in Counter(sets).items() if n > 1]:
+        raise ConfigError("data.sets names a set twice", details=twice)
+    found, missing = {}, []
+    for name in sets:
+        source = polyps.SOURCES[name]
+        try:
+            found[name] = told[name] if name in told else polyps.located(root, name)
+            lacking = "" if found[name].exists() else f"there is no {found[name]}"
+        except ConfigError:
+            lacking = f"{source.names[0]}.zip, or that folder, is not in {root or 'CROSSWARD_DATA'}"
+        missing += [f"{name}: {lacking}; download it from {source.where}"] if lacking else []
+    if missing:
+        raise ConfigError(
+            f"{len(missing)} of {len(sets)} sets of polyps are not there",
+            details=missing,
+            hint=("" if root else "CROSSWARD_DATA is not set. ")
+            + "Put them there, or say where they are by data.paths, or leave them out of data.sets.",
+        )
+    return found
+
+
+def read(
+    places: Mapping[str, Path],
+    *,
+    size: int = 64,
+    channels: int = 3,
+    fit: str = "stretch",
+    bad_files: str = "refuse",
+    prepare: tuple[str, ...] = (),
+    cache: Path,
+) -> tuple[Collection, list[Quarantined]]:
+    """The frames of the sets in their places, folders or archives, in the order of the names of sets and frames, and
+    what was left out."""
+    policy, frame = checked_policy(bad_files), Frame(size, channels, fit, len(polyps.CLASSES), prepare)
+    pairs: list[polyps.Pair] = []
+    problems: list[Quarantined] = []
+    with ExitStack() as stack:
+        files = Together({name: stack.enter_context(opened(places[name])) for name in sorted(places)})
+        for name, part in files.parts.items():
+            mine, bad = polyps.usable(places[name], part.listing(), name, policy)
+            pairs += [_of(name, pair) for pair in mine]
+            problems += [replace(one, where=f"{name}/{one.where}") for one in bad]
+        decoded = decoded_images.decoded(files, polyps.rows(pairs), frame, cache)
+    made, aside = polyps.collected(NAME, Path(NAME), pairs, problems, decoded, policy)
+    left = {pairs[at].image.partition("/")[0] for at in decoded.kept}
+    if gone := [name for name in files.parts if name not in left]:
+        raise DataError(
+            f"no usable image is left of {', '.join(gone)}",
+            details=[str(bad) for bad in aside if bad.where.partition("/")[0] in gone],
+            hint="Correct the files named above, or leave the set out of data.sets.",
+        )
+    return replace(made, notes=(*made.notes, *_shared(made))), aside
+
+
+def _of(name: str, pair: polyps.Pair) -> polyps.Pair:
+    """The pair as one of the set `name` among others."""
+    return polyps.Pair(
+        f"{name}/{pair.image}",
+        f"{name}/{pair.mask}",
+        f"{name}-{pair.site}" if pair.site else name,
+        f"{name}/{pair.group}" if pair.group else "",
+    )
+
+
+def _shared(collection: Collection) -> list[str]:
+    """A line if pictures are there at two sites."""
+    rows: dict[str, dict[str, str]] = defaultdict(dict)  # pixels -> site -> the first row of it there
+    for image, site, row in zip(collection.hashes, collection.sites or (), collection.ids, strict=True):
+        rows[image].setdefault(site, row)
+    both = [" = ".join(held.values()) for held in rows.values() if len(held) > 1]
+    return [f"{len(both)} image(s) are there at more than one site; first: {both[0]}"] if both else []

@@ -1,0 +1,267 @@
+"""Polyps: five public sets of colonoscopic frames with a mask of the polyp in each, a folder or one .zip of it.
+
+PolypGen (Ali et al., Sci Data 10, 2023, 75): the single frames of six hospitals, data_C1 to data_C6, which are the
+sites; its sequences, boxes and pooled copies are not read. Names of C1 tell the examination (176OLCV1_100H0012) and
+those of C4 the video (10_endocv2021_positive_499), which are the groups. Those of C2, C3, C5 and C6 number the frames
+alone: each is a group of its own, though neighbours often show one polyp.
+
+CVC-ClinicDB (Bernal et al., Comput Med Imaging Graph 43, 2015, 99-111): 612 frames of 29 sequences, which are the
+groups; the frames of each, in the order of their numbers, are as published with the set.
+
+Kvasir-SEG (Jha et al., MMM 2020), ETIS-LaribPolypDB (Silva et al., IJCARS 9, 2014, 283-293) and CVC-ColonDB (Bernal et
+al., Pattern Recognition 45, 2012, 3166-3182): the names tell neither patients nor sequences, so there are no groups.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from crossward.data import cache as decoded_images
+from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
+from crossward.data.collection import Collection
+from crossward.data.decode import Frame, is_image
+from crossward.data.partition import natural
+from crossward.data.sources import ham10000
+from crossward.errors import ConfigError, DataError
+
+CLASSES = ("background", "polyp")
+CENTRES = ("C1", "C2", "C3", "C4", "C5", "C6")
+SEQUENCE_ENDS = (  # the last frame of each sequence of CVC-ClinicDB
+    *(25, 50, 67, 78, 103, 126, 151, 177, 199, 205, 227, 252, 277, 297, 317),
+    *(342, 363, 383, 408, 428, 447, 466, 478, 503, 528, 546, 571, 591, 612),
+)
+PATIENT = re.compile(r"(\d+OLCV\d+)_|(\d+)_endocv2021_", re.IGNORECASE)  # in names of PolypGen
+ALONE = {
+    "has no mask": "image(s) without a mask",
+    "is a mask without an image": "mask(s) without an image",
+    "is not there": "hospital(s) without images",
+}
+STEM, CENTRE = "(?P<stem>[^/]+?)", "data_(?P<site>C[1-6])"
+PLAIN = (f"images/{STEM}", f"masks/{STEM}")
+Key = tuple[str, str]  # site ("" when there is one), and the name without what its folder adds to it
+Found = dict[Key, list[tuple[str, str]]]  # the folder that holds the layout, and the path
+
+
+@dataclass(frozen=True)
+class Source:
+    title: str
+    where: str
+    layouts: tuple[tuple[str, str], ...]  # patterns of the paths of images and of their masks, without extensions
+    example: str
+    names: tuple[str, ...]  # of its folder or archive, in any case
+
+
+SOURCES: Mapping[str, Source] = {
+    "polypgen": Source(
+        "PolypGen",
+        "https://doi.org/10.7303/syn26376615",
+        # an image of C3 is named ..._00489_.jpg, and its mask ..._00489_mask.jpg
+        ((rf"{CENTRE}/images_(?P=site)/{STEM}_*", rf"{CENTRE}/masks_(?P=site)/{STEM}_*mask"),),
+        "data_C1/images_C1/1.jpg and data_C1/masks_C1/1_mask.jpg",
+        ("PolypGen", "PolypGen2021_MultiCenterData_v3"),
+    ),
+    "kvasir-seg": Source(
+        "Kvasir-SEG",
+        "https://datasets.simula.no/kvasir-seg",
+        (PLAIN,),
+        "images/1.jpg and masks/1.jpg",
+        ("Kvasir-SEG",),
+    ),
+    "cvc-clinicdb": Source(
+        "CVC-ClinicDB",
+        "https://polyp.grand-challenge.org/CVCClinicDB",
+        ((f"Original/{STEM}", f"Ground[ _]?Truth/{STEM}"), PLAIN),
+        "Original/1.tif and Ground Truth/1.tif",
+        ("CVC-ClinicDB",),
+    ),
+    "etis": Source(
+        "ETIS-LaribPolypDB",
+        "https://polyp.grand-challenge.org/EtisLarib",
+        ((f"ETIS-LaribPolypDB/{STEM}", f"Ground[ _]?Truth/p?{STEM}"), (f"images/p?{STEM}", f"masks/p?{STEM}")),
+        "ETIS-LaribPolypDB/1.tif and Ground Truth/p1.tif, or images/1.png and masks/1.png or p1.png",
+        ("ETIS-LaribPolypDB",),
+    ),
+    "cvc-colondb": Source(
+        "CVC-ColonDB",
+        "http://mv.cvc.uab.es/projects/colon-qa/cvccolondb",
+        (PLAIN, (r"(?P<stem>\d+)", r"p(?P<stem>\d+)")),  # the latter has other pictures, s1 and c1, beside them
+        "images/1.png and masks/1.png, or 1.bmp and p1.bmp",
+        ("CVC-ColonDB",),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image and its mask."""
+
+    image: str  # paths
+    mask: str
+    site: str  # "" when the set is of one hospital
+    group: str  # "" when the name tells none
+
+    @property
+    def id(self) -> str:
+        name = PurePosixPath(self.image).name
+        return f"{self.site}/{name}" if self.site else name
+
+
+def located(root: Path | None, name: str) -> Path:
+    """Where the set is in `root`, where all datasets are kept."""
+    source = _source(name)
+    return dataset_in(root, source.names, title=source.title, where=source.where)
+
+
+def read(
+    place: Path,
+    *,
+    name: str,
+    size: int = 64,
+    channels: int = 3,
+    fit: str = "stretch",
+    bad_files: str = "refuse",
+    prepare: tuple[str, ...] = (),
+    cache: Path,
+) -> tuple[Collection, list[Quarantined]]:
+    """The frames of the set `name` in `place`, a folder or archive, in the order of their names, and what was left out.
+
+    Rows are named by their file, with the hospital before it in PolypGen, however the set is packed. With `bad_files`
+    = "quarantine" a hospital without any image is not there.
+    """
+    policy, frame = checked_policy(bad_files), Frame(size, channels, fit, len(CLASSES), prepare)
+    with opened(place) as files:
+        pairs, problems = usable(place, files.listing(), name, policy)
+        decoded = decoded_images.decoded(files, rows(pairs), frame, cache)
+    return collected(name, place, pairs, problems, decoded, policy)
+
+
+def usable(place: Path, listing: Iterable[str], name: str, policy: str) -> tuple[list[Pair], list[Quarantined]]:
+    """What of a set is worth decoding, and what is wrong with the rest of it; that one is without the other is refused
+    now unless such files are set aside."""
+    pairs, alone = paired(place, listing, name)
+    if alone and (policy == "refuse" or not pairs):
+        raise _incomplete(place, _source(name), alone)
+    strange = {pair.image: bad for pair in pairs for bad in _strange(pair, name)}
+    return [pair for pair in pairs if pair.image not in strange], [*alone, *strange.values()]
+
+
+def rows(pairs: Iterable[Pair]) -> list[decoded_images.Row]:
+    return [decoded_images.Row(pair.image, pair.mask) for pair in pairs]
+
+
+def collected(
+    name: str,
+    place: Path,
+    pairs: Sequence[Pair],
+    problems: Sequence[Quarantined],
+    decoded: decoded_images.Decoded,
+    policy: str,
+) -> tuple[Collection, list[Quarantined]]:
+    """The pairs that could be decoded, and what was left out, unless that is refused."""
+    bad = [*problems, *(Quarantined(pairs[at].image, None, reason) for at, reason in decoded.problems)]
+    kept = [pairs[at] for at in decoded.kept]
+    aside = settle(place, bad, bad_files=policy, before=(), after=[pair.image for pair in kept])
+    return _collection(name, kept, decoded), aside
+
+
+def _collection(name: str, pairs: Sequence[Pair], decoded: decoded_images.Decoded) -> Collection:
+    assert decoded.masks is not None
+    unknown = sum(not pair.group for pair in pairs)
+    untold = f"the names of {unknown} of {len(pairs)} frames tell no patient: the same may be trained and tested on"
+    return Collection(
+        name=name,
+        task="segmentation",
+        classes=CLASSES,
+        images=decoded.images,
+        targets=decoded.masks,
+        ids=tuple(pair.id for pair in pairs),
+        hashes=decoded.hashes,
+        groups=tuple(pair.group or pair.id for pair in pairs) if unknown < len(pairs) else None,
+        sites=tuple(pair.site for pair in pairs) if any(pair.site for pair in pairs) else None,
+        file=decoded.file,
+        notes=(*decoded.notes, *([untold] if unknown else [])),
+    )
+
+
+def paired(place: Path, listing: Iterable[str], name: str) -> tuple[list[Pair], list[Quarantined]]:
+    """Each image with its mask, in the order of their names, and those that are without the other."""
+    source = _source(name)
+    images, masks = _found(place, [path for path in listing if is_image(path)], source)
+    keys = sorted({*images, *masks}, key=lambda key: (natural(key[0]), natural(key[1])))
+    both = [key for key in keys if key in images and key in masks]
+    pairs = [Pair(images[key][0][1], masks[key][0][1], key[0], _group(name, *key)) for key in both]
+    alone = [Quarantined(images[key][0][1], None, "has no mask") for key in keys if key not in masks]
+    alone += [Quarantined(masks[key][0][1], None, "is a mask without an image") for key in keys if key not in images]
+    if name == "polypgen":
+        there = {site for site, _ in keys}
+        alone += [Quarantined(f"data_{site}", None, "is not there") for site in CENTRES if site not in there]
+    return pairs, alone
+
+
+def _found(place: Path, paths: Sequence[str], source: Source) -> tuple[Found, Found]:
+    """The images and masks of the first layout that has both."""
+    for layout in source.layouts:
+        images, masks = (_matching(paths, pattern) for pattern in layout)
+        if images and masks:
+            break
+    else:
+        holders = Counter(PurePosixPath(path).parent for path in paths)
+        raise DataError(
+            f"{place} is not laid out as {source.title}, with {source.example}.",
+            details=[f"found: {holder}/ ({n} image(s))" for holder, n in holders.items()],
+            hint=f"Download it from {source.where}, or check its path.",
+        )
+    held = [*images.values(), *masks.values()]
+    homes = sorted({home for files in held for home, _ in files})
+    twice = [", ".join(path for _, path in files) for files in held if len(files) > 1]
+    if twice or len(homes) > 1:
+        raise DataError(
+            f"{place} holds {source.title}, or frames of it, more than once.",
+            details=[f"in: {home or '.'}" for home in homes] if len(homes) > 1 else twice,
+            hint="Keep one file of each, or name the folder that holds the set once.",
+        )
+    return images, masks
+
+
+def _matching(paths: Iterable[str], pattern: str) -> Found:
+    """The paths that fit, by site and name, each with the folder that holds the layout."""
+    whole, found = re.compile(rf"((?:.*/)?){pattern}\.\w+", re.IGNORECASE), defaultdict(list)
+    for path in paths:
+        if fit := whole.fullmatch(path):
+            parts = fit.groupdict()
+            found[parts.get("site", "").upper(), parts["stem"].casefold()].append((fit[1], path))
+    return dict(found)
+
+
+def _group(name: str, site: str, stem: str) -> str:
+    if name == "polypgen" and (told := PATIENT.match(stem)):
+        return f"{site}/{(told[1] or told[2]).upper()}"
+    if name == "cvc-clinicdb" and stem.isdecimal() and 1 <= int(stem) <= SEQUENCE_ENDS[-1]:
+        return f"sequence-{bisect_left(SEQUENCE_ENDS, int(stem)) + 1:02d}"
+    return ""
+
+
+def _strange(pair: Pair, name: str) -> list[Quarantined]:
+    """A frame of CVC-ClinicDB of no known sequence, which might leak."""
+    reason = f"is no frame from 1 to {SEQUENCE_ENDS[-1]}, so that its sequence is not known"
+    return [Quarantined(pair.image, None, reason)] if name == "cvc-clinicdb" and not pair.group else []
+
+
+def _incomplete(place: Path, source: Source, alone: Sequence[Quarantined]) -> DataError:
+    counts = Counter(bad.reason for bad in alone)
+    return DataError(
+        f"{place}: {', '.join(f'{n} {ALONE[reason]}' for reason, n in counts.items())}.",
+        details=ham10000.named(alone),
+        hint=f'Download them from {source.where}, or leave them out with data.bad_files = "quarantine".',
+    )
+
+
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        raise ConfigError(f'"{name}" is no set of polyps.', hint=f"Use one of: {', '.join(SOURCES)}.")
+    return SOURCES[name]

@@ -1,0 +1,232 @@
+"""Tables: a CSV manifest with one row for each image, checked as a whole before anything starts.
+
+Columns: path (always); label, or mask for segmentation; site, group, split (each optional). The header is row 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from crossward.data import cache as decoded_images
+from crossward.data.archives import Quarantined, checked_policy, opened, safe, settle
+from crossward.data.collection import Collection
+from crossward.data.decode import Frame
+from crossward.errors import ConfigError, DataError
+
+COLUMNS = ("path", "label", "site", "group", "split", "mask")
+SPLITS = ("train", "val", "test", "")
+FOREGROUND = ("background", "foreground")
+
+
+@dataclass(frozen=True)
+class Row:
+    number: int  # of the table, the header being 1
+    path: str
+    label: str = ""
+    site: str = ""
+    group: str = ""
+    split: str = ""
+    mask: str = ""
+
+
+def read(
+    file: Path,
+    *,
+    size: int,
+    channels: int = 3,
+    fit: str = "stretch",
+    prepare: tuple[str, ...] = (),
+    bad_files: str = "refuse",
+    cache: Path,
+    root: Path | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> tuple[Collection, list[Quarantined]]:
+    """The images that `file` names, below `root` or beside the file, and the rows that were left out."""
+    policy = checked_policy(bad_files)
+    columns, rows, problems = _parsed(file)
+    masked = "mask" in columns
+    names = _declared(classes, masked)
+    frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare)
+    problems += [problem for row in rows for problem in _problems(row, names, masked)] + _twice(rows)
+    general = [] if masked or names else _spellings(rows)
+    wrong = {problem.row for problem in problems}
+    # before a refusal we look at every image there is, so that one reading finds every problem
+    asked = [row for row in rows if row.number not in wrong] if policy == "quarantine" else _readable(rows, masked)
+    with opened(root or file.parent) as files:
+        wanted = [decoded_images.Row(safe(row.path), safe(row.mask) if masked else "") for row in asked]
+        decoded = decoded_images.decoded(files, wanted, frame, cache)
+    problems += [Quarantined(asked[place].path, asked[place].number, reason) for place, reason in decoded.problems]
+    kept = [asked[place] for place in decoded.kept]
+    before = [row.label for row in rows if row.label and (names is None or row.label in names)]
+    aside = settle(file, problems, bad_files=policy, general=general, before=before, after=[row.label for row in kept])
+    return _collection(file, columns, kept, names, decoded), aside
+
+
+def _collection(
+    file: Path, columns: Sequence[str], rows: list[Row], names: tuple[str, ...] | None, decoded: decoded_images.Decoded
+) -> Collection:
+    classes = names or _in_order({row.label for row in rows})
+    number = {name: place for place, name in enumerate(classes)}
+    masks = decoded.masks
+    return Collection(
+        name=file.stem,
+        task="classification" if masks is None else "segmentation",
+        classes=classes,
+        images=decoded.images,
+        notes=decoded.notes,
+        targets=torch.tensor([number[row.label] for row in rows]) if masks is None else masks,
+        ids=tuple(row.path for row in rows),
+        hashes=decoded.hashes,
+        # a row without a patient is a patient of its own
+        groups=tuple(row.group or row.path for row in rows) if "group" in columns else None,
+        sites=tuple(row.site for row in rows) if "site" in columns else None,
+        splits=tuple(row.split for row in rows) if "split" in columns else None,
+        file=decoded.file,
+    )
+
+
+def _declared(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ...] | None:
+    if classes is None:
+        return FOREGROUND if masked else None
+    if len(set(classes)) < len(classes) or len(classes) < 2 or len(classes) > 256:
+        raise ConfigError(
+            f"classes names {len(classes)} classes, {len(set(classes))} of them different.",
+            details=[", ".join(classes)],
+            hint="Name two or more different classes.",
+        )
+    return tuple(classes)
+
+
+def _parsed(file: Path) -> tuple[tuple[str, ...], list[Row], list[Quarantined]]:
+    """The columns, the rows, and the rows with too many or too few cells."""
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+        first = text.partition("\n")[0]
+        separator = max(",;\t", key=first.count)  # spreadsheets of many countries write semicolons
+        header, *lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)) or [[]]
+    except OSError as error:
+        raise DataError(f"The table {file} cannot be read ({error.strerror}).", hint="Check the path.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"The table {file} is not UTF-8 text ({error.reason} at byte {error.start}).",
+            hint="Export it again as CSV with UTF-8 encoding.",
+        ) from error
+    except csv.Error as error:
+        raise DataError(f"The table {file} is not CSV ({error}).", hint="Export it again as CSV.") from error
+    columns = tuple(name.strip() for name in header)
+    _check_columns(file, columns)
+    rows, problems = [], []
+    for number, cells in enumerate(lines, start=2):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(columns):
+            problems.append(Quarantined(", ".join(cells), number, f"has {len(cells)} cells for {len(columns)} columns"))
+            continue
+        rows.append(Row(number, **{name: cell.strip() for name, cell in zip(columns, cells, strict=True)}))
+    if not rows and not problems:
+        raise DataError(f"The table {file} has no rows.", hint="Add one row for each image below the header.")
+    return columns, rows, problems
+
+
+def _check_columns(file: Path, columns: tuple[str, ...]) -> None:
+    problems = []
+    for name, count in Counter(columns).items():
+        if name not in COLUMNS:
+            nearest = difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=0)[0]
+            problems.append(f'the column "{name}" is not known; the nearest is "{nearest}"')
+        elif count > 1:
+            problems.append(f'the column "{name}" is there {count} times')
+    if "path" not in columns:
+        problems.append('the column "path" is missing')
+    if ("label" in columns) == ("mask" in columns):
+        both = "label" in columns
+        problems.append(
+            f'{"both of" if both else "neither of"} the columns "label" and "mask" {"are" if both else "is"} there'
+        )
+    if problems:
+        raise DataError(
+            f"The header of {file} is wrong.",
+            details=[f"row 1: {problem}" for problem in problems],
+            hint=f"Columns: path, then label or mask, then any of site, group, split. Known: {', '.join(COLUMNS)}.",
+        )
+
+
+def _problems(row: Row, names: tuple[str, ...] | None, masked: bool) -> list[Quarantined]:
+    """What is wrong with a row, without opening its files."""
+    reasons = [_unsafe(row.path, "path")]
+    if masked:
+        reasons.append(_unsafe(row.mask, "mask"))
+    elif not row.label:
+        reasons.append("its label is empty")
+    elif names and row.label not in names:
+        nearest = difflib.get_close_matches(row.label, names, n=1, cutoff=0)[0]
+        reasons.append(f'its label "{row.label}" is not among the classes; the nearest is "{nearest}"')
+    if row.split not in SPLITS:
+        reasons.append(f'its split "{row.split}" is none of train, val, test')
+    return [Quarantined(row.path, row.number, reason) for reason in reasons if reason]
+
+
+def _unsafe(path: str, column: str) -> str:
+    if not path:
+        return f"its {column} is empty"
+    try:
+        safe(path)
+    except DataError as error:
+        return f"its {column} {path} {error.what}"
+    return ""
+
+
+def _twice(rows: Sequence[Row]) -> list[Quarantined]:
+    first: dict[str, int] = {}
+    problems = []
+    for row in rows:
+        if not _unsafe(row.path, "path") and first.setdefault(safe(row.path), row.number) != row.number:
+            problems.append(Quarantined(row.path, row.number, f"is already on row {first[safe(row.path)]}"))
+    return problems
+
+
+def _readable(rows: Sequence[Row], masked: bool) -> list[Row]:
+    twice = {problem.row for problem in _twice(rows)}
+    sound = [row for row in rows if not _unsafe(row.path, "path") and not (masked and _unsafe(row.mask, "mask"))]
+    return [row for row in sound if row.number not in twice]
+
+
+def _spellings(rows: Sequence[Row]) -> list[str]:
+    """Labels that are one word written in several ways, mostly by several sites."""
+    written: dict[str, Counter[str]] = defaultdict(Counter)
+    where: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.label:
+            written[_plain(row.label)][row.label] += 1
+            where[row.label].add(row.site)
+    problems = []
+    for spellings in written.values():
+        (usual, _), *others = spellings.most_common()
+        for label, count in others:
+            at, of = _sites(where[label], "", ": "), _sites(where[usual], " of ", "")
+            problems.append(f'{at}the label "{label}" ({count} rows) looks like "{usual}"{of}')
+    return problems
+
+
+def _sites(sites: set[str], before: str, after: str) -> str:
+    named = sorted(sites - {""})
+    return f"{before}site {', '.join(named)}{after}" if named else ""
+
+
+def _plain(label: str) -> str:
+    word = re.sub(r"[\s_\-]+", "", label.casefold())
+    return word[:-1] if len(word) > 2 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def _in_order(labels: set[str]) -> tuple[str, ...]:
+    """By name, or by number when all of them are numbers."""
+    return tuple(sorted(labels, key=(lambda label: (int(label), label)) if all(map(str.isdecimal, labels)) else str))

@@ -1,1 +1,0 @@
-"""Across real hospitals: what runs at a site and at the coordinator."""

@@ -1,0 +1,48 @@
+"""The bundle that Flower carries to every machine: names of what is installed there already, and no code beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from crossward import __version__
+
+PROJECT = f"""\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "crossward-federation"
+version = "{__version__}"
+description = "Crossward across hospitals"
+license = "Apache-2.0"
+dependencies = ["flwr==1.41.0"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "crossward"
+
+[tool.flwr.app.components]
+serverapp = "crossward_app.server:app"
+clientapp = "crossward_app.client:app"
+
+[tool.flwr.app.config]
+folder = ""
+"""
+FILES = {
+    "pyproject.toml": PROJECT,
+    "crossward_app/__init__.py": "",
+    "crossward_app/server.py": "from crossward.hospitals.flower.server_app import app\n\n__all__ = ['app']\n",
+    "crossward_app/client.py": "from crossward.hospitals.flower.client_app import app\n\n__all__ = ['app']\n",
+}
+
+
+def bundled(folder: Path) -> Path:
+    """The app's project in `folder`, for `flwr run`."""
+    for name, text in FILES.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder

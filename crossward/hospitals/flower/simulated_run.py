@@ -1,0 +1,48 @@
+"""A run in Flower's simulation: every site with a service, a policy and a memory of its own, in Ray's workers."""
+
+from __future__ import annotations
+
+import os
+from functools import cache, partial
+from pathlib import Path
+
+from crossward.config.reading import read
+from crossward.config.schema import Config
+from crossward.core.disclosure import DisclosureKind
+from crossward.hospitals.flower.coordinator import Terms, conduct, founded, new_id
+from crossward.hospitals.flower.processes import QUIET
+from crossward.hospitals.messages import Parcel
+from crossward.hospitals.policy import Policy
+from crossward.hospitals.service import Hospital, Service
+from crossward.runs.build import prepare
+from crossward.runs.lifecycle import folder_for
+from crossward.runs.result import Result, load
+from crossward.runs.run_directory import TERMS, RunDir
+
+EVERYTHING = Policy(
+    allow=tuple(kind for kind in DisclosureKind if kind != DisclosureKind.IMAGES)
+)  # one machine, one owner
+
+
+def simulate(config: Config) -> Result:
+    """Run a configuration to its end by Flower on Ray; the result is that of the other engines, to the bit."""
+    os.environ.update(QUIET)  # before flwr is imported, and for Ray's workers
+    from crossward.hospitals.flower.ray_simulation import simulate as on_ray
+
+    sites = tuple(site.name for site in prepare(config).federation.sites)
+    folder = folder_for(config)
+    founded(folder, config, Terms(new_id(), "simulation", sites, own_data=True))
+    on_ray(partial(conduct, folder), partial(answered, folder), len(sites), config.engine.workers)
+    return load(folder)
+
+
+def answered(folder: Path, site: int, asked: Parcel) -> Parcel:
+    """What a site says, in whichever process it is asked."""
+    return service(folder, site).answer(asked)
+
+
+@cache
+def service(folder: Path, site: int) -> Service:
+    settings, name = read(folder / "config.toml").canonical(), RunDir(folder).read(TERMS)["sites"][site]
+    own = {"data": settings["data"], "partition": settings["partition"], "take": name, "device": "cpu"}
+    return Service(Hospital(name, folder / "sites" / name, own, EVERYTHING))

@@ -1,0 +1,1 @@
+"""FedBM: the method in method.py, and the modules that only it uses."""

@@ -1,0 +1,218 @@
+"""FedBM: Stealing Knowledge from Pre-trained Language Models for Heterogeneous Federated Learning.
+Zhu, Yang, Gao, Yuan, Liu, https://github.com/CUHK-AIM-Group/FedBM, Algorithm 1: the classifier of FedCB (LKCC,
+Eqs. 1-5) and a generator guided by concepts (CGDE, Eqs. 6-11), which gives every client images of every class.
+
+    paper            here                                   lives
+    mu, Sigma        state["text"]                          server; sent to a client once
+    G                state["generator"]                     server; sent to a client when it has changed
+    F                state["model"], the teacher of G       server
+    z, y^            Concepts.sample, uniform               drawn where they are used
+    x^ = G(z)        batches()                              client, fresh at every step, beside the real images
+    lambda_div/dis   lambda_div, lambda_dis
+
+Departures:
+- L_sem has the covariance term of Eq. 4 beside the cross entropy, as in the code (semantic = "ce" leaves it out).
+- L_dis compares the statistics of the *global model's* BatchNorm layers; "of the generator" in the text is a slip.
+  A net without BatchNorm has them measured: after aggregation the clients tell mean and variance behind every
+  convolution of the new global model over their training images, and these stand in for the running statistics.
+- L_div takes pairs of one class, before augmentation, and averages them (code).
+- G is trained after rounds cycle, 2 cycle, ... from the weights it had, with a new optimiser (code; Algorithm 1
+  trains it at the start of a round). Until then clients have real images alone.
+- conditions = "label" is the ablation without concepts: z ~ N(0, I) plus an embedding of the label learnt with G, since
+  G could not tell the classes apart otherwise.
+- generate = "features" is the remedy for privacy that the authors propose: G makes the maps behind the first `cut`
+  modules of the body, which never were images; real images join them there. L_dis then has the layers above the cut.
+- classifier = "trained" is the ablation without LKCC: an ordinary head, trained; concepts still guide G.
+- statistics = "real" lets a client's BatchNorm statistics be those of its real images, measured once more after the
+  fit: generated images have others, which the code mixes in, and which the generator is then taught to match.
+- G is the paper's at 128 pixels; at other sizes it starts from another map and doubles more or less often, and feature
+  maps end in a softplus where images have a sigmoid. generator_width makes it narrower for small networks.
+- Crop, flips and normalisation of x^ are one decision a batch (code); the crop moves by size/32, 4 pixels at 128, and
+  repeats edges where the code leaves black.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, cast
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+
+from crossward.core.concepts import Concepts
+from crossward.core.disclosure import SAMPLE_COUNT, VALIDATION_CONFUSION, WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.gradient_descent import descend
+from crossward.core.method import Clients, RoundContext
+from crossward.core.net import Net, NetSpec
+from crossward.core.samples import Batch
+from crossward.core.seeds import seeded
+from crossward.core.site import Site
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+from crossward.losses import diversity
+from crossward.methods.fedbm.generator import Generator, shaken, shown
+from crossward.methods.fedbm.split_body import Cut, Joined, cut
+from crossward.methods.fedcb import KNOWS, FedCB
+from crossward.nets.parts.feature_moments import Moment, measured, pooled, remeasured, running, seen
+
+JITTER = 1e-4  # added to the covariance, which has rank M - 1 at most
+CHUNK = 256  # images that a client has made at a time; each is used once
+SHOWN = 8  # images of each class in a picture
+NonNegative = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(1)]
+
+
+@dataclass(frozen=True)
+class FedBM(FedCB):
+    steps: ClassVar[tuple[str, ...]] = ("train", "trial", "score", "observe")
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "model": WEIGHTS,
+        "n": SAMPLE_COUNT,
+        "confusion": VALIDATION_CONFUSION,
+        "moments": Disclosure(DisclosureKind.PROTOTYPES, "feature statistics"),
+    }
+    sometimes: ClassVar[tuple[str, ...]] = ("confusion", "moments")  # moments: nets without BatchNorm
+
+    synthetic: Annotated[int, Ge(0)] = 16  # generated images in each batch
+    cycle: Count = 5  # rounds between two trainings of the generator
+    iterations: Count = 100  # steps of a training
+    generator_batch: Annotated[int, Ge(2)] = 64  # images in each of them
+    generator_lr: Annotated[float, Gt(0)] = 3e-4  # of Adam
+    generator_width: Annotated[float, Gt(0)] = 1.0  # of its layers; 1 is the paper's
+    lambda_div: NonNegative = 1.0  # weight of diversity, Eq. 7
+    lambda_dis: NonNegative = 0.1  # weight of the statistics' distance, Eq. 8
+    semantic: Literal["surrogate", "ce"] = "surrogate"  # L_sem with or without the covariance term
+    conditions: Literal["concept", "label"] = "concept"  # what tells the generator the class
+    statistics: Literal["mixed", "real"] = "mixed"  # that BatchNorm keeps: of all images in a fit, or of the real ones
+    generate: Literal["images", "features"] = "images"  # what the generator makes
+    cut: Annotated[int, Ge(0)] = 0  # features: behind how many modules of the body; 0: as deep as maps have 8 pixels
+
+    # both halves -----------------------------------------------------------------------------------------------------
+    def build(self, net: Net, spec: NetSpec) -> Net:
+        if self.generate == "features":
+            net = Net(cut(net.body, spec, self.cut), net.head, net.width)
+        return super().build(net, spec)
+
+    def generator(self, net: nn.Module, spec: NetSpec, weights: Weights | None = None) -> Generator:
+        channels, size = spec.channels, spec.size
+        if self.generate == "features":
+            channels, size, _ = next(m for m in net.modules() if isinstance(m, Cut)).shape
+        labels = spec.classes if self.conditions == "label" else 0
+        with nullcontext() if weights is None else torch.device("meta"):  # no random weights that nobody will use
+            made = Generator(spec.text, channels, size, width=self.generator_width, kind=self.generate, labels=labels)
+        if weights is not None:
+            weights.into(made.to_empty(device="cpu"))
+        return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def drawn(self, text: Tree, y: Tensor, rng: torch.Generator) -> Tensor:
+        """Eq. 9: z ~ N(mu_y, Sigma_y + 1e-4 I) with the full covariance; without concepts N(0, I)."""
+        if self.conditions == "concept":
+            return Concepts(text["mean"].to(y.device), text["factor"].to(y.device)).sample(y, JITTER, rng)
+        return torch.randn(len(y), text["mean"].shape[1], generator=rng).to(y.device)
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*KNOWS[self.classifier], "mean", "factor"]))
+
+    # server half -----------------------------------------------------------------------------------------------------
+    def start(self, ctx: RoundContext) -> Tree:
+        with seeded(int(torch.randint(2**31, (), generator=ctx.server.rng))):
+            generator = self.generator(ctx.server.new_net(), ctx.server.spec)
+        return super().start(ctx) | {"generator": Weights.of(generator), "trained": 0}
+
+    def versions(self, state: Tree) -> Mapping[str, int]:
+        trained = {"generator": state["trained"]} if state["trained"] and self.synthetic else {}
+        return {**super().versions(state), **trained}
+
+    def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
+        state = super().round(state, clients, ctx)
+        if (ctx.round + 1) % self.cycle:
+            return state
+        return state | {"generator": self._trained(state, clients, ctx), "trained": ctx.round + 1}
+
+    def _trained(self, state: Tree, clients: Clients, ctx: RoundContext) -> Weights:
+        spec, device, rng = ctx.server.spec, ctx.server.device, ctx.server.rng
+        teacher = ctx.server.new_net()
+        state["model"].into(teacher)
+        self.furnish(teacher, state).eval().requires_grad_(False)
+        generator = self.generator(teacher, spec, state["generator"]).to(device).train()
+        wanted = (running(teacher) or self._observed(state, clients, device)) if self.lambda_dis else []
+
+        def loss() -> Tensor:  # Eq. 10
+            y = torch.randint(spec.classes, (self.generator_batch,), generator=rng).to(device)
+            z = self.drawn(state["text"], y, rng)
+            made = generator(z, y)
+            entered = Joined(None, made) if self.generate == "features" else shaken(made, spec, rng)
+            h, moments = seen(teacher, lambda: cast(Tensor, teacher.body(entered)))
+            sem = ctx.task.loss(teacher.head(h), y)  # Eq. 6
+            if self.semantic == "surrogate":
+                sem = sem + self.alignment(teacher, h, y).mean()
+            gaps = [a.gap(b) for a, b in zip(moments, wanted) if a is not None]  # none where lambda_dis is 0
+            dis = torch.stack(gaps).sum() if gaps else sem.new_zeros(())  # Eq. 8
+            return sem + self.lambda_div * diversity(made, z, y, spec.classes) + self.lambda_dis * dis
+
+        what = "the training of FedBM's generator"
+        descend(loss, generator.parameters(), self.iterations, lr=self.generator_lr, betas=(0.5, 0.999), what=what)
+        return Weights.of(generator)
+
+    def _observed(self, state: Tree, clients: Clients, device: torch.device) -> list[Moment]:
+        """What the new global model's layers see of the clients' images, for a net without BatchNorm."""
+        replies = list(clients.ask("observe", self.broadcast(state)).values())
+        sizes = [float(reply["n"]) for reply in replies]
+        told = [
+            [Moment(m["mean"].to(device), m["variance"].to(device)) for m in reply["moments"].values()]
+            for reply in replies
+        ]
+        return [pooled(layer, sizes) for layer in zip(*told, strict=True)]
+
+    def pictures(self, state: Tree, ctx: RoundContext) -> Mapping[str, Tensor]:
+        if state["trained"] != ctx.round + 1:
+            return {}
+        net, classes = ctx.server.new_net(), ctx.num_classes
+        generator = self.generator(net, ctx.server.spec, state["generator"]).to(ctx.server.device).eval()
+        y = torch.arange(classes).repeat_interleave(SHOWN).to(ctx.server.device)
+        with torch.no_grad():
+            made = generator(self.drawn(state["text"], y, ctx.server.rng), y)
+        return {"generated": shown(made).unflatten(0, (classes, SHOWN))}
+
+    # client half -----------------------------------------------------------------------------------------------------
+    def fit(self, site: Site, down: Tree) -> None:
+        if "generator" not in down or not self.synthetic:
+            super().fit(site, down)
+            return
+        share = self.synthetic / (self.synthetic + site.training.batch_size)
+        site.fit(self.loss(site, share), batches=self.batches(site, down))  # Eq. 11
+        if self.statistics == "real":
+            remeasured(site.model, (x for x, _ in site.train.in_order(CHUNK)))
+
+    def batches(self, site: Site, down: Tree) -> Iterator[Batch]:
+        """Real images with generated ones behind them, in one batch."""
+        made = self.made(site, down)
+        for x, y in site.batches():
+            x_made, y_made = next(made)
+            both = Joined(x, x_made) if self.generate == "features" else torch.cat([x, x_made])
+            yield both, torch.cat([y, y_made])  # type: ignore[misc]
+
+    def made(self, site: Site, down: Tree) -> Iterator[Batch]:
+        """Fresh images and labels for ever; made in chunks, which is faster than a few at a time."""
+        _, side, _, channels = site.train.images.shape
+        dim = down["text"]["mean"].shape[1]
+        spec = NetSpec(channels, side, site.num_classes, dim, site.train.mean, site.train.std)
+        generator = self.generator(site.model, spec, down["generator"]).to(site.device).eval()
+        chunk = max(1, CHUNK // self.synthetic) * self.synthetic
+        while True:
+            y = torch.randint(site.num_classes, (chunk,), generator=site.rng).to(site.device)
+            with torch.no_grad():
+                images = generator(self.drawn(down["text"], y, site.rng), y)
+            for some, labels in zip(images.split(self.synthetic), y.split(self.synthetic), strict=True):
+                yield (some if self.generate == "features" else shaken(some, spec, site.rng)), labels
+
+    def observe(self, site: Site, down: Tree) -> Tree:
+        down["model"].into(site.model)
+        self.furnish(site.model, down).eval()
+        layers = measured(site.model, (x for x, _ in site.train.in_order(CHUNK)))
+        kept = {str(k): {"mean": m.mean, "variance": m.variance} for k, m in enumerate(layers)}
+        return {"moments": kept, "n": site.size}

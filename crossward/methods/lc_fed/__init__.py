@@ -1,0 +1,1 @@
+"""LC-Fed: the method in method.py, and the modules that only it uses."""

@@ -1,0 +1,1 @@
+"""MH-pFLGB: the method in method.py, and the modules that only it uses."""

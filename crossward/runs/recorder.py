@@ -1,0 +1,174 @@
+"""Recorder: writes a run into its directory as it goes, so that a kill at any moment loses at most the round that runs.
+
+Order within a round: predictions, pictures, metrics and traffic lines, then the checkpoint in one atomic replacement.
+Whatever stands after the last checkpoint is dropped on resuming and computed again, to the same bits.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from crossward.core.engine import SERVER, Cohort, Engine
+from crossward.core.evaluation import EvaluatedSites
+from crossward.core.run import Observer, Plan, Progress, RoundRecord
+from crossward.core.store import TreeStore
+from crossward.core.tree import Tree
+from crossward.runs import overlays
+from crossward.runs.run_directory import RunDir
+
+CHECKPOINT = "checkpoint/last.safetensors"
+BEST = "checkpoint/best.safetensors"
+Images = Callable[[int, Tensor], tuple[Tensor, list[str]]]  # site, rows of its test set -> (n, H, W, C) uint8, names
+
+
+class Recorder(Observer):
+    def __init__(
+        self, rundir: RunDir, memory: TreeStore, keep_predictions: bool = True, images: Images | None = None
+    ) -> None:
+        """`images`: where they are to be had, if overlays are wanted."""
+        self.rundir, self.memory, self.keep_predictions, self.images = rundir, memory, keep_predictions, images
+        self._best_files: set[str] = set()
+        self._classes: tuple[str, ...] = ()
+
+    def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
+        self._classes = sites.task.classes
+        self._sites = sites
+        self.rundir.forget_after(progress.done)
+        if progress.done == 0:
+            self._keep_targets(sites)
+        elif progress.best_round:
+            self._best_files = set(self.rundir.tree(BEST)["memory"].values())
+
+    def on_round(self, record: RoundRecord) -> None:
+        with uninterrupted():
+            evaluation = record.evaluation
+            if evaluation and evaluation.predictions and self.keep_predictions:
+                self.rundir.keep_predictions(f"round-{record.round:04d}", evaluation.predictions)
+            for name, images in record.pictures.items():
+                self.rundir.keep_picture(f"{name}-round-{record.round:04d}", images, self._classes)
+            if evaluation and record.is_best and self.images and self._sites.task.name == "segmentation":
+                self._keep_overlays(record.round, evaluation.predictions)
+            self.rundir.append("metrics.jsonl", [metrics_line(record)])
+            self.rundir.append("traffic.jsonl", [asdict(t) | {"round": t.round + 1} for t in record.traffic])
+            self._checkpoint(record)
+
+    def _checkpoint(self, record: RoundRecord) -> None:
+        progress = record.progress
+        files = self.memory.commit()
+        if record.is_best:
+            self.rundir.keep(BEST, {"round": record.round, "state": progress.state, "memory": files})
+        best = {} if progress.best_value is None else {"best_value": progress.best_value}
+        self.rundir.keep(
+            CHECKPOINT,
+            {
+                "done": progress.done,
+                "best_round": progress.best_round,
+                **best,
+                "state": progress.state,
+                "memory": files,
+            },
+        )
+        if record.is_best:
+            self._best_files = set(files.values())
+        self.memory.discard_unnamed(self._best_files)
+
+    def _keep_overlays(self, round: int, predictions: Tree) -> None:
+        """Of every site's test set, at the best round so far."""
+        assert self.images is not None
+        for i in self._sites.ids:
+            name = self._sites.name(i)
+            found = predictions.get(name, {}).get("test")
+            if found is None or not len(found):
+                continue
+            truth = self._sites.targets(i, "test")
+            rows, dice = overlays.chosen(found, truth)
+            images, names = self.images(i, rows)
+            shown = overlays.drawn(images, truth[rows], found[rows])
+            self.rundir.keep_overlay(name, round, shown, overlays.labels(dice, names))
+
+    def _keep_targets(self, sites: EvaluatedSites) -> None:
+        truth: Tree = {}
+        for i in [SERVER] if sites.away else [*sites.ids, SERVER]:
+            parts = {part: sites.targets(i, part) for part in ("val", "test")}
+            kept = {part: t if t.ndim == 1 else t.byte() for part, t in parts.items() if len(t)}
+            if kept:
+                truth[sites.name(i)] = kept
+        self.rundir.keep_predictions("targets", truth)
+
+
+def metrics_line(record: RoundRecord) -> dict[str, Any]:
+    """One line of metrics.jsonl. All but `seconds` is the same in every repetition of a run."""
+    return {
+        "round": record.round,
+        "clients": record.cohort,
+        "failures": record.failures,
+        "loss": record.losses,
+        "metrics": record.evaluation.metrics if record.evaluation else None,
+        "best": record.is_best,
+        "bytes": traffic(record),
+        "seconds": round(record.seconds, 4),
+    }
+
+
+def traffic(record: RoundRecord) -> dict[str, int]:
+    totals: Counter[str] = Counter({"down": 0, "up": 0})
+    for row in record.traffic:
+        totals[row.direction] += row.bytes
+    return dict(totals)
+
+
+def checkpoint(rundir: RunDir, memory: TreeStore) -> Progress | None:
+    """Where an interrupted run stands; the clients' memory is taken up with it. None: before its first round."""
+    if not (rundir.folder / CHECKPOINT).exists():
+        return None
+    kept = rundir.tree(CHECKPOINT)
+    memory.restore(kept["memory"])
+    return Progress(kept["state"], kept["done"], kept["best_round"], kept.get("best_value"))
+
+
+def deploy(rundir: RunDir, sites: EvaluatedSites, engine: Engine) -> dict[str, str]:
+    """Keep what each site would deploy, from the best round and from the last: one network, or one a site. Sites that
+    could not are told, with the reason."""
+    failures: dict[str, str] = {}
+    ids = [i for i in sites.ids if sites.work(i, "train") or sites.work(i, "deploy")] if sites.personal else [SERVER]
+    if sites.away:  # each keeps its own, whether or not it differs from the others'
+        ids = [*sites.ids, *([] if sites.personal else [SERVER])]
+    for name, file in (("last", CHECKPOINT), ("best", BEST)):
+        if not (rundir.folder / file).exists():  # nothing was evaluated, so no round is the best
+            continue
+        kept = rundir.tree(file)
+        engine.memory.restore(kept["memory"])
+        round = (kept["done"] if name == "last" else kept["round"]) - 1
+        cohort = Cohort(sites, engine, round, ids, keep=False)
+        replies = cohort.ask("deploy", sites.method.broadcast(kept["state"]))
+        (rundir.folder / "weights" / name).mkdir(exist_ok=True)
+        for i, reply in replies.items():
+            if reply:  # a site that is away says nothing
+                rundir.keep(f"weights/{name}/{sites.name(i) if sites.personal else 'global'}.safetensors", reply)
+        failures |= cohort.failures
+        cohort.close()
+    return failures
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back Ctrl-C until the checkpoint is whole."""
+    held: list[int] = []
+    try:
+        before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    except ValueError:  # not in the main thread, where Ctrl-C does not arrive
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt

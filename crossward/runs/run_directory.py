@@ -1,0 +1,184 @@
+"""RunDir: the folder of one run, described in docs/run-directory.md. Reports and tools read this and nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossward.core.store import read_tree
+from crossward.core.tree import Tree, encode
+from crossward.disk import cannot_write, present, write_atomically
+from crossward.errors import StorageError
+from crossward.runs import pictures
+
+FORMAT = 1
+TERMS = "federation.json"  # is there if the run is across hospitals
+LOOK = 0.5  # seconds between two looks at a lock
+
+
+class RunDir:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path) -> RunDir:
+        """A new run directory; a folder that cannot be written, or holds a run, is refused now."""
+        if present(folder / "run.json"):
+            raise StorageError(
+                f"{folder} already holds a run",
+                hint=f"Go on with it by `crossward resume {folder}`, or choose another run.name.",
+            )
+        try:
+            for sub in ("predictions", "weights", "checkpoint/memory"):
+                (folder / sub).mkdir(parents=True, exist_ok=True)
+            (folder / "metrics.jsonl").touch()
+            (folder / "traffic.jsonl").touch()
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+        return cls(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> RunDir:
+        """An existing run directory of a format that this version reads."""
+        self = cls(folder)
+        if not (folder / "run.json").is_file():
+            raise StorageError(f"{folder} is not a run directory: it has no run.json")
+        found = self.about.get("format")
+        if found != FORMAT:
+            raise StorageError(f"{folder} is of format {found}; this crossward reads format {FORMAT}")
+        return self
+
+    @contextmanager
+    def held(self, wait: float = 0.0) -> Iterator[None]:
+        """Keep other processes from running in this folder; the system lets go of it when we end, however we end.
+        Another process that holds it is given `wait` seconds to end."""
+        file = self.folder / "checkpoint" / "lock"
+        try:
+            lock = file.open("w")
+        except OSError as error:
+            raise cannot_write(file, error) from error
+        with lock:
+            end = time.monotonic() + wait
+            while not _locked(lock):
+                if time.monotonic() >= end:
+                    hint = "Wait for it to end, or stop it."
+                    raise StorageError(f"another process is running {self.folder}", hint=hint)
+                time.sleep(LOOK)
+            yield
+
+    # single documents ------------------------------------------------------------------------------------------------
+    @property
+    def about(self) -> dict[str, Any]:
+        """run.json: format, versions, status, configuration."""
+        return self.read("run.json")
+
+    def read(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads((self.folder / name).read_text())
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot read {self.folder / name}: {error}") from None
+        if not isinstance(found, dict):
+            raise StorageError(f"{self.folder / name} is damaged: it holds no JSON object")
+        return found
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        write_atomically(self.folder / name, (json.dumps(document, indent=1) + "\n").encode())
+
+    def mark(self, status: str, **more: Any) -> None:
+        self.write("run.json", self.about | {"status": status} | more)
+
+    # one line a round ------------------------------------------------------------------------------------------------
+    def append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        file = self.folder / name
+        try:
+            with file.open("a") as out:
+                out.writelines(json.dumps(line) + "\n" for line in lines)
+                out.flush()
+                os.fsync(out.fileno())
+        except OSError as error:
+            raise cannot_write(file, error) from error
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Whole lines only: a last line that a crash cut short is not there."""
+        try:
+            text = (self.folder / name).read_text()
+            return [json.loads(line) for line in text.split("\n")[:-1]]
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot read {self.folder / name}: {error}") from None
+
+    def forget_after(self, round: int) -> None:
+        """Drop what was written after the last checkpoint: those rounds run again."""
+        for name in ("metrics.jsonl", "traffic.jsonl"):
+            kept = [line for line in self.lines(name) if line["round"] <= round]
+            write_atomically(self.folder / name, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        for file in (self.folder / "predictions").glob("round-*.safetensors"):
+            if int(file.stem.removeprefix("round-")) > round:
+                file.unlink()
+        for file in (self.folder / "pictures").glob("*-round-*.png"):
+            if int(file.stem.rpartition("-round-")[2]) > round:
+                file.unlink()
+
+    # trees -----------------------------------------------------------------------------------------------------------
+    def keep(self, name: str, tree: Tree) -> None:
+        write_atomically(self.folder / name, encode(tree))
+
+    def tree(self, name: str) -> Tree:
+        return read_tree(self.folder / name)
+
+    def keep_picture(self, name: str, images: Tensor, classes: Sequence[str]) -> None:
+        """(K, n, H, W, C) bytes as a PNG, a row for each class."""
+        pictures.write(self.folder / "pictures" / f"{name}.png", pictures.grid(images, classes))
+
+    def keep_overlay(self, site: str, round: int, images: Tensor, labels: Sequence[str]) -> None:
+        """(n, columns, H, W, C) bytes as a PNG, in place of the site's last one."""
+        place = self.folder / "pictures"
+        before = [*place.glob(f"{escape(f'overlay-{site}')}-round-*.png")]
+        pictures.write(place / f"overlay-{site}-round-{round:04d}.png", pictures.grid(images, labels))
+        for file in before:
+            if not file.stem.endswith(f"-{round:04d}"):
+                file.unlink()
+
+    def keep_predictions(self, name: str, predictions: Mapping[str, Tree]) -> None:
+        packed = {site: {part: pack(t) for part, t in parts.items()} for site, parts in predictions.items()}
+        self.keep(f"predictions/{name}.safetensors", packed)
+
+    def predictions(self, name: str) -> dict[str, dict[str, Tensor]]:
+        """By site and set: a round ("round-0003") or the truth ("targets")."""
+        tree = self.tree(f"predictions/{name}.safetensors")
+        return {site: {part: unpack(t) for part, t in parts.items()} for site, parts in tree.items()}
+
+
+def pack(values: Tensor) -> Tensor | Tree:
+    """Binary masks at one bit a pixel; everything else as it is."""
+    if values.dtype != torch.uint8 or values.ndim < 3 or (values.numel() and int(values.max()) > 1):
+        return values
+    bits = torch.from_numpy(np.packbits(values.numpy().reshape(-1)))
+    return {"bits": bits, "shape": torch.tensor(values.shape)}
+
+
+def unpack(kept: Tensor | Tree) -> Tensor:
+    if isinstance(kept, Tensor):
+        return kept
+    shape = kept["shape"].tolist()
+    flat = np.unpackbits(kept["bits"].numpy(), count=int(np.prod(shape)))
+    return torch.from_numpy(flat).view(shape)
+
+
+def _locked(lock: IO[str]) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,214 @@
+"""Hospitals: opens any site of a federation with its data, its network and its memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from crossward.core.concepts import Concepts
+from crossward.core.engine import SERVER
+from crossward.core.method import PERSONAL, Method, Server
+from crossward.core.net import Net, NetSpec
+from crossward.core.plugin import Plugin
+from crossward.core.samples import Augment, Samples
+from crossward.core.seeds import derive, seeded
+from crossward.core.site import Site
+from crossward.core.task import Task
+from crossward.core.training import Training
+from crossward.core.tree import Tree
+from crossward.core.weights import Weights
+from crossward.data.federation import Federation, Split
+from crossward.runs.architectures import NetPlan, Plan, architecture_of
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass
+class RunSites:
+    """Sites of one architecture share one network in memory: a site's own weights are written into it when the site
+    is opened."""
+
+    federation: Federation
+    method: Method
+    task: Task
+    net: Plan | tuple[Plan, ...]  # the same at all sites, or one for each
+    training: Training = field(default_factory=Training)
+    plugins: tuple[Plugin, ...] = ()
+    seed: int = 0
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.25,)
+    augment: Augment | None = None
+    devices: tuple[str, ...] = ("cpu",)
+    text: Concepts | None = None
+    text_numbers: int = 0  # of the embedding of a class, where the text itself is not at hand
+    away: bool = False  # the images are at the hospitals, not here
+    _networks: dict[str, Net] = field(default_factory=dict, init=False, repr=False)
+    _holder: IO[bytes] | tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.method.pooled:
+            self.federation = self.federation.pooled()
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: value for name, value in self.__dict__.items() if name != "device"}  # each worker has its own
+        return kept | {"_networks": {}, "_holder": None}
+
+    def share_images(self) -> None:
+        """Put images that live in this process's memory where other processes can map them, too."""
+        if self.federation.collection.file is None:
+            mapped = self.federation.collection.mapped(self._shared_file())
+            self.federation = replace(self.federation, collection=mapped)
+
+    def _shared_file(self) -> Path:
+        """In memory where the system can (it goes with this process, even if that is killed), else in a folder."""
+        if hasattr(os, "memfd_create"):
+            self._holder = os.fdopen(os.memfd_create("crossward"), "rb")
+            return Path(f"/proc/{os.getpid()}/fd/{self._holder.fileno()}")
+        self._holder = tempfile.TemporaryDirectory(prefix="crossward-")
+        return Path(self._holder.name) / "images.raw"
+
+    @property
+    def ids(self) -> list[int]:
+        return list(range(len(self.federation.sites)))
+
+    def name(self, site: int) -> str:
+        return self._split(site).name
+
+    def work(self, site: int, step: str) -> int:
+        split = self._split(site)
+        if self.away and site != SERVER:
+            return 1  # it is not known here
+        if step in ("predict", "deploy"):
+            common = self.federation.server if self.personal else None
+            return sum(len(s.val) + len(s.test) for s in (split, common) if s is not None)
+        return len(split.train)
+
+    @cached_property
+    def carried(self) -> tuple[Plugin, ...]:
+        """The method's own plugins, and those it was given."""
+        return (*self.method.carried, *self.plugins)
+
+    @cached_property
+    def personal(self) -> bool:
+        """Whether sites predict with networks of their own: some weights stay, or a method or plugin says so."""
+        own = len(self.architectures) > 1 or bool(self._staying(SERVER))
+        return own or self.method.personalises or any(p.personalises for p in self.carried)
+
+    @cached_property
+    def architectures(self) -> dict[str, int]:
+        """Every architecture, and a site that has it: the first."""
+        found: dict[str, int] = {}
+        for site in self.ids:
+            found.setdefault(self.architecture(site), site)
+        return found or {self.architecture(SERVER): SERVER}
+
+    def plan(self, site: int) -> Plan:
+        """The server's network is that of the first site."""
+        return self.net[max(site, 0)] if isinstance(self.net, tuple) else self.net
+
+    def architecture(self, site: int) -> str:
+        return architecture_of(self.plan(site))
+
+    def targets(self, site: int, split: str) -> Tensor:
+        rows: Tensor = getattr(self._split(site), split)
+        return self.federation.collection.targets[rows].long()
+
+    def test_images(self, site: int, rows: Tensor) -> tuple[Tensor, list[str]]:
+        """(n, H, W, C) bytes of some rows of its test set, and what they are called."""
+        collection, mine = self.federation.collection, self._split(site).test[rows]
+        return collection.images[mine], [collection.ids[row] for row in mine.tolist()]
+
+    def open(self, site: int, round: int, memory: Tree, fresh: bool = False) -> Site:
+        split = self._split(site)
+        network = self._built(site) if fresh else self._shared_network(site)
+        if not fresh and self._staying(site) and PERSONAL not in memory:  # its first time: as its own seed says
+            Weights.of(self._built(site), ~self.method.travels).into(network)
+        for buffer in network.buffers():
+            if not buffer.is_floating_point():
+                buffer.zero_()
+        shrink = self._shrink(site)
+        common = {part: self._samples(getattr(self.federation.server, part), shrink) for part in ("val", "test")}
+        return Site(
+            id=site,
+            name=split.name,
+            model=network,
+            task=self.task,
+            **{part: self._samples(getattr(split, part), shrink, part) for part in PARTS},  # type: ignore[arg-type]
+            training=self.training,
+            round=round,
+            memory=memory,
+            plugins=self.carried,
+            public=self._public(shrink),
+            common=common if site != SERVER and self.personal else {},
+            device=self.device,
+            architecture=self.architecture(site),
+        )
+
+    def server(self, round: int) -> Server:
+        rng = torch.Generator().manual_seed(derive(self.seed, "server", round))
+        shrink = self._shrink(SERVER)
+        val = self._samples(self.federation.server.val, shrink)
+        return Server(
+            new_net=lambda architecture=None: self._built(SERVER, architecture),
+            task=self.task,
+            rng=rng,
+            device=self.device,
+            spec=self.spec(SERVER),
+            public=self._public(shrink),
+            val=val if len(val) else None,
+            text=self.text,
+            architectures={site: self.architecture(site) for site in self.ids},
+            shrinks={architecture: self._shrink(site) for architecture, site in self.architectures.items()},
+        )
+
+    def spec(self, site: int) -> NetSpec:
+        collection, plan = self.federation.collection, self.plan(site)
+        text, size = (
+            self.text.dim if self.text else self.text_numbers,
+            plan.size if isinstance(plan, NetPlan) else collection.size[0],
+        )
+        return NetSpec(collection.channels, size, len(self.task.classes), text, self.mean, self.std, len(self.ids))
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Workers take the devices in turn."""
+        return torch.device(self.devices[int(os.environ.get("CROSSWARD_WORKER", "0")) % len(self.devices)])
+
+    def _split(self, site: int) -> Split:
+        return self.federation.server if site == SERVER else self.federation.sites[site]
+
+    def _shrink(self, site: int) -> int:
+        plan = self.plan(site)
+        return plan.shrink if isinstance(plan, NetPlan) else 1
+
+    def _samples(self, rows: Tensor, shrink: int, part: str = "") -> Samples:
+        collection = self.federation.collection
+        augment = self.augment if part == "train" else None
+        return Samples(collection.images, collection.targets, rows, self.mean, self.std, augment, self.device, shrink)
+
+    def _public(self, shrink: int) -> Samples | None:
+        return self._samples(self.federation.public, shrink) if len(self.federation.public) else None
+
+    def _built(self, site: int, architecture: str | None = None) -> Net:
+        """As the site's seed says; the server may ask for any architecture."""
+        like = site if architecture is None else self.architectures[architecture]
+        with seeded(derive(self.seed, "network", site)):
+            network = self.method.build(self.plan(like)(), self.spec(like))
+        return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def _staying(self, site: int) -> list[str]:
+        """The weights that never leave a site."""
+        return (~self.method.travels).names(self._shared_network(site))
+
+    def _shared_network(self, site: int) -> Net:
+        architecture = self.architecture(site)
+        if architecture not in self._networks:
+            self._networks[architecture] = self._built(SERVER, architecture if site != SERVER else None)
+        return self._networks[architecture]

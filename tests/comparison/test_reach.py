@@ -1,0 +1,298 @@
+"""Reach: rounds and parameters until a target, counted by hand on run directories that are written here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import crossward
+from crossward.comparison.reach import Reach, Reached, reach, spread
+from crossward.errors import ConfigError, StorageError
+from crossward.runs.run_directory import RunDir
+
+Scores = Sequence[float | None]  # of the rounds, None where it was not evaluated
+MODEL = {"down": {"model": 400}, "up": {"model": 400, "n": 4}}  # bytes a round
+PROTOTYPES = {"down": {"model": 400, "prototypes": 80}, "up": {"model": 400, "prototypes": 80, "n": 4}}
+CURVE = (0.1, 0.2, 0.3, 0.4, 0.5)
+
+
+@pytest.fixture
+def written(tmp_path) -> Callable[..., Path]:
+    """A run directory with these scores, as far as `reach` reads it."""
+
+    def write(
+        name: str,
+        scores: Scores,
+        traffic: Mapping[str, Mapping[str, int]] = MODEL,
+        *,
+        seed: int = 0,
+        folder: str = "",
+        metric: str = "f1",
+        partition: str = "p",
+        data: str = "pbc",
+        classes: Sequence[str] = ("a", "b"),
+        **about: Any,
+    ) -> Path:
+        rundir = RunDir.create(tmp_path / (folder or f"{name}-s{seed}"))
+        task = {"name": "classification", "classes": list(classes), "main": "f1"}
+        known = {"method": {"name": name}, "plugins": {}, "task": task, "images": {"size": [28, 28]}}
+        settings = {"config": {"run": {"seed": seed}}, "status": "finished", "pooled": False}
+        rundir.write("run.json", {"format": 1, **known, **settings, **about})
+        rundir.write("partition.json", {"hash": partition, "collection": {"name": data}})
+        for round, score in enumerate(scores, 1):
+            views = {"global": {metric: score, "n": 9}, "local": {"mean": {metric: 0.5 * (score or 0)}, "sites": {}}}
+            metrics = None if score is None else {"test": views}
+            rundir.append("metrics.jsonl", [{"round": round, "metrics": metrics}])
+            lines = [
+                {"round": round, "step": "train", "direction": direction, "item": item, "bytes": count, "clients": 2}
+                for direction, items in traffic.items()
+                for item, count in items.items()
+            ]
+            rundir.append("traffic.jsonl", lines)
+        return rundir.folder
+
+    return write
+
+
+def only(found: Reach, method: str) -> Reached:
+    [run] = next(cost.runs for cost in found.costs if cost.method == method)
+    return run
+
+
+def test_by_hand(written):
+    runs = [written("fedavg", CURVE), written("fedcd", (0.3, 0.5, 0.6), PROTOTYPES)]
+    found = reach(runs, reference="fedavg")
+    assert (found.measure.metric, found.target_of, found.targets, found.warnings) == ("f1", "fedavg", [0.5], ())
+    slow, quick = only(found, "fedavg"), only(found, "fedcd")
+    assert (slow.rounds, slow.bytes) == (5, {"up": 2020, "down": 2000, "total": 4020})
+    assert (slow.times_rounds, slow.times_parameters) == (1.0, 1.0)
+    assert slow.parameters() == {"up": 505, "down": 500, "total": 1005}
+    assert slow.mib() == {"up": 2020 / 2**20, "down": 2000 / 2**20, "total": 4020 / 2**20}
+    assert (quick.rounds, quick.bytes) == (2, {"up": 968, "down": 960, "total": 1928})
+    assert quick.items == {"model": 1600, "prototypes": 320, "n": 8}
+    assert (quick.times_rounds, quick.times_parameters) == (2 / 5, 1928 / 4020)
+    assert (quick.best, quick.target, quick.folder) == (0.6, 0.5, str(runs[1]))
+
+
+def test_the_target_is_one_method_and_the_reference_another(written):
+    runs = [written("fedavg", CURVE), written("fedcd", (0.3, 0.5, 0.6)), written("fedproc", (0.1, 0.2, 0.6))]
+    found = reach(runs, target="fedavg", reference="fedcd")
+    told = {cost.method: cost.runs[0].times_rounds for cost in found.costs}
+    assert told == {"fedavg": 2.5, "fedcd": 1.0, "fedproc": 1.5}
+    early = reach([written("early", (0.1, 0.6, 0.5))], reference="early")  # one rule for the target's own method too
+    assert only(early, "early").rounds == 2
+
+
+def test_a_window_smooths(written):
+    run = written("fedavg", (0.1, 0.6, 0.2, 0.5, 0.6))
+    assert only(reach([run], reference="fedavg", target=0.5), "fedavg").rounds == 2
+    smooth = only(reach([run], reference="fedavg", target=0.5, window=2), "fedavg")
+    assert (smooth.rounds, smooth.best) == (5, pytest.approx(0.55))
+    ended = reach([run], reference="fedavg", window=2)
+    assert ended.targets == pytest.approx([0.55])
+    assert only(ended, "fedavg").rounds == 5
+    assert reach([run], reference="fedavg", last=3).targets == pytest.approx([1.3 / 3])
+
+
+def test_not_reached_is_said_with_the_best_value(written):
+    runs = [written("fedavg", CURVE), written("poor", (0.1, 0.3, 0.2))]
+    found = reach(runs, reference="fedavg")
+    poor = only(found, "poor")
+    assert (poor.rounds, poor.best, poor.bytes, poor.times_rounds, poor.times_parameters) == (None, 0.3, {}, None, None)
+    told = found.document()["methods"][1]
+    assert (told["reached"], told["of"], told["rounds"], told["best"]) == (0, 1, None, {"mean": 0.3, "std": None})
+    without = reach(runs, reference="poor", target=0.5)
+    assert only(without, "fedavg").times_rounds is None
+    [warning] = without.warnings
+    assert warning == f"{runs[0]} is compared with nothing: the reference did not reach the target with seed 0"
+
+
+def test_lower_is_better_for_losses(written):
+    runs = [written("fedavg", (2.0, 1.5, 1.0), metric="nll"), written("fedcd", (1.0, 1.2, 0.9), metric="nll")]
+    found = reach(runs, reference="fedavg", metric="nll")
+    assert [(cost.runs[0].rounds, cost.runs[0].best) for cost in found.costs] == [(3, 1.0), (1, 0.9)]
+
+
+def test_rounds_that_were_not_evaluated_still_cost(written):
+    found = reach([written("fedavg", (None, None, 0.4, None, 0.5))], reference="fedavg")
+    run = only(found, "fedavg")
+    assert (run.rounds, run.bytes["total"]) == (5, 5 * 804)
+    [warning] = found.warnings
+    assert "not evaluated in every round (the first one seen is round 3): a target may be reached before" in warning
+    assert "evaluate.every" in reach([written("x", (0.1, None, 0.2))], reference="x").warnings[0]
+
+
+def test_the_local_view_is_the_mean_over_sites(written):
+    found = reach([written("fedavg", CURVE)], reference="fedavg", target=0.2, view="local")
+    assert (only(found, "fedavg").rounds, only(found, "fedavg").best) == (4, 0.25)
+
+
+def test_seeds_are_paired_and_each_has_its_own_target(written):
+    runs = [
+        written("fedavg", (0.1, 0.2, 0.3, 0.4), seed=0),
+        written("fedavg", (0.3, 0.4, 0.5, 0.6, 0.7), seed=1),
+        written("fedcd", (0.3, 0.4), seed=0),  # 2 of 4
+        written("fedcd", (0.7,), seed=1),  # 1 of 5
+    ]
+    found = reach(runs, reference="fedavg")
+    assert found.targets == [0.4, 0.7]
+    assert [(cost.method, cost.reached) for cost in found.costs] == [("fedavg", 2), ("fedcd", 2)]
+    told = found.document()["methods"][1]
+    assert told["rounds"] == {"mean": 1.5, "std": pytest.approx(0.5**0.5)}
+    assert told["times_rounds"] == {"mean": pytest.approx(0.35), "std": pytest.approx(0.3 / 2**0.5)}
+    assert told["parameters"] == {"mean": 1.5 * 201, "std": pytest.approx(201 * 0.5**0.5)}
+    assert told["parameters_a_round"] == {"mean": 201, "std": 0}
+
+
+def test_a_seed_that_the_reference_lacks(written):
+    runs = [written("fedavg", CURVE), written("fedcd", CURVE), written("fedcd", CURVE, seed=1)]
+    by_end = reach(runs, reference="fedavg")
+    assert [len(cost.runs) for cost in by_end.costs] == [1, 1]
+    assert by_end.warnings == (f"{runs[2]} is left out: there is no run of fedavg with seed 1",)
+    by_number = reach(runs, reference="fedavg", target=0.3)
+    assert [run.times_rounds for run in by_number.costs[1].runs] == [1.0, None]
+    assert by_number.warnings == (f"{runs[2]} is compared with nothing: the reference has no run with seed 1",)
+
+
+def test_options_tell_runs_of_one_method_apart(written):
+    named = {"name": "fedbm", "tau": 1.0}
+    runs = [
+        written("fedavg", CURVE),
+        written("fedbm", CURVE, folder="one", method=named | {"balanced": False}),
+        written("fedbm", CURVE, folder="two", method=named | {"balanced": True}),
+        written("x+npr", CURVE, folder="three", plugins={"npr": {"k": 3}}),
+        written("x+npr", CURVE, folder="four", plugins={"npr": {"k": 5}}),
+    ]
+    labels = [cost.method for cost in reach(runs, reference="fedavg").costs]
+    assert labels == ["fedavg", "fedbm (balanced=false)", "fedbm (balanced=true)", "x+npr (npr.k=3)", "x+npr (npr.k=5)"]
+    given = reach(runs[:3], reference="plain", labels=["fedavg", "plain", "balanced"])
+    assert [cost.method for cost in given.costs] == ["fedavg", "plain", "balanced"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"reference": "fedcb"}, ["no run of 'fedcb'", "Did you mean 'fedcd'? Known: fedavg, fedcd."]),
+        ({"target": "fedagv"}, ["no run of 'fedagv'", "Did you mean 'fedavg'?"]),
+        ({"target": 66.0}, ["f1 cannot be 66.0", "say 0.66 for 66 %"]),
+        ({"target": float("nan")}, ["f1 cannot be nan"]),
+        ({"metric": "F-1"}, ["some runs have no F-1 on test, global view", "fedavg-s0 has f1", "Did you mean 'f1'?"]),
+        ({"split": "val"}, ["no f1 on val", "fedavg-s0 has none at all", "Choose another view or split."]),
+        ({"view": "globe"}, ["no view 'globe'", "Did you mean 'global'?"]),
+        ({"split": "train"}, ["no split 'train'", "Known: test, val."]),
+        ({"window": 0}, ["window must be at least 1, not 0"]),
+        ({"window": 4}, ["a window of 4 is longer than some runs", "fedcd-s0: 3 evaluated rounds"]),
+        ({"last": 6}, ["fedavg-s0 has 5 evaluated rounds, fewer than the last 6"]),
+    ],
+)
+def test_what_is_refused(written, asked, says):
+    runs = [written("fedavg", CURVE), written("fedcd", (0.3, 0.5, 0.6))]
+    with pytest.raises(ConfigError) as error:
+        reach(runs, **{"reference": "fedavg", **asked})
+    assert [part for part in says if part not in str(error.value)] == []
+
+
+def test_runs_that_send_nothing_are_refused(written):
+    runs = [written("fedavg", CURVE), written("local", CURVE, {}), written("central", CURVE, pooled=True)]
+    runs.append(written("fedcd", ()))
+    with pytest.raises(ConfigError) as error:
+        reach(runs, reference="fedavg")
+    assert error.value.details == (
+        f"{runs[1]}: local sends nothing",
+        f"{runs[2]}: central trains on all images in one place",
+        f"{runs[3]}: no round is done",
+    )
+
+
+def test_one_run_of_a_method_and_seed(written, tmp_path):
+    runs = [written("fedavg", CURVE, folder="one"), written("fedavg", CURVE, folder="two")]
+    with pytest.raises(ConfigError, match="two runs of 'fedavg' have seed 0") as error:
+        reach(runs, reference="fedavg")
+    assert error.value.details == tuple(map(str, runs))
+    with pytest.raises(ConfigError, match="no runs were given"):
+        reach([], reference="fedavg")
+    with pytest.raises(StorageError, match="not a run directory"):
+        reach([tmp_path / "nothing"], reference="fedavg")
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"classes": ("a", "c")}, "these runs learn different tasks: classification of a, b; classification of a, c"),
+        ({"data": "ham"}, "these runs learn from different data: pbc at 28x28, ham at 28x28"),
+        ({"images": {"size": [64, 32]}}, "these runs learn from different data: pbc at 28x28, pbc at 64x32"),
+        ({"partition": "q"}, "the runs of seed 0 share the images out among the sites in different ways"),
+        ({"status": "running"}, "fedcd-s0 has not finished: it is running"),
+    ],
+)
+def test_what_deserves_a_second_look(written, other, says):
+    found = reach([written("fedavg", CURVE), written("fedcd", CURVE, **other)], reference="fedavg")
+    [warning] = found.warnings
+    assert warning.endswith(says)
+
+
+def test_other_seeds_may_share_images_out_otherwise(written):
+    runs = [written("fedavg", CURVE, seed=s, partition=f"p{s}") for s in (0, 1)]
+    assert reach(runs, reference="fedavg").warnings == ()
+
+
+def test_spread():
+    assert spread([]) is None
+    assert spread([3.0]) == (3.0, None)
+    assert spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
+
+
+def test_a_real_run(finished):
+    result = finished()
+    found = reach([result.folder], reference="fedavg", metric="accuracy", last=3)
+    run = only(found, "fedavg")
+    scores = [line["metrics"]["test"]["global"]["accuracy"] for line in result.rounds]
+    assert found.targets == pytest.approx([sum(scores) / 3])
+    assert run.rounds == next(round for round, score in enumerate(scores, 1) if score >= found.targets[0])
+    sent = [line["bytes"] for line in result.rounds[: run.rounds]]
+    assert {d: run.bytes[d] for d in ("up", "down")} == {d: sum(line[d] for line in sent) for d in ("up", "down")}
+    assert found.warnings == ()
+    assert only(reach([crossward.load(result.folder)], reference="fedavg"), "fedavg").times_rounds == 1
+
+
+def test_the_command_prints_a_table(cli, written, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
+    runs = [written("fedavg", CURVE), written("fedcd", (0.3, 0.5), PROTOTYPES), written("poor", (0.1, 0.3))]
+    said = cli("reach", *runs, "--reference", "fedcd", "--target", "fedavg")
+    assert said.code == 0
+    assert "Until f1 on test (global view) reached 50.00, the end of fedavg" in said.out
+    rows = {words[0]: words[1:] for line in said.out.splitlines() if (words := line.split())}
+    assert rows["fedavg"][:3] == ["1/1", "5", "2.50"]
+    assert rows["fedcd"][:3] == ["1/1", "2", "1.00"]
+    assert rows["poor"] == ["0/1", "not", "reached", *"——————", "30.0"]
+    assert "note:" not in said.out
+
+
+def test_the_command_tells_of_doubts_and_several_seeds(cli, written, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
+    runs = [written("fedavg", CURVE, seed=s, status="running") for s in (0, 1)]
+    said = cli("reach", *runs, "--reference", "fedavg", "--target", "0.15")
+    assert said.out.count("note: ") == 2
+    assert "reached 15.00 " in said.out
+    assert "2.0 ±0.0" in said.out
+
+
+def test_the_command_prints_json(cli, written):
+    said = cli("reach", written("fedavg", CURVE), "--reference", "fedavg", "--json", "--window", "2", "--metric", "f1")
+    told = json.loads(said.out)
+    keys = ("metric", "view", "split", "window", "reference", "warnings")
+    assert [told[key] for key in keys] == ["f1", "global", "test", 2, "fedavg", []]
+    assert told["target"] == {"of": "fedavg", "mean": pytest.approx(0.45), "std": None}
+    [method] = told["methods"]
+    assert method["runs"][0]["parameters"] == {"up": 505, "down": 500, "total": 1005}
+    assert method["runs"][0]["bytes"]["total"] == 4020
+
+
+def test_the_command_refuses_by_exit_code(cli, written):
+    run = written("fedavg", CURVE)
+    assert cli("reach", run).code == 2
+    assert "there is no run of 'fedprox' among these" in cli("reach", run, "--reference", "fedprox").err

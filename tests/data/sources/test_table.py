@@ -1,0 +1,299 @@
+"""Manifests: every problem of every row is found in one reading, with its row number."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from crossward.data.archives import Quarantined
+from crossward.data.collection import Collection
+from crossward.data.sources import table
+from crossward.errors import ConfigError, DataError
+
+REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
+Read = Callable[..., tuple[Collection, list[Quarantined]]]
+
+
+@pytest.fixture
+def here(tmp_path):
+    """Images 1.png to 5.png of value 10 to 50, and some files that are none."""
+    (tmp_path / "x").mkdir()
+    for value in range(1, 6):
+        Image.new("L", (4, 4), 10 * value).save(tmp_path / f"x/{value}.png")
+    (tmp_path / "x/empty.png").write_bytes(b"")
+    (tmp_path / "x/text.jpg").write_text("hello")
+    shutil.copy(tmp_path / "x/1.png", tmp_path / "x/other.jpg")
+    (tmp_path / "x/cut.png").write_bytes((tmp_path / "x/1.png").read_bytes()[:-30])
+    return tmp_path
+
+
+@pytest.fixture
+def read(here) -> Read:
+    def of(text: str, **more: object) -> tuple[Collection, list[Quarantined]]:
+        (here / "set.csv").write_text(text)
+        return table.read(here / "set.csv", cache=here / "cache", **{"size": 4, "channels": 1} | more)
+
+    return of
+
+
+def zipped(here: Path) -> Path:
+    with zipfile.ZipFile(here / "x.zip", "w") as archive:
+        for file in sorted((here / "x").iterdir()):
+            archive.write(file, f"x/{file.name}")
+    return here / "x.zip"
+
+
+FULL = """path,label,site,group,split
+x/2.png,nevus,Graz,p1,train
+x/1.png,melanoma,Graz,p2,val
+x/3.png,nevus,Wien,,test
+x/4.png,nevus,,p1,
+"""
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_whole_table(here, read, packed):
+    collection, aside = read(FULL, root=zipped(here)) if packed else read(FULL)
+    assert (collection.name, collection.task, collection.classes) == ("set", "classification", ("melanoma", "nevus"))
+    assert collection.targets.tolist() == [1, 0, 1, 1]
+    assert collection.images[:, 0, 0, 0].tolist() == [20, 10, 30, 40]
+    assert collection.ids == ("x/2.png", "x/1.png", "x/3.png", "x/4.png")
+    assert collection.sites == ("Graz", "Graz", "Wien", "")
+    assert collection.groups == ("p1", "p2", "x/3.png", "p1")  # unknown patients are alone
+    assert collection.splits == ("train", "val", "test", "")
+    assert (len(collection.hashes), aside) == (4, [])
+
+
+def test_optional_columns_may_be_absent(read):
+    collection, _ = read("label,path\na,x/1.png\nb,x/2.png\n")
+    assert (collection.sites, collection.groups, collection.splits) == (None, None, None)
+
+
+def test_semicolons_blank_lines_and_a_byte_order_mark(here, read):
+    collection, _ = read("\ufeffpath;label\r\nx/1.png;a, b\r\n\r\nx\\2.png; c \r\n")
+    assert collection.classes == ("a, b", "c")
+    assert collection.images[:, 0, 0, 0].tolist() == [10, 20]
+
+
+def test_numbers_are_classes_in_their_order(read):
+    rows = "path,label\nx/1.png,10\nx/2.png,9\nx/3.png,2\n"
+    assert read(rows)[0].classes == ("2", "9", "10")
+    assert read(rows, classes=("9", "10", "2", "7"))[0].targets.tolist() == [1, 0, 2]
+
+
+BAD = """path,label,split
+x/1.png,a,train
+x/gone.png,a,train
+x/empty.png,a,training
+x/text.jpg,b,test
+x/other.jpg,b,test
+x/cut.png,b,
+x/2.png,,
+x/1.png,a,
+../x/3.png,a,
+/x/3.png,a,
+,a,
+x/3.png,c,
+x/4.png,b
+x/5.png,b,
+"""
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_problem_at_once_with_its_row(here, read, packed):
+    root = zipped(here) if packed else here
+    with pytest.raises(DataError, match="13 problems") as error:
+        read(BAD, root=root, classes=("a", "b"))
+    assert error.value.details[:2] == (
+        f"row 3: x/gone.png: no such file in {root}",
+        "row 4: x/empty.png: is empty (0 bytes)",
+    )
+    assert error.value.details[2:] == (
+        'row 4: x/empty.png: its split "training" is none of train, val, test',
+        "row 5: x/text.jpg: has the extension .jpg of JPEG, but its content is not an image",
+        "row 6: x/other.jpg: has the extension .jpg of JPEG, but its content is PNG",
+        "row 7: x/cut.png: is cut short: its end is missing",
+        "row 8: x/2.png: its label is empty",
+        "row 9: x/1.png: is already on row 2",
+        "row 10: ../x/3.png: its path ../x/3.png leads out of its root by ..",
+        "row 11: /x/3.png: its path /x/3.png is an absolute path: paths are relative to their root",
+        "row 12: its path is empty",
+        'row 13: x/3.png: its label "c" is not among the classes; the nearest is "b"',
+        "row 14: x/4.png, b: has 2 cells for 3 columns",
+    )
+
+
+def test_quarantine_keeps_the_rest(here, read):
+    collection, aside = read(BAD, classes=("a", "b"), bad_files="quarantine")
+    assert collection.ids == ("x/1.png", "x/5.png")
+    assert collection.images[:, 0, 0, 0].tolist() == [10, 50]
+    assert collection.targets.tolist() == [0, 1]
+    assert [bad.row for bad in aside] == list(range(3, 15))
+    assert aside[0] == Quarantined("x/gone.png", 3, f"no such file in {here}")
+
+
+def test_quarantine_never_loses_a_class(read):
+    with pytest.raises(DataError, match="no image is left of b"):
+        read("path,label\nx/1.png,a\nx/empty.png,b\n", bad_files="quarantine")
+    with pytest.raises(DataError, match="no usable image is left"):
+        read("path,label\nx/empty.png,b\n", bad_files="quarantine")
+
+
+def test_spellings_that_differ_between_sites(read):
+    rows = """path,label,site
+x/1.png,Benign nevi,Graz
+x/2.png,Benign nevi,Graz
+x/3.png,benign_Nevi,Wien
+x/4.png,melanomas,Wien
+x/5.png,melanoma,Graz
+"""
+    for policy in ("refuse", "quarantine"):
+        with pytest.raises(DataError) as error:
+            read(rows, bad_files=policy)
+        assert error.value.details == (
+            'site Wien: the label "benign_Nevi" (1 rows) looks like "Benign nevi" of site Graz',
+            'site Graz: the label "melanoma" (1 rows) looks like "melanomas" of site Wien',
+        )
+    declared = ("Benign nevi", "benign_Nevi", "melanoma", "melanomas")
+    assert read(rows, classes=declared)[0].classes == declared
+
+
+@pytest.mark.parametrize(
+    ("header", "problems"),
+    [
+        (
+            "path,lable",
+            ['the column "lable" is not known; the nearest is "label"',
+             'neither of the columns "label" and "mask" is there'],
+        ),
+        ("Path,label", ['the column "Path" is not known; the nearest is "path"', 'the column "path" is missing']),
+        ("path,label,mask", ['both of the columns "label" and "mask" are there']),
+        ("path,label,label", ['the column "label" is there 2 times']),
+        ("path,label,patient_group", ['the column "patient_group" is not known; the nearest is "group"']),
+    ],
+)  # fmt: skip
+def test_wrong_headers(read, header, problems):
+    with pytest.raises(DataError, match="header") as error:
+        read(header + "\nx/1.png,a,b\n")
+    assert error.value.details == tuple(f"row 1: {problem}" for problem in problems)
+
+
+def test_tables_that_are_none(here, read):
+    for text, words in (("", "header"), ("path,label\n\n", "no rows"), ('path,label\n"x,a\n', "not CSV")):
+        with pytest.raises(DataError, match=words):
+            read(text)
+    (here / "latin.csv").write_bytes("path,label\nx/1.png,Kräfte\n".encode("latin-1"))
+    with pytest.raises(DataError, match="UTF-8"):
+        table.read(here / "latin.csv", size=4, cache=here / "cache")
+    with pytest.raises(DataError, match="cannot be read"):
+        table.read(here / "gone.csv", size=4, cache=here / "cache")
+
+
+@pytest.mark.parametrize("classes", [("a",), ("a", "a")])
+def test_wrong_classes(read, classes):
+    with pytest.raises(ConfigError, match="classes"):
+        read(FULL, classes=classes)
+
+
+@pytest.fixture
+def masks(here):
+    def save(name: str, rows: list[list[int]]) -> None:
+        Image.fromarray(np.array(rows, dtype=np.uint8).repeat(4 // len(rows), 0).repeat(4 // len(rows[0]), 1)).save(
+            here / "x" / name
+        )
+
+    save("m1.png", [[0, 255], [255, 0]])
+    save("m2.png", [[0, 0], [1, 1]])
+    save("m3.png", [[0, 1], [2, 2]])
+    Image.new("L", (4, 5), 255).save(here / "x/tall.png")
+    return here
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_masks_make_it_segmentation(masks, read, packed):
+    more = {"root": zipped(masks)} if packed else {}
+    collection, _ = read("path,mask,site\nx/1.png,x/m1.png,A\nx/2.png,x/m2.png,B\n", size=2, **more)
+    assert (collection.task, collection.classes) == ("segmentation", ("background", "foreground"))
+    assert collection.targets.tolist() == [[[0, 1], [1, 0]], [[0, 0], [1, 1]]]
+    assert (collection.targets.dtype, collection.sites) == (torch.uint8, ("A", "B"))
+
+
+def test_images_are_prepared_and_masks_are_not(masks, read):
+    rows = "path,mask\nx/1.png,x/m1.png\nx/2.png,x/m2.png\n"
+    plain, _ = read(rows, size=2)
+    bright, _ = read(rows, size=2, prepare=("brightness:0.2",))
+    assert plain.images.unique().tolist() == [10, 20]
+    assert bright.images.unique().tolist() == [51]
+    assert bright.targets.equal(plain.targets)
+
+
+def test_class_maps(masks, read):
+    classes = ("background", "tumour", "oedema")
+    collection, _ = read("path,mask\nx/1.png,x/m3.png\nx/2.png,x/m2.png\n", size=2, classes=classes)
+    assert collection.classes == classes
+    assert collection.targets.tolist() == [[[0, 1], [2, 2]], [[0, 0], [1, 1]]]
+
+
+def test_every_problem_of_masks(masks, read):
+    rows = """path,mask
+x/1.png,x/tall.png
+x/2.png,
+x/3.png,x/gone.png
+x/empty.png,x/text.jpg
+x/4.png,x/m3.png
+x/5.png,x/m1.png
+"""
+    with pytest.raises(DataError, match="6 problems") as error:
+        read(rows)
+    assert error.value.details == (
+        "row 2: x/1.png: its mask x/tall.png is 4 x 5 pixels, but the image is 4 x 4 pixels",
+        "row 3: x/2.png: its mask is empty",
+        f"row 4: x/3.png: mask x/gone.png: no such file in {masks}",
+        "row 5: x/empty.png: is empty (0 bytes)",
+        "row 5: x/empty.png: mask x/text.jpg: has the extension .jpg of JPEG, but its content is not an image",
+        "row 6: x/4.png: mask x/m3.png: has the values 0, 1, 2: name the classes to read it as a class map",
+    )
+    collection, aside = read(rows, bad_files="quarantine")
+    assert (collection.ids, len(aside)) == (("x/5.png",), 6)
+
+
+def test_real_polyps(tmp_path):
+    archive = REAL / "PolypGen.zip"
+    if not archive.is_file():
+        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
+    with zipfile.ZipFile(archive) as content:
+        images = [name for name in content.namelist() if "/images_" in name][::30]
+    lines = [
+        f"{name},{name.replace('/images_', '/masks_').replace('.jpg', '_mask.png')},{name.split('/')[1]}"
+        for name in images
+    ]
+    (tmp_path / "p.csv").write_text("\n".join(["path,mask,site", *lines]))
+    collection, aside = table.read(tmp_path / "p.csv", size=32, root=archive, cache=tmp_path / "cache")
+    assert (len(collection), aside, collection.targets.unique().tolist()) == (52, [], [0, 1])
+    assert set(collection.sites) == {f"data_C{site}" for site in range(1, 7)}
+    assert 0.02 < collection.targets.float().mean() < 0.3
+
+
+def test_real_skin(tmp_path):
+    archive = REAL / "HAM10000.zip"
+    if not archive.is_file():
+        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
+    with zipfile.ZipFile(archive) as content:
+        _, *lines = content.read("HAM10000_metadata.csv").decode().splitlines()
+    cells = [
+        line.split(",") for line in lines[::150]
+    ]  # lesion_id, image_id, dx, dx_type, age, sex, localization, dataset
+    rows = [f"HAM10000_images/{image}.jpg,{dx},{lesion},{site}" for lesion, image, dx, *_, site in cells]
+    (tmp_path / "h.csv").write_text("\n".join(["path,label,group,site", *rows]))
+    collection, _ = table.read(tmp_path / "h.csv", size=28, fit="crop", root=archive, cache=tmp_path / "cache")
+    assert collection.images.shape == (67, 28, 28, 3)
+    assert set(collection.classes) <= {"akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"}
+    assert all(group.startswith("HAM_") for group in collection.groups)

@@ -1,0 +1,297 @@
+"""The coordinator's half of a run, with hospitals that each take their part of it: the same to the bit as in one
+process, killed or not, and nothing of a hospital's own in the coordinator's folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import Message
+
+import crossward
+from crossward.core.run import Observer
+from crossward.core.tree import decode, encode, items
+from crossward.core.weights import Weights
+from crossward.errors import RunError
+from crossward.hospitals.flower import roster
+from crossward.hospitals.flower.coordinator import LOG, Terms, conduct, founded
+from crossward.hospitals.flower.records import parcel, records
+from crossward.hospitals.messages import Parcel
+from crossward.hospitals.policy import Policy
+from crossward.hospitals.service import Hospital, Service
+from crossward.runs.recorder import CHECKPOINT
+from crossward.runs.run_directory import RunDir
+from crossward.testing.loopback_federation import OPEN_HANDED, grid
+from crossward.testing.short_runs import assert_same
+
+SITES = ("hospital-1", "hospital-2", "hospital-3")
+RUN = "a1b2"
+MIXED = {"net": {"name": ["cnn", "cnn", "resnet5"]}}
+RUNS = {
+    "fedavg": {"data": {"global_test": 8}},
+    "scaffold": {},
+    "fednpr-per": {},
+    "mh-pflgb": MIXED,
+    "fedcb": {"text": {"encoder": "random:8"}, "method": {"name": "fedcb", "tau": 10.0}},
+}
+
+
+class Federation:
+    """The coordinator's folder and those of the hospitals; each `grid` is of hospitals that have just been started."""
+
+    def __init__(self, folder, config, own, policies=None, **terms):
+        self.folder, self.config, self.own, self.policies = folder, config, own, policies or {}
+        self.run = folder / "coordinator"
+        terms = {"deadline": 60, "patience": 0, "wait": 0, "least": 3} | terms
+        founded(self.run, config, Terms(RUN, "north", SITES, **terms))
+
+    def grid(self):
+        return grid([Service(self.hospital(name)) for name in SITES])
+
+    def hospital(self, name):
+        own = self.own(self.config, name)
+        return Hospital(name, self.folder / name, own, self.policies.get(name, OPEN_HANDED))
+
+    def events(self, *which):
+        return [event for event in RunDir(self.run).lines(LOG) if event["event"] in which]
+
+    def sent(self, name):
+        return [json.loads(line)["step"] for line in (self.folder / name / "sent.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def federation(tiny, own, tmp_path):
+    def made(policies=None, terms=None, **sections):
+        return Federation(tmp_path, tiny(**sections), own, policies, **(terms or {}))
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def finished(tiny, own, tmp_path_factory):
+    """finished("scaffold") is that run in one process, and across hospitals; each is run once."""
+    done = {}
+
+    def run(name):
+        if name not in done:
+            folder = tmp_path_factory.mktemp(name)
+            config = tiny(**{"method": {"name": name}} | RUNS[name])
+            here = crossward.run(config, overrides=[f"run.out={folder}", "run.name=here"])
+            there = Federation(folder, config, own, own_data=name == "fedavg")
+            conduct(there.run, there.grid())
+            done[name] = here, there
+        return done[name]
+
+    return run
+
+
+def ends(folder):
+    """Of a checkpoint what does not depend on where memories are kept."""
+    kept = RunDir(folder).tree(CHECKPOINT)
+    return {name: kept[name] for name in ("done", "best_round", "best_value", "state")}
+
+
+def assert_rounds(there, here):
+    theirs, ours = (RunDir(folder).lines("metrics.jsonl") for folder in (there, here))
+    assert len(theirs) == 2
+    for one, other in zip(theirs, ours, strict=True):
+        assert all(one[key] == other[key] for key in ("round", "clients", "failures", "loss", "best", "bytes"))
+        for part in ("val", "test"):
+            assert one["metrics"][part]["local"] == other["metrics"][part]["local"]
+            assert {*one["metrics"][part]["local"]["sites"]} == {*SITES}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_same_as_in_one_process(finished, name):
+    here, there = finished(name)
+    assert_same(ends(there.run), ends(here.folder))
+    assert_rounds(there.run, here.folder)
+    assert RunDir(there.run).lines("traffic.jsonl") == here.traffic
+    if name == "fedavg":  # the coordinator has a test set of its own
+        told, expected = (RunDir(folder).lines("metrics.jsonl")[-1]["metrics"] for folder in (there.run, here.folder))
+        assert told["test"]["global"] == expected["test"]["global"]
+        assert told["test"]["global"]["n"] == 8
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fednpr-per"])
+def test_a_run_directory_like_any_other(finished, name):
+    here, there = finished(name)
+    result = crossward.load(there.run)
+    assert result.about["status"] == "finished"
+    assert result.about["sites"] == list(SITES)
+    assert [line["round"] for line in result.rounds] == [1, 2]
+    for which in ("best", "last"):
+        told, expected = result.summary[which], here.summary[which]
+        assert told["round"] == expected["round"]
+        assert told["metrics"]["test"]["local"] == expected["metrics"]["test"]["local"]
+    assert [event["site"] for event in there.events("came")] == list(SITES)
+    assert there.events("fault", "refused", "failed") == []
+
+
+def test_the_federations_network_is_with_the_coordinator(finished):
+    here, there = finished("fedavg")
+    for which in ("best", "last"):
+        one, other = (run.deployed(which=which) for run in (crossward.load(there.run), here))
+        assert_same(*({"net": Weights.of(deployed._site.model)} for deployed in (one, other)))
+
+
+@pytest.mark.parametrize("name", ["fednpr-per", "mh-pflgb"])
+def test_nothing_of_a_hospitals_own_is_with_the_coordinator(finished, name):
+    here, there = finished(name)
+    site = "hospital-1"
+    mine = RunDir(here.folder).tree(f"weights/last/{site}.safetensors")["model"]
+    shared = {path.rpartition("/")[2] for path, _ in items(RunDir(there.run).tree(CHECKPOINT)["state"])}
+    stays = {weight: tensor for weight, tensor in mine.items() if weight not in shared and tensor.numel() > 1}
+    assert stays
+    held = there.run.rglob("*.safetensors")
+    found = {(file.name, path): tensor for file in held for path, tensor in items(decode(file.read_bytes()))}
+    assert found
+    for (file, path), tensor in found.items():
+        assert path.rpartition("/")[2] not in stays, f"{file}: {path}"
+        assert not any(torch.equal(tensor, weight) for weight in stays.values()), f"{file}: {path}"
+    assert RunDir(there.run).predictions("targets") == {}
+    assert [file.name for file in (there.run / "predictions").iterdir()] == ["targets.safetensors"]
+    assert not [*(there.run / "weights").rglob("*.safetensors")]
+    kept = there.folder / site / "weights" / RUN
+    own = decode((kept / "round-0002.safetensors").read_bytes())["model"]
+    assert_same({"net": own}, {"net": mine})  # it is at the hospital, as the simulation would deploy it
+
+
+# faults ---------------------------------------------------------------------------------------------------------------
+class Killed(Exception):
+    pass
+
+
+class Kill(Observer):
+    """After a round, or after the first answer of one."""
+
+    def __init__(self, after=0, within=0):
+        self.after, self.within = after, within
+
+    def on_outcome(self, round, done, of, outcome):
+        if round == self.within:
+            raise Killed
+
+    def on_round(self, record):
+        if record.round == self.after:
+            raise Killed
+
+
+@pytest.mark.parametrize(
+    ("name", "when"), [("scaffold", {"after": 1}), ("scaffold", {"within": 2}), ("fednpr-per", {"after": 1})]
+)
+def test_a_coordinator_that_was_killed_goes_on(finished, federation, name, when):
+    run = federation(method={"name": name})
+    with pytest.raises(Killed):
+        conduct(run.run, run.grid(), [Kill(**when)])
+    conduct(run.run, run.grid())
+    here, _ = finished(name)
+    assert_same(ends(run.run), ends(here.folder))
+    assert_rounds(run.run, here.folder)
+    assert crossward.load(run.run).about["status"] == "finished"
+
+
+def test_a_site_that_does_not_come(federation):
+    run = federation()
+    at = run.grid()
+    at.down.add(1)
+    with pytest.raises(RunError, match="2 of 3 sites take part, 3 are needed") as error:
+        conduct(run.run, at)
+    assert error.value.details == ("hospital-2: it has not come",)
+    assert "hospital-2: it has not come" in RunDir(run.run).read("failed.json")["error"]
+    assert run.sent("hospital-1") == ["open"]
+
+
+def test_sites_are_waited_for(federation, monkeypatch):
+    monkeypatch.setattr(roster, "WAIT", 0.0)
+    run = federation(terms={"wait": 60}, run={"rounds": 1})
+    at, looks = run.grid(), []
+
+    def present():
+        looks.append(1)
+        return [0, 2] if len(looks) < 6 else [0, 1, 2]
+
+    at.get_node_ids = present
+    conduct(run.run, at)
+    assert [event["site"] for event in run.events("came")] == ["hospital-1", "hospital-3", "hospital-2"]
+
+
+def test_a_site_that_comes_late(federation):
+    run = federation(terms={"least": 2})
+    at = run.grid()
+    at.down.add(1)
+
+    class Arrival(Observer):
+        def on_round(self, record):
+            at.down.clear()
+
+    conduct(run.run, at, [Arrival()])
+    first, second = RunDir(run.run).lines("metrics.jsonl")
+    assert first["failures"] == {"hospital-2": "it has not come yet"}
+    assert second["failures"] == {}
+    assert [line["metrics"]["val"]["local"]["sites"].keys() for line in (first, second)] == [
+        {"hospital-1", "hospital-3"},
+        {*SITES},
+    ]
+    assert [event["site"] for event in run.events("came")] == ["hospital-1", "hospital-3", "hospital-2"]
+    faults = {(event["site"], event["round"], event["step"]) for event in run.events("fault")}
+    assert faults == {("hospital-2", 1, "train"), ("hospital-2", 1, "judge")}
+
+
+def test_a_site_that_refuses(federation):
+    strict = Policy(allow=("weights", "buffers", "metrics"))
+    run = federation({"hospital-3": strict})
+    with pytest.raises(RunError, match="cannot take part") as error:
+        conduct(run.run, run.grid())
+    (why,) = error.value.details
+    assert why.startswith("hospital-3: this hospital's policy does not allow what fedavg sends:")
+    assert "sample-count: sample count (item 'n')" in why
+    assert [event["site"] for event in run.events("refused")] == ["hospital-3"]
+    assert not (run.run / "run.json").exists()
+    assert run.sent("hospital-1") == ["open"]  # nothing was trained
+    run.policies = {}
+    conduct(run.run, run.grid())  # put right there, and started again
+    assert crossward.load(run.run).about["status"] == "finished"
+
+
+def altered(site, step, change):
+    """What happens to the first reply of a site to a step, on its way."""
+    done = []
+
+    def tamper(question, reply):
+        answer = parcel(reply.content)
+        if done or answer.about.get("step") != step or answer.about.get("site") != site:
+            return reply
+        done.append(True)
+        tree = encode(change(decode(answer.tree)))
+        return Message(records(Parcel(answer.about, tree)), reply_to=question)
+
+    return tamper
+
+
+def poisoned(reply):
+    return reply | {"model": reply["model"] * torch.nan}
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "why"),
+    [
+        ("train", poisoned, "rejected: NaN or infinity in model/"),
+        (
+            "judge",
+            lambda reply: {"metrics": '{"val": {"f1": 7e99}}'},
+            "rejected: the metrics of val are not the task's",
+        ),
+    ],
+)
+def test_a_reply_that_is_not_as_it_should_be(federation, step, change, why):
+    run = federation()
+    conduct(run.run, replace(run.grid(), tamper=altered("hospital-2", step, change)))
+    (fault,) = run.events("fault")
+    assert (fault["site"], fault["round"], fault["step"]) == ("hospital-2", 1, step)
+    assert fault["why"].startswith(why)
+    first, second = RunDir(run.run).lines("metrics.jsonl")
+    assert ({*first["failures"]}, second["failures"]) == ({"hospital-2"}, {})
+    assert crossward.load(run.run).summary["failures"] == 1

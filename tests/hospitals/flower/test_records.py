@@ -1,0 +1,66 @@
+"""Parcels as Flower's records, through the bytes that Flower moves; and what is not a parcel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+from crossward.errors import StorageError
+from crossward.hospitals.flower.records import STYPE, parcel, records
+from crossward.hospitals.messages import Parcel
+
+ABOUT = ConfigRecord({"json": "{}"})
+NO_ARRAYS = ArrayRecord({})
+
+
+def moved(content):
+    """As it comes out at the other end of a network: object by object, each by its hash."""
+    sent = {id: part.deflate() for id, part in get_all_nested_objects(content).items()}
+    return inflate_object_from_contents(content.object_id, sent)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [b"", b"\0", b"tree", bytes(10 * 2**20), np.random.default_rng(0).bytes(11 * 2**20)],
+    ids=["empty", "one zero", "small", "zeros", "large"],
+)
+def test_round_trip(tree):
+    """Zeros as well, because Flower sends equal chunks of an array once."""
+    words = {"site": "Zürich", "round": 3, "seed": 2**62 + 1, "loss": 0.1, "none": None, "deep": {"a": [1, True]}}
+    sent = records(Parcel(words, tree))
+    assert parcel(sent) == Parcel(words, tree)
+    assert parcel(moved(sent)) == Parcel(words, tree)
+
+
+def test_a_tree_travels_as_one_array_of_its_own_size():
+    (array,) = records(Parcel({}, b"tree")).array_records["arrays"].values()
+    assert (array.dtype, array.shape, array.data) == ("uint8", (4,), b"tree")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"about": ABOUT},
+        {"arrays": NO_ARRAYS},
+        {"about": MetricRecord({"json": 1}), "arrays": NO_ARRAYS},
+        {"about": ConfigRecord({"text": "{}"}), "arrays": NO_ARRAYS},
+        {"about": ConfigRecord({"json": "{"}), "arrays": NO_ARRAYS},
+        {"about": ConfigRecord({"json": b"\xff"}), "arrays": NO_ARRAYS},
+        {"about": ConfigRecord({"json": "[" * 100_000}), "arrays": NO_ARRAYS},
+        {"about": ConfigRecord({"json": 7}), "arrays": NO_ARRAYS},
+        {"about": ConfigRecord({"json": '"do"'}), "arrays": NO_ARRAYS},
+        {"about": ABOUT, "arrays": ABOUT},
+        {"about": ABOUT, "arrays": ArrayRecord({"weights": Array("uint8", (1,), STYPE, b"x")})},
+        {"about": ABOUT, "arrays": ArrayRecord({"tree": Array(np.zeros(3, np.uint8))})},
+        {"about": ABOUT, "arrays": ArrayRecord([np.zeros(3, np.float32)])},
+    ],
+    ids=["nothing", "no arrays", "no words", "metrics", "another key", "cut short", "no text", "nested", "a number",
+         "a word", "words twice", "another array", "an array of numpy's", "an ordinary model"],
+)  # fmt: skip
+def test_a_message_that_is_not_ours_is_refused(content):
+    with pytest.raises(StorageError, match=r"a message that is not crossward's: \S"):
+        parcel(RecordDict(content))

@@ -1,0 +1,278 @@
+"""FedBM: its losses by hand, its reductions to FedCB, when the generator is trained and sent, and every variant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from crossward.config.reading import checked
+from crossward.core.method import Method, RoundContext
+from crossward.core.net import Net, NetSpec
+from crossward.core.run import Plan, run
+from crossward.core.training import Training
+from crossward.core.weights import Weights
+from crossward.engines.local import LocalEngine
+from crossward.errors import ConfigError
+from crossward.losses import log_prior
+from crossward.methods.fedavg import FedAvg
+from crossward.methods.fedbm.method import FedBM
+from crossward.methods.fedbm.split_body import Joined
+from crossward.methods.fedcb import FedCB
+from crossward.nets.parts.feature_moments import of
+from crossward.runs.sites import RunSites
+from crossward.testing import conformance
+from crossward.testing.cases import Case
+from crossward.testing.short_runs import Records, assert_finite, finished
+from crossward.testing.toy import CLASSES, Toy
+
+TRAINING = Training(epochs=1, batch_size=4, lr=0.05)
+SMALL = FedBM(tau=4.0, synthetic=3, cycle=2, iterations=3, generator_batch=9, generator_width=0.125)
+EACH_ROUND = replace(SMALL, cycle=1)
+
+
+def unnormed() -> nn.Module:
+    """No BatchNorm, so that statistics have to be measured."""
+    body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    return Net(body, nn.Linear(16, len(CLASSES)), width=16)
+
+
+def end(method: Method, rounds: int = 3, **options) -> tuple[Weights, Records]:
+    run_sites, records = Toy().run_sites(method, training=TRAINING, **options), Records()
+    return run(run_sites, LocalEngine(run_sites), Plan(rounds), [records]).state["model"], records
+
+
+def context(run_sites: RunSites, round: int = 0) -> RoundContext:
+    return RoundContext(round, 5, len(run_sites.ids), run_sites.task, run_sites.server(round))
+
+
+def equal(a: Weights, b: Weights) -> bool:
+    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# reductions ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("method", [replace(EACH_ROUND, synthetic=0), replace(SMALL, cycle=9)], ids=["none", "late"])
+def test_without_generated_images_it_is_fedcb(method: FedBM):
+    assert equal(end(method)[0], end(FedCB(tau=4.0))[0])
+
+
+def test_until_the_generator_is_trained_it_is_fedcb():
+    assert equal(end(SMALL, 2)[0], end(FedCB(tau=4.0), 2)[0])
+    assert not equal(end(SMALL, 3)[0], end(FedCB(tau=4.0), 3)[0])
+
+
+def test_without_language_and_generator_it_is_fedavg():
+    assert equal(end(replace(SMALL, classifier="trained", synthetic=0))[0], end(FedAvg())[0])
+
+
+# the generator ------------------------------------------------------------------------------------------------------
+def test_when_it_is_trained_and_sent():
+    """Trained after rounds 2 and 4; sent to everyone in 3 and 5, and to nobody else."""
+    _, records = end(SMALL, 5)
+    sent = [
+        [r.bytes for r in record.traffic if (r.direction, r.item) == ("down", "generator")] for record in records.seen
+    ]
+    size = sum(t.numel() * 4 for t in records.seen[-1].progress.state["generator"].values())
+    assert sent == [[], [], [4 * size], [], [4 * size]]
+    assert [record.progress.state["trained"] for record in records.seen] == [0, 2, 2, 4, 4]
+    assert [list(record.pictures) for record in records.seen] == [[], ["generated"], [], ["generated"], []]
+
+
+def test_who_was_not_there_gets_it_later():
+    run_sites, records = Toy().run_sites(SMALL, training=TRAINING), Records()
+    run(run_sites, LocalEngine(run_sites), Plan(8, participation=0.5), [records])
+    has: dict[str, int] = {}
+    for record in records.seen:
+        version = records.seen[record.round - 2].progress.state["trained"] if record.round > 1 else 0
+        wanted = [name for name in record.cohort if version and has.get(name) != version]
+        sent = [r.bytes for r in record.traffic if (r.direction, r.item) == ("down", "generator")]
+        size = sum(t.numel() * 4 for t in record.progress.state["generator"].values())
+        assert sent == ([len(wanted) * size] if wanted else [])
+        has |= dict.fromkeys(wanted, version)
+
+
+def test_it_starts_from_where_it_was_and_changes_nothing_else():
+    run_sites = Toy().run_sites(EACH_ROUND, training=TRAINING)
+    ctx = context(run_sites)
+    state = EACH_ROUND.start(ctx)
+    before = {name: tensor.clone() for name, tensor in state["model"].items()}
+    trained = EACH_ROUND._trained(state, None, ctx)  # type: ignore[arg-type]
+    assert not equal(trained, state["generator"])
+    assert all(torch.equal(before[name], tensor) for name, tensor in state["model"].items())
+    still = replace(EACH_ROUND, generator_lr=1e-30)._trained(state | {"generator": trained}, None, ctx)  # type: ignore
+    learnt = [name for name in trained if "running" not in name]
+    assert all(torch.equal(still[name], trained[name]) for name in learnt)
+
+
+def test_training_it_lowers_its_loss():
+    method = replace(EACH_ROUND, iterations=150, generator_lr=3e-3, lambda_div=0.0, lambda_dis=0.0)
+    run_sites = Toy().run_sites(method, training=TRAINING)
+    ctx = context(run_sites)
+    state = method.start(ctx)
+
+    def agrees(weights: Weights) -> float:
+        """How often the global model sees the class that an image was made for."""
+        net = ctx.server.new_net()
+        state["model"].into(net)
+        method.furnish(net, state).eval()
+        generator = method.generator(net, ctx.server.spec, weights).eval()
+        y = torch.arange(3).repeat(40)
+        with torch.no_grad():
+            images = generator(method.drawn(state["text"], y, torch.Generator().manual_seed(1)), y)
+        mean, std = ctx.server.spec.mean[0], ctx.server.spec.std[0]
+        return float((net((images - mean) / std).argmax(1) == y).float().mean())
+
+    assert agrees(method._trained(state, None, ctx)) > agrees(state["generator"]) + 0.2  # type: ignore[arg-type]
+
+
+def test_pictures_show_every_class():
+    _, records = end(EACH_ROUND, 1)
+    shown = records.seen[0].pictures["generated"]
+    assert shown.shape == (3, 8, 8, 8, 1)
+    assert shown.dtype == torch.uint8
+    assert len(shown.unique()) > 1
+
+
+# batches ------------------------------------------------------------------------------------------------------------
+def client(method: FedBM, net=None):
+    run_sites = Toy().run_sites(method, training=TRAINING, net=net)
+    state = method.start(context(run_sites))
+    site = run_sites.open(1, 0, {})
+    site.rng.manual_seed(3)
+    return site, {"text": state["text"], "generator": state["generator"]}
+
+
+def test_real_images_come_first_and_generated_ones_are_never_used_twice():
+    site, down = client(SMALL)
+    batches = list(SMALL.batches(site, down))
+    real = sum(len(y) - 3 for _, y in batches)
+    assert real == site.size
+    own, targets = site.train.take(site.train.index)
+    for x, y in batches:
+        for image, label in zip(x[:-3], y[:-3], strict=True):
+            assert any(torch.equal(image, mine) and label == t for mine, t in zip(own, targets, strict=True))
+    made = torch.cat([x[-3:] for x, _ in batches]).flatten(1)
+    assert len(made.unique(dim=0)) == len(made)
+
+
+def test_generated_labels_are_uniform_whatever_the_site_holds():
+    site, down = client(replace(SMALL, synthetic=100))
+    made = replace(SMALL, synthetic=100).made(site, down)
+    counts = torch.bincount(torch.cat([next(made)[1] for _ in range(30)]), minlength=3)
+    assert counts.sum() == 3000
+    assert all(abs(n - 1000) < 120 for n in counts.tolist())
+
+
+def test_features_join_behind_the_images():
+    method = replace(SMALL, generate="features")
+    site, down = client(method)
+    x, y = next(method.batches(site, down))
+    assert isinstance(x, Joined)
+    assert x.maps.shape == (3, 4, 8, 8)
+    assert len(y) == len(x.images) + 3
+    assert site.model.features(x).shape == (len(y), 6)
+
+
+def test_statistics_of_real_images_alone():
+    method = replace(SMALL, statistics="real")
+    run_sites = Toy().run_sites(method, training=TRAINING)
+    state, site = method.start(context(run_sites)), run_sites.open(1, 0, {})
+    site.rng.manual_seed(3)
+    reply = method.train(site, {name: state[name] for name in ("model", "tau", "text", "generator")})
+    x, _ = site.train.take(site.train.index)
+    wanted = of(site.model.body[0][0](x))
+    names = sorted(name for name in reply["model"] if "running" in name)
+    assert torch.allclose(reply["model"][names[0]], wanted.mean, atol=1e-5)
+    assert torch.allclose(reply["model"][names[1]], wanted.variance, atol=1e-5)
+
+
+def test_the_prior_of_a_batch_by_hand():
+    """A site of 4, 4 and no samples, which counts as one; a third of the batch is generated, of three classes alike."""
+    site, _ = client(SMALL)
+    site.task = replace(site.task)
+    site.train = site.train.only(torch.tensor([i for c in (0, 1) for i in (site.train.labels == c).nonzero()[:4, 0]]))
+    wanted = [2 / 3 * 4 / 9 + 1 / 9, 2 / 3 * 4 / 9 + 1 / 9, 2 / 3 * 1 / 9 + 1 / 9]
+    assert log_prior(site.counts, least=1, even=1 / 3).exp().tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+# nets without BatchNorm ---------------------------------------------------------------------------------------------
+def test_measured_statistics_are_those_of_all_training_images():
+    run_sites = Toy().run_sites(EACH_ROUND, training=TRAINING, net=unnormed)
+    ctx = context(run_sites)
+    state = EACH_ROUND.start(ctx)
+
+    class Everyone:
+        def ask(self, step, payload):
+            assert step == "observe"
+            return {i: EACH_ROUND.observe(run_sites.open(i, 0, {}), payload) for i in run_sites.ids}
+
+    found = EACH_ROUND._observed(state, Everyone(), torch.device("cpu"))  # type: ignore[arg-type]
+    net = ctx.server.new_net()
+    images = [run_sites.open(i, 0, {}).train for i in run_sites.ids]
+    x = torch.cat([samples.take(samples.index)[0] for samples in images])
+    wanted = of(net.body[0][0](x))
+    assert len(found) == 1
+    assert torch.allclose(found[0].mean, wanted.mean, atol=1e-5)
+    assert torch.allclose(found[0].variance, wanted.variance, atol=1e-5)
+
+
+def test_they_are_asked_for_only_where_they_are_needed():
+    steps = {
+        net: {row.step for record in end(SMALL, 2, net=net)[1].seen for row in record.traffic}
+        for net in (None, unnormed)
+    }
+    assert steps == {None: {"train"}, unnormed: {"train", "observe"}}
+
+
+# variants -----------------------------------------------------------------------------------------------------------
+VARIANTS = {
+    "no concepts": {"conditions": "label"},
+    "bare cross entropy": {"semantic": "ce"},
+    "no diversity": {"lambda_div": 0.0},
+    "no statistics": {"lambda_dis": 0.0},
+    "features": {"generate": "features"},
+    "real statistics": {"statistics": "real"},
+    "balanced": {"balanced": True},
+    "average": {"classifier": "average"},
+    "full": {"classifier": "full"},
+    "random head": {"classifier": "random"},
+    "trained head": {"classifier": "trained"},
+    "trained head, features, labels": {"classifier": "trained", "generate": "features", "conditions": "label"},
+}
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_changes_the_result_and_conforms(options: dict[str, object]):
+    method = replace(EACH_ROUND, **options)
+    assert not equal(end(method)[0], end(EACH_ROUND)[0])
+    case = Case(method, "classification")
+    conformance.check_strict_equals_by_reference(case)
+    conformance.check_resume(case)
+    conformance.check_payload_is_left_alone(case)
+
+
+@pytest.mark.parametrize("toy", [Toy(unseen=True), Toy(sizes=((1, 1, 1), (5, 1, 1)))], ids=["unseen", "single"])
+def test_a_class_nobody_has_and_a_site_with_one_image(toy: Toy):
+    run_sites, records = toy.run_sites(EACH_ROUND, training=TRAINING), Records()
+    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
+    assert not any(record.failures for record in records.seen)
+
+
+# bad input ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "options",
+    [{"cycle": 0}, {"synthetic": -1}, {"generator_lr": 0}, {"lambda_dis": -1}, {"generate": "sounds"}, {"tau": 0}],
+    ids=str,
+)
+def test_bad_options_are_refused(options: dict[str, object]):
+    key = next(iter(options))
+    with pytest.raises(ConfigError, match=rf"method\.{key}"):
+        checked({"method": {"name": "fedbm"} | options})
+
+
+def test_a_size_that_cannot_be_reached_is_told_before_training():
+    net = Net(nn.Flatten(), nn.Linear(25, 3), 25)
+    with pytest.raises(ConfigError, match="cannot reach maps of 5 x 5"):
+        SMALL.generator(net, NetSpec(1, 5, 3, 6))
