@@ -44,5 +44,5 @@ class Concepts:
         _, m, d = self.factor.shape
         within = torch.randn(len(classes), 1, m, generator=rng).to(self.mean.device)
         around = torch.randn(len(classes), d, generator=rng).to(self.mean.device)
-        drawn: Tensor = self.mean[classes] + (within @ self.factor[classes])[:, 0] + jitter**0.5 * around
-        return drawn
+        embeddings: Tensor = self.mean[classes] + (within @ self.factor[classes])[:, 0] + jitter**0.5 * around
+        return embeddings

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from crossward.core.engine import SERVER, Cohort, Engine, Sites
+from crossward.core.cohort import Cohort
+from crossward.core.engine import SERVER, Engine, Sites
 from crossward.core.task import Metrics, Task
 from crossward.core.tree import Tree
 
@@ -18,10 +19,10 @@ LOWER_IS_BETTER = frozenset({"ece", "nll", "hd95"})
 
 
 class EvaluatedSites(Sites, Protocol):
-    """Sites that are evaluated: by their targets, which a simulation knows, or by themselves."""
+    """Sites that are evaluated: here, where a simulation knows their targets, or each by itself."""
 
     task: Task
-    away: bool  # their images and targets are not here: each judges itself and tells its metrics
+    remote: bool  # their images and targets are not here: each site evaluates itself and sends its metrics
 
     @property
     def personal(self) -> bool:
@@ -33,6 +34,8 @@ class EvaluatedSites(Sites, Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
+    """What the sites predicted in a round, and how well."""
+
     predictions: Tree  # site name (or "server") -> {"val", "test", "common_val", "common_test"} -> kept predictions
     metrics: dict[str, Any]  # split -> {"global": Metrics, "local": {"mean", "worst", "sites"}}
     failures: dict[str, str]
@@ -40,53 +43,56 @@ class Evaluation:
 
 def evaluate(sites: EvaluatedSites, engine: Engine, down: Tree, round: int) -> Evaluation:
     """Every site predicts as it would deploy; nothing it does for that is kept. Metrics of validation only:
-    `judge` adds the test metrics once it is known how thorough they must be."""
+    `score_predictions` adds the test metrics once it is known whether the costly ones are wanted. Remote sites send
+    both."""
     ids = sites.ids if sites.personal else [*sites.ids, SERVER]
     cohort = Cohort(sites, engine, round, [i for i in ids if sites.work(i, "predict")], keep=False)
-    if sites.away:
-        told = {i: json.loads(reply["metrics"]) for i, reply in cohort.ask("judge", down).items()}
+    if sites.remote:
+        replies = cohort.ask("judge", down)
+        by_site = {i: json.loads(reply["metrics"]) for i, reply in replies.items()}
         cohort.close()
-        return Evaluation({}, _told(sites, told, "val") | _told(sites, told, "test"), cohort.failures)
+        metrics = _views_of_sent_metrics(sites, by_site, "val") | _views_of_sent_metrics(sites, by_site, "test")
+        return Evaluation({}, metrics, cohort.failures)
     replies = cohort.ask("predict", down)
     predictions = {sites.name(i): dict(reply) for i, reply in replies.items()}
     cohort.close()
-    return Evaluation(predictions, judge(sites, predictions, "val", full=False), cohort.failures)
+    return Evaluation(predictions, score_predictions(sites, predictions, "val", full=False), cohort.failures)
 
 
-def judge(sites: EvaluatedSites, predictions: Mapping[str, Tree], split: str, full: bool) -> dict[str, Any]:
-    """{split: both views} from kept predictions; empty when nobody has such a set, or each judges itself."""
+def score_predictions(sites: EvaluatedSites, predictions: Mapping[str, Tree], split: str, full: bool) -> dict[str, Any]:
+    """{split: both views} from kept predictions; empty when nobody has such a set."""
     ids = {sites.name(i): i for i in [*sites.ids, SERVER]}
-    told = {ids[name]: reply for name, reply in predictions.items()}
-    own = {i: reply[split] for i, reply in told.items() if split in reply and i != SERVER}
+    by_site = {ids[name]: reply for name, reply in predictions.items()}
+    own = {i: reply[split] for i, reply in by_site.items() if split in reply and i != SERVER}
     each = {i: sites.task.metrics(p, sites.targets(i, split), full=full) for i, p in own.items()}
+    local = {sites.name(i): metrics for i, metrics in each.items()}
+    return _views(split, local, _global_metrics(sites, by_site, own, split, full))
+
+
+def _views_of_sent_metrics(
+    sites: EvaluatedSites, by_site: Mapping[int, Mapping[str, Metrics]], split: str
+) -> dict[str, Any]:
+    """{split: both views} from the metrics that every site has sent of itself."""
+    local = {sites.name(i): metrics[split] for i, metrics in by_site.items() if split in metrics and i != SERVER}
+    return _views(split, local, by_site.get(SERVER, {}).get(split))
+
+
+def _views(split: str, local: dict[str, Metrics], overall: Metrics | None) -> dict[str, Any]:
+    """{split: both views}, as far as there are any; `local` is by the site's name."""
     views: dict[str, Any] = {}
-    if each:
-        views["local"] = _local({sites.name(i): m for i, m in each.items()})
-    if overall := _global(sites, told, own, split, full):
+    if local:
+        views["local"] = {"mean": mean(local.values()), "worst": worst(local.values()), "sites": local}
+    if overall:
         views["global"] = overall
     return {split: views} if views else {}
 
 
-def _told(sites: EvaluatedSites, told: Mapping[int, Mapping[str, Metrics]], split: str) -> dict[str, Any]:
-    """{split: views} from what every site says of itself."""
-    views: dict[str, Any] = {}
-    if named := {sites.name(i): metrics[split] for i, metrics in told.items() if split in metrics and i != SERVER}:
-        views["local"] = _local(named)
-    if overall := told.get(SERVER, {}).get(split):
-        views["global"] = overall
-    return {split: views} if views else {}
-
-
-def _local(named: dict[str, Metrics]) -> dict[str, Any]:
-    return {"mean": mean(named.values()), "worst": worst(named.values()), "sites": named}
-
-
-def _global(
-    sites: EvaluatedSites, told: Mapping[int, Tree], own: Mapping[int, Tensor], split: str, full: bool
+def _global_metrics(
+    sites: EvaluatedSites, by_site: Mapping[int, Tree], own: Mapping[int, Tensor], split: str, full: bool
 ) -> Metrics:
-    if SERVER in told and split in told[SERVER]:
-        return sites.task.metrics(told[SERVER][split], sites.targets(SERVER, split), full=full)
-    common = {i: reply[f"common_{split}"] for i, reply in told.items() if f"common_{split}" in reply}
+    if SERVER in by_site and split in by_site[SERVER]:
+        return sites.task.metrics(by_site[SERVER][split], sites.targets(SERVER, split), full=full)
+    common = {i: reply[f"common_{split}"] for i, reply in by_site.items() if f"common_{split}" in reply}
     if common:  # every site's own network on the one set, averaged
         truth = sites.targets(SERVER, split)
         return mean([sites.task.metrics(p, truth, full=full) for p in common.values()])
@@ -105,12 +111,12 @@ def mean(each: Iterable[Metrics]) -> Metrics:
 def worst(each: Iterable[Metrics]) -> Metrics:
     """The worst site of each scalar metric."""
     every = list(each)
-    found: Metrics = {}
+    result: Metrics = {}
     for name in _names(every):
         values = [m[name] for m in every if isinstance(m.get(name), float)]
         if values:
-            found[name] = max(values) if name in LOWER_IS_BETTER else min(values)
-    return found
+            result[name] = max(values) if name in LOWER_IS_BETTER else min(values)
+    return result
 
 
 def _names(every: Sequence[Metrics]) -> list[str]:
@@ -130,8 +136,8 @@ def _combine(name: str, values: list[Any]) -> Any:
     return sum(defined) / len(defined)
 
 
-def at(metrics: Mapping[str, Any], split: str, view: str, name: str) -> float | None:
-    """One number: at(metrics, "val", "local", "f1") is the mean over sites."""
-    found = metrics.get(split, {}).get(view, {})
-    value = (found.get("mean", {}) if view == "local" else found).get(name)
+def metric_at(metrics: Mapping[str, Any], split: str, view: str, name: str) -> float | None:
+    """One number: metric_at(metrics, "val", "local", "f1") is the mean over sites."""
+    scores = metrics.get(split, {}).get(view, {})
+    value = (scores.get("mean", {}) if view == "local" else scores).get(name)
     return value if isinstance(value, float) else None

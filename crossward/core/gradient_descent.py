@@ -1,4 +1,4 @@
-"""Descent: a fit that needs no site, such as the server's of a generator. Sites step in loop.py."""
+"""Gradient descent without a site, such as the server's training of a generator. Sites step in loop.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from crossward.errors import RunError
 
 
-def descend(
+def minimise(
     loss: Callable[[], Tensor],
     parameters: Iterable[nn.Parameter],
     steps: int,
@@ -23,8 +23,8 @@ def descend(
     schedule: Literal["constant", "cosine"] = "constant",
     what: str = "the server's fit",
 ) -> float:
-    """Steps of Adam, with its `betas`, or of plain SGD on `parameters` alone, `loss` being drawn anew at every step;
-    gives the mean loss. A cosine schedule lets the rate fall from `lr` to 0 over the steps. Parameters that the loss
+    """Take steps of Adam, with its `betas`, or of plain SGD on `parameters` alone; `loss` is called anew at every step.
+    Returns the mean loss. A cosine schedule lets the rate fall from `lr` to 0 over the steps. Parameters that the loss
     does not depend on stay."""
     chosen = list(parameters)
     optimiser: torch.optim.Optimizer

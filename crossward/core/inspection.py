@@ -1,6 +1,6 @@
-"""The inspection of a reply before it reaches anything: what it holds, of which type and shape, and how large it is.
+"""Inspection of a reply before the server uses it: what it holds, of which type and shape, and how large it is.
 
-Nobody vouches for a reply: whatever it holds, inspecting it neither fails nor shows anything that cannot be printed.
+A reply is not trusted: whatever it holds, inspecting it neither fails nor prints control characters.
 """
 
 from __future__ import annotations
@@ -20,52 +20,53 @@ from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 
 ANY = -1  # length of a side that differs between honest clients, as by the classes that they have
-SHOWN = 8  # lines, or names in a line
-LONGEST = 120  # characters of a path that are shown
+MOST_LINES = 8  # lines, or names in a line
+LONGEST_PATH = 120  # characters of a path that are shown
 
 
 @dataclass(frozen=True)
-class Dense:
+class TensorSpec:
     """A tensor."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Dense:
+    def of(cls, tensor: Tensor) -> TensorSpec:
         return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
-    def admits(self, other: Dense) -> bool:
-        """Whether the other may stand here; a side of ANY may have any length."""
-        fits = len(self.shape) == len(other.shape) and all(a in (ANY, b) for a, b in zip(self.shape, other.shape))
-        return fits and self.dtype == other.dtype
+    def admits(self, other: TensorSpec) -> bool:
+        """Whether the other fits this spec; a side of ANY may have any length."""
+        if self.dtype != other.dtype or len(self.shape) != len(other.shape):
+            return False
+        return all(a in (ANY, b) for a, b in zip(self.shape, other.shape))
 
-    def joined(self, other: Dense) -> Dense | None:
-        """What admits both, if they differ in lengths alone."""
+    def union(self, other: TensorSpec) -> TensorSpec | None:
+        """The spec that admits both, if they differ in lengths alone."""
         if self.dtype != other.dtype or len(self.shape) != len(other.shape):
             return None
-        return Dense(self.dtype, tuple(a if a == b else ANY for a, b in zip(self.shape, other.shape)))
+        return TensorSpec(self.dtype, tuple(a if a == b else ANY for a, b in zip(self.shape, other.shape)))
 
     def __str__(self) -> str:
         return f"{str(self.shape).replace(str(ANY), 'any')} {self.dtype}"
 
 
 @dataclass(frozen=True)
-class Vector:
+class WeightsSpec:
     """Weights: tensors by name."""
 
-    tensors: Mapping[str, Dense]
+    tensors: Mapping[str, TensorSpec]
 
     @classmethod
-    def of(cls, weights: Weights) -> Vector:
-        return cls({name: Dense.of(tensor) for name, tensor in weights.items()})
+    def of(cls, weights: Weights) -> WeightsSpec:
+        return cls({name: TensorSpec.of(tensor) for name, tensor in weights.items()})
 
     def __str__(self) -> str:
         return "a set of weights"
 
 
 @dataclass(frozen=True)
-class Scalar:
+class ScalarSpec:
     """A plain Python value, by the name of its type."""
 
     type: str
@@ -75,42 +76,46 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Signature:
+class TreeSpec:
     """What a tree must look like; `optional` items may be absent."""
 
-    items: Mapping[str, Kind]
+    items: Mapping[str, ItemSpec]
     optional: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, tree: Tree) -> Signature:
-        return cls({name: _kind(value) for name, value in tree.items()})
+    def of(cls, tree: Tree) -> TreeSpec:
+        return cls({name: _spec_of(value) for name, value in tree.items()})
 
     def __str__(self) -> str:
         return "a tree"
 
 
-Kind = Dense | Vector | Scalar | Signature
+ItemSpec = TensorSpec | WeightsSpec | ScalarSpec | TreeSpec
 
 
-class Expected:
-    """The signatures of honest replies, by kind of network and step."""
+class ExpectedReplies:
+    """The specs of honest replies, by architecture and step."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Signature] = {}
+        self._specs: dict[tuple[str, str], TreeSpec] = {}
 
-    def learn(self, kind: str, step: str, reply: Tree) -> None:
-        """The first reply of a key says what is expected. A later one whose items agree with it wherever both have
+    def learn(self, architecture: str, step: str, reply: Tree) -> None:
+        """The first reply to a step says what is expected. A later one whose items agree with it wherever both have
         them adds those that are new, and what one of them lacks is optional from then on; tensors outside Weights may
         differ in lengths, which are free from then on. Any other changes nothing."""
-        new = Signature.of(reply)
-        known = self._known.setdefault((kind, step), new)
-        both = {name: _joined(known.items[name], item) for name, item in new.items.items() if name in known.items}
-        if None not in both.values():
-            rare = known.optional | (known.items.keys() ^ new.items.keys())
-            self._known[kind, step] = Signature({**known.items, **new.items, **both}, rare)  # type: ignore[dict-item]
+        new = TreeSpec.of(reply)
+        known = self._specs.setdefault((architecture, step), new)
+        items = {**known.items, **new.items}
+        for name in known.items.keys() & new.items.keys():
+            union = _union(known.items[name], new.items[name])
+            if union is None:
+                return
+            items[name] = union
+        optional = known.optional | (known.items.keys() ^ new.items.keys())
+        self._specs[architecture, step] = TreeSpec(items, optional)
 
-    def of(self, kind: str, step: str) -> Signature | None:
-        return self._known.get((kind, step))
+    def of(self, architecture: str, step: str) -> TreeSpec | None:
+        return self._specs.get((architecture, step))
 
 
 @dataclass(frozen=True)
@@ -119,23 +124,25 @@ class Limits:
     largest: Annotated[float, Gt(0)] = 1e9  # absolute value of a number that is not a weight
 
 
-def differences(expected: Signature, reply: Tree) -> list[str]:
+def differences(expected: TreeSpec, reply: Tree) -> list[str]:
     """How a reply departs from what is expected, a line each: "model: conv1.weight is missing"."""
-    return _shortened(list(_apart(expected, reply, "")))
+    return _shortened(list(_tree_differences(expected, reply, "")))
 
 
-def faults(
-    reply: Tree, *, expected: Signature | None, declared: Collection[str], scale: float, limits: Limits
+def reply_problems(
+    reply: Tree, *, expected: TreeSpec | None, declared: Collection[str], scale: float, limits: Limits
 ) -> list[str]:
-    """Everything that is wrong with a reply; nothing is, if the list is empty. `declared` are the items that the
-    method discloses, `scale` is the norm of the network's weights.
+    """Everything that is wrong with a reply, a line each; an empty list if nothing is. `declared` are the items that
+    the method discloses, `scale` is the norm of the network's weights.
 
     Integer tensors outside Weights may be of any size, since they count pixels; a single number may not.
     """
-    told = _shortened([f"{_shown(name)} is not disclosed by the method" for name in reply if name not in declared])
-    told += [] if expected is None else differences(expected, reply)
+    undeclared = [f"{_printable(name)} is not disclosed by the method" for name in reply if name not in declared]
+    problems = _shortened(undeclared)
+    if expected is not None:
+        problems += differences(expected, reply)
     bound = limits.growth * max(1.0, scale)
-    odd: list[str] = []
+    alien: list[str] = []
     infinite: list[str] = []
     huge: list[str] = []
     for path, value in _leaves(reply):
@@ -144,14 +151,14 @@ def faults(
             infinite += [f"{path}/{name}" for name, length in norms.items() if math.isnan(length)]
             length = math.hypot(*(length for length in norms.values() if not math.isnan(length)))
             if length > bound:
-                huge.append(f"{_shown(path)} has a norm of {length:.3g}, at most {bound:.3g} is allowed")
+                huge.append(f"{_printable(path)} has a norm of {length:.3g}, at most {bound:.3g} is allowed")
         elif (largest := _largest(value)) is None:
-            odd.append(f"{_shown(path)} is {_word(value)}, which no reply may hold")
+            alien.append(f"{_printable(path)} is {_described(value)}, which no reply may hold")
         elif not math.isfinite(largest):
             infinite.append(path)
         elif largest > limits.largest:
-            huge.append(f"{_shown(path)} holds {largest:.3g}, at most {limits.largest:.3g} is allowed")
-    return told + _shortened(odd) + _in_one_line(infinite) + _shortened(huge)
+            huge.append(f"{_printable(path)} holds {largest:.3g}, at most {limits.largest:.3g} is allowed")
+    return problems + _shortened(alien) + _non_finite_line(infinite) + _shortened(huge)
 
 
 def norm(tensor: Tensor, order: float = 2.0) -> float:
@@ -176,7 +183,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 def _largest(value: Any) -> float | None:
-    """The largest absolute value that is to be limited; None of what does not belong into a tree."""
+    """The largest absolute value that is limited; None for what a tree cannot hold."""
     match value:
         case Tensor():
             return norm(value, math.inf) if value.is_floating_point() or value.is_complex() else 0.0
@@ -201,68 +208,73 @@ def _leaves(tree: Tree) -> Iterator[tuple[str, Any]]:
             yield path, value
 
 
-def _kind(value: Any) -> Kind:
+def _spec_of(value: Any) -> ItemSpec:
     match value:
         case Weights():
-            return Vector.of(value)
+            return WeightsSpec.of(value)
         case Tensor():
-            return Dense.of(value)
+            return TensorSpec.of(value)
         case dict():
-            return Signature.of(value)
+            return TreeSpec.of(value)
         case _:
-            return Scalar(type(value).__name__)
+            return ScalarSpec(type(value).__name__)
 
 
-def _joined(known: Kind, new: Kind) -> Kind | None:
-    """What admits both; None if nothing does."""
-    if isinstance(known, Dense) and isinstance(new, Dense):
-        return known.joined(new)
+def _union(known: ItemSpec, new: ItemSpec) -> ItemSpec | None:
+    """The spec that admits both; None if there is none."""
+    if isinstance(known, TensorSpec) and isinstance(new, TensorSpec):
+        return known.union(new)
     return known if known == new else None
 
 
-def _word(value: Any) -> str:
-    return "a tree" if isinstance(value, dict) else str(_kind(value))
+def _described(value: Any) -> str:
+    return "a tree" if isinstance(value, dict) else str(_spec_of(value))
 
 
-def _apart(expected: Signature, tree: Tree, at: str) -> Iterator[str]:
-    for name, kind in expected.items.items():
-        path = _shown(f"{at}{name}")
-        if name not in tree:
-            if name not in expected.optional:
-                yield f"{path} is missing"
-            continue
-        value = tree[name]
-        if isinstance(kind, Signature) and isinstance(value, dict):
-            yield from _apart(kind, value, f"{at}{name}/")
-        elif isinstance(kind, Vector) and isinstance(value, Weights):
-            yield from (f"{path}: {line}" for line in _apart_in_weights(kind, value))
-        elif isinstance(kind, Dense) and isinstance(value, Tensor) and kind.admits(Dense.of(value)):
-            continue
-        elif isinstance(value, dict) or _kind(value) != kind:
-            yield f"{path} is {_word(value)}, {kind} is expected"
-    yield from (f"{_shown(f'{at}{name}')} is not expected" for name in tree if name not in expected.items)
+def _tree_differences(expected: TreeSpec, tree: Tree, at: str) -> Iterator[str]:
+    for name, spec in expected.items.items():
+        if name in tree:
+            yield from _item_differences(spec, tree[name], f"{at}{name}")
+        elif name not in expected.optional:
+            yield f"{_printable(f'{at}{name}')} is missing"
+    yield from (f"{_printable(f'{at}{name}')} is not expected" for name in tree if name not in expected.items)
 
 
-def _apart_in_weights(expected: Vector, weights: Weights) -> Iterator[str]:
-    found = Vector.of(weights).tensors
-    for name, dense in expected.tensors.items():
-        if name not in found:
-            yield f"{_shown(name)} is missing"
-        elif found[name] != dense:
-            yield f"{_shown(name)} is {found[name]}, {dense} is expected"
-    yield from (f"{_shown(name)} is not expected" for name in found if name not in expected.tensors)
+def _item_differences(spec: ItemSpec, value: Any, at: str) -> Iterator[str]:
+    path = _printable(at)
+    if isinstance(spec, TreeSpec) and isinstance(value, dict):
+        yield from _tree_differences(spec, value, f"{at}/")
+    elif isinstance(spec, WeightsSpec) and isinstance(value, Weights):
+        yield from (f"{path}: {line}" for line in _weights_differences(spec, value))
+    elif isinstance(spec, TensorSpec) and isinstance(value, Tensor) and spec.admits(TensorSpec.of(value)):
+        return
+    elif isinstance(value, dict) or _spec_of(value) != spec:
+        yield f"{path} is {_described(value)}, {spec} is expected"
 
 
-def _shown(path: str) -> str:
-    """A path that somebody else chose, fit for a line."""
-    plain = "".join(c if c.isprintable() else "?" for c in str(path)[:LONGEST])
-    return plain + "…" * (len(str(path)) > LONGEST)
+def _weights_differences(expected: WeightsSpec, weights: Weights) -> Iterator[str]:
+    tensors = WeightsSpec.of(weights).tensors
+    for name, spec in expected.tensors.items():
+        if name not in tensors:
+            yield f"{_printable(name)} is missing"
+        elif tensors[name] != spec:
+            yield f"{_printable(name)} is {tensors[name]}, {spec} is expected"
+    yield from (f"{_printable(name)} is not expected" for name in tensors if name not in expected.tensors)
+
+
+def _printable(path: str) -> str:
+    """A path that a client chose, fit for a line."""
+    text = str(path)
+    plain = "".join(c if c.isprintable() else "?" for c in text[:LONGEST_PATH])
+    return f"{plain}…" if len(text) > LONGEST_PATH else plain
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:
-    return [*lines[:SHOWN], *([f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])]
+    if len(lines) <= MOST_LINES:
+        return list(lines)
+    return [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more"]
 
 
-def _in_one_line(paths: Sequence[str]) -> list[str]:
-    listed = _shortened([_shown(path) for path in paths])
+def _non_finite_line(paths: Sequence[str]) -> list[str]:
+    listed = _shortened([_printable(path) for path in paths])
     return [f"NaN or infinity in {', '.join(listed)}"] if listed else []

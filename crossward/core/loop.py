@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from crossward.core.optimiser_memory import at_rest, recall, remember
+from crossward.core.optimiser_memory import recall, remember, start_momentum
 from crossward.core.plugin import Plugin, overrides
 from crossward.core.select import Select, everything, parameters
 from crossward.core.weights import Weights
@@ -26,6 +26,8 @@ class Diverged(ArithmeticError):
 
 
 class Loop:
+    """The optimiser, the plugins and the running totals of one fit."""
+
     def __init__(
         self,
         site: Site,
@@ -37,21 +39,29 @@ class Loop:
         plugins: tuple[Plugin, ...],
     ) -> None:
         settings = site.training
-        self.site, self.loss, self.trained, self.edit, self.plugins = site, loss, trained, edit, plugins
-        self.adds, self.edits = overrides(plugins, "loss"), overrides(plugins, "edit_gradients")
+        self.site = site
+        self.loss = loss
+        self.trained = trained
+        self.edit = edit
+        self.plugins = plugins
+        self.adds = overrides(plugins, "loss")
+        self.edits = overrides(plugins, "edit_gradients")
         self.scale = 1.0 if lr is None else lr / settings.lr
         self.optimised = [*trained.values(), *also]
         self.optimiser = settings.optimiser(self.optimised, settings.rate(site.round, 0) * self.scale)
         self.edits_gradients = bool(edit or self.edits or settings.clip)
         self.key = str(len(site.fits))
-        kind = site.device.type
-        self.cast = torch.autocast(kind) if settings.amp else nullcontext()
-        self.scaler = torch.amp.GradScaler(kind, enabled=settings.amp and kind == "cuda")
+        device_type = site.device.type
+        self.cast = torch.autocast(device_type) if settings.amp else nullcontext()
+        self.scaler = torch.amp.GradScaler(device_type, enabled=settings.amp and device_type == "cuda")
         self.momentum = settings.momentum if settings.optimizer == "sgd" else 0.0
-        self.epoch, self.rate, self.moved, self.steps = -1, 0.0, 0.0, 0
+        self.epoch = -1
+        self.rate = 0.0
+        self.moved = 0.0  # how far a constant gradient of 1 would have moved a weight
+        self.steps = 0
         self.velocity = recall(site.memory, self.key, self.optimiser, trained) if settings.keep_state else 0.0
         if self.momentum and (also or self.optimiser.state):
-            at_rest(self.optimiser, self.optimised)
+            start_momentum(self.optimiser, self.optimised)
         self.total = torch.zeros((), device=site.device)  # summed on the device: reading it each step would stall
         for plugin in overrides(plugins, "before_fit"):
             plugin.before_fit(site)
@@ -89,7 +99,8 @@ class Loop:
         return self.steps, self.moved / steps, total / steps
 
     def _new_epoch(self, epoch: int) -> None:
-        self.epoch, self.rate = epoch, self.site.training.rate(self.site.round, epoch) * self.scale
+        self.epoch = epoch
+        self.rate = self.site.training.rate(self.site.round, epoch) * self.scale
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate
 
@@ -108,7 +119,7 @@ class Loop:
 
 @contextmanager
 def training_only(net: nn.Module, params: Select) -> Iterator[dict[str, nn.Parameter]]:
-    """Freeze all but the selected parameters for a while; modules that hold none of them run in eval mode, so their
+    """Freeze all but the selected parameters inside; modules that hold none of them run in eval mode, so their
     statistics stay as well. Yields what is trained, by name."""
     net.train()
     if params is everything:
@@ -131,8 +142,8 @@ def training_only(net: nn.Module, params: Select) -> Iterator[dict[str, nn.Param
 
 
 @contextmanager
-def measuring(net: nn.Module) -> Iterator[None]:
-    """In eval mode and without gradients for a while; then every module is in the mode it was in."""
+def eval_mode(net: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients inside; afterwards every module is in the mode it was in."""
     before = [(module, module.training) for module in net.modules()]
     net.eval()
     try:

@@ -1,4 +1,4 @@
-"""Method: a federated method = server half + client half + what they say to each other. The base is FedAvg."""
+"""Method: a federated method = server half + client half + what they send to each other. The base is FedAvg."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
 
 View = Literal["local", "global"]  # of a test set: a site's own, or the one that the whole federation has
-SHOWN = 4  # weights in which networks differ
+MOST_DIFFERENCES = 4  # weights in which networks differ that an error lists
 PERSONAL = "_personal"  # where a site's memory keeps the weights that do not travel
 
 
 class Need(StrEnum):
-    """What a method cannot do without; checked before round 1."""
+    """What a method requires; checked before round 1."""
 
     PUBLIC_SET = "a public set (partition.public > 0)"
     CLASS_TEXT = "a text for each class"
@@ -69,6 +69,8 @@ class Server:
 
 @dataclass(frozen=True)
 class RoundContext:
+    """What a method's server half knows of the round that runs."""
+
     round: int  # from 0
     rounds: int
     num_clients: int
@@ -101,12 +103,13 @@ class Method:
     shared: ClassVar[Select] = select.everything  # which weights travel; the rest stays in client memory by itself
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SAME_NETS})
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
-    steps: ClassVar[tuple[str, ...]] = ("train",)  # what a client may be asked to do
+    steps: ClassVar[tuple[str, ...]] = ("train",)  # that a client may be asked to run
     discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS, "n": SAMPLE_COUNT}  # each item of a reply
     sometimes: ClassVar[tuple[str, ...]] = ()  # items of `discloses` that only some options or nets send
     personalises: ClassVar[bool] = False  # sites predict differently although all weights travel
     pooled: ClassVar[bool] = False  # trains on all data in one place
     two_views: ClassVar[bool] = False  # predicts the federation's own test set otherwise than a site's own
+    round_items: ClassVar[tuple[str, ...]] = ()  # that a round sends beside broadcast(state)
     recipe: ClassVar[Mapping[str, Any]] = {}  # how its paper trains, for [train] recipe = "paper"
 
     buffers: Literal["average", "local", "server"] = "average"  # who keeps BatchNorm statistics: all, each site, server
@@ -145,10 +148,10 @@ class Method:
         which = select.everything if Need.SAME_NETS in self.needs else self.travels
         (first, one), *others = nets.items()
         for name, other in others:
-            if apart := _differences(one, other, which):
+            if differences := _differences(one, other, which):
                 raise ConfigError(
                     f"{type(self).__name__} averages networks, and those of {first} and {name} differ",
-                    details=apart,
+                    details=differences,
                     hint="Give these sites the same network.",
                 )
 
@@ -174,7 +177,7 @@ class Method:
         return self
 
     def pictures(self, state: Tree, ctx: RoundContext) -> Mapping[str, Tensor]:
-        """What this round has to show people: name -> (K, n, H, W, C) uint8, a row of images for each class."""
+        """Images of this round for people to look at: name -> (K, n, H, W, C) uint8, a row for each class."""
         return {}
 
     # client half -----------------------------------------------------------------------------------------------------
@@ -194,13 +197,15 @@ class Method:
 def _differences(one: Net, other: Net, which: Select) -> list[str]:
     mine, theirs = ({n: tuple(w.shape) for n, w in Weights.of(net, which).items()} for net in (one, other))
     names = [n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n)]
-    told = [f"{n}: {mine.get(n, 'absent')} and {theirs.get(n, 'absent')}" for n in names[:SHOWN]]
-    return told + [f"and {len(names) - SHOWN} weights more"] * (len(names) > SHOWN)
+    lines = [f"{n}: {mine.get(n, 'absent')} and {theirs.get(n, 'absent')}" for n in names[:MOST_DIFFERENCES]]
+    if len(names) > MOST_DIFFERENCES:
+        lines.append(f"and {len(names) - MOST_DIFFERENCES} weights more")
+    return lines
 
 
 def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tree:
     """Run one client step. Every engine calls exactly this."""
-    if step not in (*method.steps, *EVERY_SITE_CAN):
+    if step not in (*method.steps, *COMMON_STEPS):
         raise ValueError(f"{type(method).__name__} has no client step {step!r}")
     site.rng.manual_seed(seed)
     site.fits.clear()
@@ -208,9 +213,9 @@ def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> T
     with seeded(seed):
         if PERSONAL in site.memory:
             site.memory[PERSONAL].into(site.model)
-        if step in EVERY_SITE_CAN:
+        if step in COMMON_STEPS:
             site.memory.pop(OPTIMISER, None)  # a copy that is tuned in order to predict has an optimiser of its own
-            return EVERY_SITE_CAN[step](method, site, payload)
+            return COMMON_STEPS[step](method, site, payload)
         reply: Tree = getattr(method, step)(site, payload)
         personal = Weights.of(site.model, ~method.travels)
         if personal:
@@ -224,23 +229,27 @@ def predictions(method: Method, site: Site, down: Tree) -> Tree:
     """The site's predictions on its own validation and test sets, and on the federation's where it holds them."""
     own = {"val": site.val, "test": site.test}
     common = {f"common_{name}": samples for name, samples in site.common.items()}
-    told: Tree = {}
-    for view, sets in _by_view(method, own, common):
-        wanted = {name: samples for name, samples in sets.items() if len(samples)}
-        predictor = _prepared(method, site, down, view) if wanted else site.model
-        told |= {name: site.predict(predictor, samples) for name, samples in wanted.items()}
-    return told
+    predicted: Tree = {}
+    for view, sets in _sets_by_view(method, own, common):
+        filled = {name: samples for name, samples in sets.items() if len(samples)}
+        predictor = _prepare_predictor(method, site, down, view) if filled else site.model
+        predicted |= {name: site.predict(predictor, samples) for name, samples in filled.items()}
+    return predicted
 
 
-def judgement(method: Method, site: Site, down: Tree) -> Tree:
+def site_metrics(method: Method, site: Site, down: Tree) -> Tree:
     """The site's metrics on its own validation and test sets, for a coordinator that must not see its predictions."""
-    found = predictions(method, site, down)
+    predicted = predictions(method, site, down)
     sets = {"val": site.val, "test": site.test}
-    told = {name: site.task.metrics(found[name], s.labels.long()) for name, s in sets.items() if name in found}
-    return {"metrics": json.dumps(told)}
+    metrics = {
+        name: site.task.metrics(predicted[name], samples.labels.long())
+        for name, samples in sets.items()
+        if name in predicted
+    }
+    return {"metrics": json.dumps(metrics)}
 
 
-def _by_view(
+def _sets_by_view(
     method: Method, own: Mapping[str, Samples], common: Mapping[str, Samples]
 ) -> list[tuple[View, Mapping[str, Samples]]]:
     if method.two_views:
@@ -248,23 +257,23 @@ def _by_view(
     return [("local", {**own, **common})]
 
 
-def deployable(method: Method, site: Site, down: Tree) -> Tree:
-    """All that is needed to predict as this site would: restored by `restored`."""
-    _prepared(method, site, down, "local")
+def export_predictor(method: Method, site: Site, down: Tree) -> Tree:
+    """All that is needed to predict as this site would, for `restore_predictor`."""
+    _prepare_predictor(method, site, down, "local")
     rest = {name: value for name, value in down.items() if name != "model"}
     return {"model": Weights.of(site.model), "down": rest, "memory": dict(site.memory)}
 
 
-def restored(method: Method, site: Site, kept: Tree) -> Predictor:
-    """The predictor that `deployable` kept."""
-    site.memory = kept["memory"]
-    kept["model"].into(site.model)
-    predictor = method.predictor(site, kept["down"])
+def restore_predictor(method: Method, site: Site, exported: Tree) -> Predictor:
+    """The predictor of `export_predictor`."""
+    site.memory = exported["memory"]
+    exported["model"].into(site.model)
+    predictor = method.predictor(site, exported["down"])
     site.model.eval()
     return predictor
 
 
-def _prepared(method: Method, site: Site, down: Tree, view: View) -> Predictor:
+def _prepare_predictor(method: Method, site: Site, down: Tree, view: View) -> Predictor:
     predictor = method.predictor(site, down, view)
     for plugin in site.plugins:
         plugin.before_predict(site)
@@ -272,8 +281,8 @@ def _prepared(method: Method, site: Site, down: Tree, view: View) -> Predictor:
     return predictor
 
 
-EVERY_SITE_CAN: Mapping[str, Callable[[Method, Site, Tree], Tree]] = {
+COMMON_STEPS: Mapping[str, Callable[[Method, Site, Tree], Tree]] = {  # that every method has
     "predict": predictions,
-    "judge": judgement,
-    "deploy": deployable,
+    "judge": site_metrics,
+    "deploy": export_predictor,
 }

@@ -1,4 +1,4 @@
-"""Robust aggregation for any method: what the clients answered is made to agree before the method aggregates it.
+"""Robust aggregation for any method: a rule replaces or clips the clients' weights before the method averages them.
 
     median, trimmed-mean   Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal
                            Statistical Rates, ICML 2018, https://arxiv.org/abs/1803.01498, Definitions 1 and 2
@@ -48,38 +48,39 @@ class Robust:
         return min(most, math.floor(self.trim * clients + 1e-9))  # 0.29 * 100 is a little less than 29
 
 
-def agreed(
+def robust_replies(
     rule: Robust,
     down: Tree | Callable[[int], Tree],
     replies: Mapping[int, Tree],
     items: Collection[str] | None = None,
 ) -> dict[int, Tree]:
-    """The replies to a step, by client, as the method is to see them; `down` is what the clients were sent. Of the
-    replies only `items` are agreed on, if they are named: a network that a client sends as its own is no one else's.
+    """The replies to a step, by client, as the method is to see them; `down` is what the clients were sent. The rule
+    covers only `items` of the replies, if they are named: a network that a client sends as its own is no one else's.
 
-    An item is agreed on by those whose weights have the same names and shapes, so that each architecture agrees by
-    itself. Of one client or two, median and trimmed mean are the plain mean, and protect from nothing. A value that
-    is NaN counts as the largest of its coordinate.
+    The rule is applied among clients whose weights have the same names and shapes, so to each architecture by itself.
+    Of one client or two, median and trimmed mean are the plain mean, and protect from nothing. A value that is NaN
+    counts as the largest of its coordinate.
 
-    All replies of the step are in memory at once, whatever the rule, and tensors that are agreed on once more; one
+    All replies of the step are in memory at once, whatever the rule, and the tensors that it replaces once more; one
     tensor is sorted at a time, in portions.
     """
-    told = {client: dict(reply) for client, reply in replies.items()}
+    result = {client: dict(reply) for client, reply in replies.items()}
     if rule.rule == "none":
-        return told
-    for item in dict.fromkeys(name for reply in told.values() for name in reply if items is None or name in items):
-        for held in _alike(item, told):
+        return result
+    for item in dict.fromkeys(name for reply in result.values() for name in reply if items is None or name in items):
+        for by_client in _groups_of_one_shape(item, result):
             if rule.rule == "clip":
-                new = _clipped(held, {client: _sent(down, client, item, held[client]) for client in held}, rule.clip)
+                starts = {client: _sent(down, client, item, weights) for client, weights in by_client.items()}
+                new = _clipped(by_client, starts, rule.clip)
             else:
-                new = _in_common(held, rule.cut(len(held)))
+                new = _with_trimmed_mean(by_client, rule.cut(len(by_client)))
             for client, weights in new.items():
-                told[client][item] = weights
-    return told
+                result[client][item] = weights
+    return result
 
 
-def _alike(item: str, replies: Mapping[int, Tree]) -> Iterator[dict[int, Weights]]:
-    """The item of those clients that hold Weights there, apart by names and shapes."""
+def _groups_of_one_shape(item: str, replies: Mapping[int, Tree]) -> Iterator[dict[int, Weights]]:
+    """The clients' Weights under `item`, grouped by the names and shapes of their tensors."""
     groups: dict[frozenset[tuple[str, torch.Size]], dict[int, Weights]] = {}
     for client, reply in replies.items():
         weights = reply.get(item)
@@ -89,16 +90,17 @@ def _alike(item: str, replies: Mapping[int, Tree]) -> Iterator[dict[int, Weights
     yield from groups.values()
 
 
-def _in_common(held: Mapping[int, Weights], cut: int) -> dict[int, Weights]:
-    vectors = list(held.values())
+def _with_trimmed_mean(by_client: Mapping[int, Weights], cut: int) -> dict[int, Weights]:
+    """Every client's weights replaced by the trimmed mean of all; integers stay the client's own."""
+    vectors = list(by_client.values())
     if len(vectors) == 1:
-        return dict(held)
-    common = {name: _trimmed([vector[name] for vector in vectors], cut) for name in vectors[0]}
-    found = {name: tensor for name, tensor in common.items() if tensor is not None}
-    return {client: Weights({**weights, **found}) for client, weights in held.items()}
+        return dict(by_client)
+    means = {name: _trimmed_mean([vector[name] for vector in vectors], cut) for name in vectors[0]}
+    floats = {name: tensor for name, tensor in means.items() if tensor is not None}
+    return {client: Weights({**weights, **floats}) for client, weights in by_client.items()}
 
 
-def _trimmed(tensors: Sequence[Tensor], cut: int) -> Tensor | None:
+def _trimmed_mean(tensors: Sequence[Tensor], cut: int) -> Tensor | None:
     """The mean of each coordinate without `cut` values at each end, of the type that most of them have; None of
     integers."""
     counted = Counter(tensor.dtype for tensor in tensors)
@@ -112,20 +114,24 @@ def _trimmed(tensors: Sequence[Tensor], cut: int) -> Tensor | None:
         part = slice(start, start + step)
         values = torch.stack([_wide(f[part].cpu(), dtype) for f in flat], 1)  # (coordinates, clients)
         values.numpy().sort(axis=1)  # several times as fast as torch on short rows
-        kept = values[:, cut : len(flat) - cut].double()
-        low, high = kept[:, 0], kept[:, -1]
+        middle = values[:, cut : len(flat) - cut].double()
+        low, high = middle[:, 0], middle[:, -1]
         # what all agree on stays to the bit, and rounding leaves no mean outside the range of its values
-        mean[part] = torch.where(low == high, low, kept.mean(1).clamp(low, high)).to(dtype)
+        mean[part] = torch.where(low == high, low, middle.mean(1).clamp(low, high)).to(dtype)
     return mean.view(tensors[0].shape).to(tensors[0].device)
 
 
-def _clipped(held: Mapping[int, Weights], sent: Mapping[int, Weights | None], multiple: float) -> dict[int, Weights]:
+def _clipped(
+    by_client: Mapping[int, Weights], starts: Mapping[int, Weights | None], multiple: float
+) -> dict[int, Weights]:
     """Each client's update no longer than `multiple` times the median; one that is not finite is no update."""
-    lengths = {client: _length(weights, sent[client]) for client, weights in held.items()}
+    lengths = {client: _update_norm(weights, starts[client]) for client, weights in by_client.items()}
     bound = multiple * median(lengths.values())
     return {
-        client: weights if lengths[client] <= bound else _nearer(weights, sent[client], bound / lengths[client])
-        for client, weights in held.items()
+        client: weights
+        if lengths[client] <= bound
+        else _scaled_update(weights, starts[client], bound / lengths[client])
+        for client, weights in by_client.items()
     }
 
 
@@ -137,13 +143,15 @@ def _sent(down: Tree | Callable[[int], Tree], client: int, item: str, weights: W
     return start.only(weights)
 
 
-def _length(weights: Weights, start: Weights | None) -> float:
+def _update_norm(weights: Weights, start: Weights | None) -> float:
     moved = (_update(name, tensor, start) for name, tensor in weights.items() if tensor.is_floating_point())
     length = math.hypot(*map(norm, moved))
     return math.inf if math.isnan(length) else length
 
 
-def _nearer(weights: Weights, start: Weights | None, share: float) -> Weights:
+def _scaled_update(weights: Weights, start: Weights | None, share: float) -> Weights:
+    """The weights with their update from `start` multiplied by `share`."""
+
     def scaled(name: str, tensor: Tensor) -> Tensor:
         moved = _update(name, tensor, start)
         moved = moved * share if share else torch.zeros_like(moved)  # zero times infinity is no number

@@ -1,17 +1,26 @@
-"""The round loop: sample, method.round, evaluate, tell the observers."""
+"""The round loop: sample clients, method.round, evaluate, notify the observers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from crossward.core.engine import Cohort, Engine, Outcome, Traffic
-from crossward.core.evaluation import LOWER_IS_BETTER, EvaluatedSites, Evaluation, at, evaluate, judge
+from crossward.core.cohort import Cohort, Traffic
+from crossward.core.engine import Engine, Outcome
+from crossward.core.evaluation import (
+    LOWER_IS_BETTER,
+    EvaluatedSites,
+    Evaluation,
+    evaluate,
+    metric_at,
+    score_predictions,
+)
 from crossward.core.method import Clients, RoundContext
 from crossward.core.robust import Robust
 from crossward.core.seeds import derive
@@ -22,15 +31,17 @@ Turn = Callable[[Tree, Clients, RoundContext], Tree]  # state before a round -> 
 
 @dataclass(frozen=True)
 class Plan:
+    """How long a run is, who takes part in a round, and when and by what it is evaluated."""
+
     rounds: int
     seed: int = 0
-    participation: float = 1.0  # share of the clients asked in a round
+    participation: float = 1.0  # share of the clients in a round
     min_clients: int = 1  # fewer left in a round end the run
     evaluate_every: int = 1  # rounds; the last is always evaluated; 0: never
     evaluate_first: int = 1  # the round before which nothing is evaluated
     select: str | None = None  # the metric that chooses the best round on validation; None: the task's own
     view: Literal["local", "global"] = "local"  # on the mean of the sites' validation sets, or on the federation's
-    robust: Robust = Robust()  # how what clients send is made to agree before it is aggregated
+    robust: Robust = Robust()  # the rule for the clients' weights before they are aggregated
 
     def evaluates(self, round: int) -> bool:
         """Whether this round, from 1, is evaluated."""
@@ -50,6 +61,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class RoundRecord:
+    """What happened in a round, for the observers."""
+
     round: int  # from 1
     cohort: list[str]
     failures: dict[str, str]
@@ -63,7 +76,7 @@ class RoundRecord:
 
 
 class Observer:
-    """Told of a run as it goes; changes nothing in it."""
+    """Is notified as a run proceeds; changes nothing in it."""
 
     def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None: ...
 
@@ -76,14 +89,14 @@ class Observer:
 
 
 def cohorts(plan: Plan, clients: Sequence[int]) -> list[list[int]]:
-    """Who is asked in each round, drawn from the seed before anything else: the same for every method."""
-    count = max(1, int(plan.participation * len(clients) + 1e-9))
-    if count == len(clients):
+    """The clients of each round, drawn from the seed before anything else: the same for every method."""
+    size = max(1, int(plan.participation * len(clients) + 1e-9))
+    if size == len(clients):
         return [sorted(clients)] * plan.rounds
     drawn = []
     for round in range(plan.rounds):
         rng = torch.Generator().manual_seed(derive(plan.seed, "cohort", round))
-        order = torch.randperm(len(clients), generator=rng)[:count].tolist()
+        order = torch.randperm(len(clients), generator=rng)[:size].tolist()
         drawn.append(sorted(clients[i] for i in order))
     return drawn
 
@@ -105,24 +118,21 @@ def run(
     def context(round: int) -> RoundContext:
         return RoundContext(round, plan.rounds, len(clients), sites.task, sites.server(round))
 
-    at_hand = progress or Progress(method.start(context(0)))
+    progress = progress or Progress(method.start(context(0)))
     for observer in observers:
-        observer.on_start(sites, plan, at_hand)
-    for round in range(at_hand.done, plan.rounds):
+        observer.on_start(sites, plan, progress)
+    for round in range(progress.done, plan.rounds):
         began = time.perf_counter()
-        told = _progress_teller(observers, round, len(drawn[round]))
-        least, robust = plan.min_clients, plan.robust
-        cohort = Cohort(sites, engine, round, drawn[round], min_clients=least, robust=robust, told=told)
-        state = (turn or method.round)(at_hand.state, cohort, context(round))
+        notify = _outcome_notifier(observers, round, len(drawn[round]))
+        cohort = Cohort(
+            sites, engine, round, drawn[round], min_clients=plan.min_clients, robust=plan.robust, on_outcome=notify
+        )
+        state = (turn or method.round)(progress.state, cohort, context(round))
         cohort.close()
-        at_hand = replace(at_hand, state=state, done=round + 1)
+        progress = replace(progress, state=state, done=round + 1)
         evaluation = None
         if plan.evaluates(round + 1):
-            evaluation = evaluate(sites, engine, method.broadcast(state), round)
-            at_hand = _selected(at_hand, plan, sites, evaluation)
-            thorough = at_hand.best_round == round + 1 or round + 1 == plan.rounds
-            if not sites.away:
-                evaluation.metrics.update(judge(sites, evaluation.predictions, "test", full=thorough))
+            evaluation, progress = _evaluate_round(sites, engine, plan, progress)
         record = RoundRecord(
             round=round + 1,
             cohort=[sites.name(i) for i in drawn[round]],
@@ -130,23 +140,36 @@ def run(
             losses=cohort.losses,
             traffic=cohort.traffic,
             evaluation=evaluation,
-            is_best=at_hand.best_round == round + 1,
+            is_best=progress.best_round == round + 1,
             seconds=time.perf_counter() - began,
-            progress=at_hand,
+            progress=progress,
             pictures=method.pictures(state, context(round)),
         )
         for observer in observers:
             observer.on_round(record)
     for observer in observers:
-        observer.on_end(at_hand)
-    return at_hand
+        observer.on_end(progress)
+    return progress
 
 
-def _selected(progress: Progress, plan: Plan, sites: EvaluatedSites, evaluation: Evaluation) -> Progress:
+def _evaluate_round(
+    sites: EvaluatedSites, engine: Engine, plan: Plan, progress: Progress
+) -> tuple[Evaluation, Progress]:
+    """The evaluation of the round just done, and the progress with the best round so far. The costly metrics are
+    computed on the test sets of the best and of the last round alone."""
+    evaluation = evaluate(sites, engine, sites.method.broadcast(progress.state), progress.done - 1)
+    progress = _with_best_round(progress, plan, sites, evaluation)
+    if not sites.remote:
+        full = progress.done in (progress.best_round, plan.rounds)
+        evaluation.metrics.update(score_predictions(sites, evaluation.predictions, "test", full=full))
+    return evaluation, progress
+
+
+def _with_best_round(progress: Progress, plan: Plan, sites: EvaluatedSites, evaluation: Evaluation) -> Progress:
     """The best round so far, by validation alone; without a validation set, the last round evaluated."""
     metric = plan.select or sites.task.main
     other = "global" if plan.view == "local" else "local"
-    values = [at(evaluation.metrics, "val", view, metric) for view in (plan.view, other)]
+    values = [metric_at(evaluation.metrics, "val", view, metric) for view in (plan.view, other)]
     value = next((v for v in values if v is not None), None)
     sign = -1 if metric in LOWER_IS_BETTER else 1
     if progress.best_value is not None and (value is None or sign * value <= sign * progress.best_value):
@@ -154,12 +177,13 @@ def _selected(progress: Progress, plan: Plan, sites: EvaluatedSites, evaluation:
     return replace(progress, best_round=progress.done, best_value=value)
 
 
-def _progress_teller(observers: Sequence[Observer], round: int, of: int) -> Callable[[Outcome], None]:
-    done = [0]
+def _outcome_notifier(observers: Sequence[Observer], round: int, of: int) -> Callable[[Outcome], None]:
+    """Passes each outcome of a round to every observer, with the number of outcomes so far."""
+    numbers = count(1)
 
-    def told(outcome: Outcome) -> None:
-        done[0] += 1
+    def notify(outcome: Outcome) -> None:
+        done = next(numbers)
         for observer in observers:
-            observer.on_outcome(round + 1, done[0], of, outcome)
+            observer.on_outcome(round + 1, done, of, outcome)
 
-    return told
+    return notify

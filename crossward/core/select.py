@@ -11,7 +11,7 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm,
 
 
 @dataclass(frozen=True)
-class Entry:
+class NetEntry:
     """One floating-point parameter or buffer of a network. Integer buffers are never selected: they do not travel."""
 
     name: str
@@ -20,23 +20,23 @@ class Entry:
     is_parameter: bool
 
 
-def entries(net: nn.Module) -> Iterator[Entry]:
+def entries(net: nn.Module) -> Iterator[NetEntry]:
     """Every floating-point parameter and persistent buffer, in the order of state_dict."""
     for prefix, owner in net.named_modules():
         at = f"{prefix}." if prefix else ""
         for name, parameter in owner._parameters.items():
             if parameter is not None:
-                yield Entry(at + name, parameter, owner, True)
+                yield NetEntry(at + name, parameter, owner, True)
         for name, buffer in owner._buffers.items():
             if buffer is not None and name not in owner._non_persistent_buffers_set and buffer.is_floating_point():
-                yield Entry(at + name, buffer, owner, False)
+                yield NetEntry(at + name, buffer, owner, False)
 
 
 @dataclass(frozen=True)
 class Select:
     """A predicate on entries."""
 
-    accepts: Callable[[Entry], bool]
+    accepts: Callable[[NetEntry], bool]
     label: str
 
     def names(self, net: nn.Module) -> list[str]:

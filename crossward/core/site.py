@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossward.core.loop import Diverged, Edit, Loop, measuring, training_only
+from crossward.core.loop import Diverged, Edit, Loop, eval_mode, training_only
 from crossward.core.net import Net
 from crossward.core.plugin import Plugin, overrides
 from crossward.core.samples import Batch, Samples
@@ -46,6 +46,8 @@ class Fit:
 
 @dataclass
 class Site:
+    """A client's network, data and memory while one step runs."""
+
     id: int
     name: str
     model: Net
@@ -64,7 +66,7 @@ class Site:
     fits: list[Fit] = field(default_factory=list)  # of the step that runs
     scratch: dict[str, Any] = field(default_factory=dict)  # for methods and plugins, gone after the step
     epoch: int = 0  # of the fit that runs
-    architecture: str = ""  # the architecture of its network, a key of what the server keeps for each
+    architecture: str = ""  # of its network: the key under which the server keeps what is for this architecture
 
     @property
     def size(self) -> int:
@@ -78,13 +80,13 @@ class Site:
     def counts(self) -> Tensor:
         """(K,) training samples (or pixels) of each class."""
         parts = [self.task.counts(labels.long()) for labels in self.train.labels.split(PREDICT_BATCH)]
-        found = torch.stack(parts).sum(0) if parts else torch.zeros(self.num_classes, dtype=torch.int64)
-        return found.to(self.device)
+        counts = torch.stack(parts).sum(0) if parts else torch.zeros(self.num_classes, dtype=torch.int64)
+        return counts.to(self.device)
 
     def vectors(self, samples: Samples) -> Iterator[Batch]:
         """The features of every sample as the task's rows with their labels, some at a time, in eval mode."""
-        with measuring(self.model):
-            for x, y in samples.in_order(portion(samples)):
+        with eval_mode(self.model):
+            for x, y in samples.in_order(predict_batch_size(samples)):
                 yield self.task.vectors(self.model.features(x), y)
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
@@ -134,30 +136,32 @@ class Site:
     def gradient(self) -> Weights:
         """The mean gradient of the supervised loss over one epoch at the present weights, which stay as they are."""
         before = {n: b.clone() for n, b in self.model.state_dict().items()}
-        seen: list[Weights] = []
+        total: Weights | None = None
 
-        def note(gradients: Weights) -> Weights:
-            seen[:] = [seen[0] + gradients if seen else gradients * 1.0]
+        def add(gradients: Weights) -> Weights:
+            nonlocal total
+            total = gradients * 1.0 if total is None else total + gradients
             return gradients
 
-        fit = self.fit(epochs=1, lr=0.0, edit_gradients=note)
+        fit = self.fit(epochs=1, lr=0.0, edit_gradients=add)
         self.model.load_state_dict(before)
-        return seen[0] / fit.steps
+        assert total is not None
+        return total / fit.steps
 
     def predict(self, predictor: Predictor, samples: Samples) -> Tensor:
-        """What the task keeps of the predictor's output for every sample, in order, on the CPU."""
+        """The task's prediction for every sample, from the predictor's logits: in order, on the CPU."""
         self.model.eval()
         with torch.inference_mode():
-            kept = [self._kept(predictor(x)) for x, _ in samples.in_order(portion(samples))]
-        return torch.cat(kept).clone()
+            parts = [self._prediction(predictor(x)) for x, _ in samples.in_order(predict_batch_size(samples))]
+        return torch.cat(parts).clone()
 
-    def _kept(self, logits: Tensor) -> Tensor:
+    def _prediction(self, logits: Tensor) -> Tensor:
         if not bool(torch.isfinite(logits).all()):
             raise Diverged("its predictions hold NaN or infinity")
         return self.task.prediction(logits).cpu()
 
 
-def portion(samples: Samples) -> int:
+def predict_batch_size(samples: Samples) -> int:
     """How many images to predict at a time: as many as PREDICT_BATCH if they are small."""
     _, height, width, _ = samples.images.shape
     return max(16, min(PREDICT_BATCH, PREDICT_PIXELS // (height * width)))

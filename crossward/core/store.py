@@ -19,12 +19,13 @@ class TreeStore(MutableMapping[int, Tree]):
     the old one stays whole until `discard_unnamed`."""
 
     def __init__(self, folder: Path | None = None, budget: int = BUDGET) -> None:
-        self._folder, self._budget = folder, budget
+        self._folder = folder
+        self._budget = budget
         self._warm: OrderedDict[int, tuple[Tree, int]] = OrderedDict()  # least recently used first, with its bytes
         self._bytes = 0
         self._files: dict[int, str] = {}  # the file that holds the present tree of a client
         self._version = 0
-        self._own: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def __getitem__(self, key: int) -> Tree:
         if key in self._warm:
@@ -66,7 +67,7 @@ class TreeStore(MutableMapping[int, Tree]):
         self._bytes = 0
         self._files = {int(key): name for key, name in files.items()}
         self._version = max((int(name.split(".")[1]) for name in files.values()), default=0)
-        if missing := [name for name in files.values() if not (self._place() / name).is_file()]:
+        if missing := [name for name in files.values() if not (self._directory() / name).is_file()]:
             raise StorageError("client memory is missing from the run directory", details=missing)
 
     def discard_unnamed(self, also_named: Collection[str] = ()) -> None:
@@ -78,8 +79,8 @@ class TreeStore(MutableMapping[int, Tree]):
                     file.unlink()
 
     def close(self) -> None:
-        if self._own is not None:
-            self._own.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def _keep(self, key: int, tree: Tree) -> None:
         self._bytes -= self._warm.pop(key, ({}, 0))[1]
@@ -93,10 +94,10 @@ class TreeStore(MutableMapping[int, Tree]):
             del self._warm[cold]
             self._bytes -= cold_size
 
-    def _place(self) -> Path:
+    def _directory(self) -> Path:
         if self._folder is None:
-            self._own = tempfile.TemporaryDirectory(prefix="crossward-")
-            self._folder = Path(self._own.name)
+            self._temporary = tempfile.TemporaryDirectory(prefix="crossward-")
+            self._folder = Path(self._temporary.name)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -106,11 +107,11 @@ class TreeStore(MutableMapping[int, Tree]):
     def _write(self, key: int, tree: Tree) -> str:
         self._version += 1
         name = f"{key:05d}.{self._version}.safetensors"
-        write_atomically(self._place() / name, encode(tree), durable=self._own is None)
+        write_atomically(self._directory() / name, encode(tree), durable=self._temporary is None)
         return name
 
     def _read(self, name: str) -> Tree:
-        return read_tree(self._place() / name)
+        return read_tree(self._directory() / name)
 
 
 def read_tree(file: Path) -> Tree:

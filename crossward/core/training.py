@@ -43,5 +43,5 @@ class Training:
         chosen = list(parameters)
         if self.optimizer == "sgd":
             return torch.optim.SGD(chosen, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True)
-        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
-        return kind(chosen, lr=lr, weight_decay=self.weight_decay, fused=True)
+        optimiser_class = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return optimiser_class(chosen, lr=lr, weight_decay=self.weight_decay, fused=True)

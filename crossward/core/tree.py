@@ -31,7 +31,7 @@ def flatten(tree: Tree) -> tuple[dict[str, Tensor], str]:
     tensors: dict[str, Tensor] = {}
 
     def outline(node: Mapping[str, Any], at: str) -> dict[str, Any]:
-        told: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for name, value in node.items():
             path = f"{at}{name}"
             if not isinstance(name, str) or "/" in name or path == "__metadata__":
@@ -39,27 +39,27 @@ def flatten(tree: Tree) -> tuple[dict[str, Tensor], str]:
             match value:
                 case Weights():
                     tensors.update({f"{path}/{n}": t for n, t in value.items()})
-                    told[name] = {"weights": list(value)}
+                    entries[name] = {"weights": list(value)}
                 case Tensor():
                     tensors[path] = value
-                    told[name] = {"tensor": path}
+                    entries[name] = {"tensor": path}
                 case dict():
-                    told[name] = {"tree": outline(value, f"{path}/")}
+                    entries[name] = {"tree": outline(value, f"{path}/")}
                 case bool() | int() | float() | str():
-                    told[name] = {"value": value}
+                    entries[name] = {"value": value}
                 case _:
                     raise TypeError(f"{path}: a {type(value).__name__} cannot travel in a tree")
-        return told
+        return entries
 
-    told = outline(tree, "")
-    return tensors, json.dumps(told)
+    root = outline(tree, "")
+    return tensors, json.dumps(root)
 
 
 def unflatten(tensors: Mapping[str, Tensor], outline: str) -> Tree:
     def grow(node: dict[str, Any], at: str) -> Tree:
         tree: Tree = {}
-        for name, told in node.items():
-            match told:
+        for name, item in node.items():
+            match item:
                 case {"weights": names}:
                     tree[name] = Weights({n: tensors[f"{at}{name}/{n}"] for n in names})
                 case {"tensor": path}:
@@ -67,7 +67,7 @@ def unflatten(tensors: Mapping[str, Tensor], outline: str) -> Tree:
                 case {"tree": child}:
                     tree[name] = grow(child, f"{at}{name}/")
                 case _:
-                    tree[name] = told["value"]
+                    tree[name] = item["value"]
         return tree
 
     return grow(json.loads(outline), "")
@@ -76,23 +76,23 @@ def unflatten(tensors: Mapping[str, Tensor], outline: str) -> Tree:
 def encode(tree: Tree) -> bytes:
     tensors, outline = flatten(tree)
     dense = _dense(tensors)
-    about = {"version": VERSION, "checksum": _checksum(outline, dense), "outline": outline}
-    return save(dense, {"crossward": json.dumps(about)})  # one key: the order of several would vary
+    metadata = {"version": VERSION, "checksum": _checksum(outline, dense), "outline": outline}
+    return save(dense, {"crossward": json.dumps(metadata)})  # one key: the order of several would vary
 
 
 def decode(data: bytes) -> Tree:
     """The tree behind `data`; bytes that are cut short, altered or of another version are refused."""
-    about = _about(data)
-    if about.get("version") != VERSION:
+    metadata = _metadata(data)
+    if metadata.get("version") != VERSION:
         raise StorageError(
-            f"a tree of format {about.get('version')}, where this crossward reads format {VERSION}",
+            f"a tree of format {metadata.get('version')}, where this crossward reads format {VERSION}",
             hint="Use the version of crossward that wrote it.",
         )
     try:
         tensors = load(data)
-        if _checksum(about["outline"], tensors) != about["checksum"]:
+        if _checksum(metadata["outline"], tensors) != metadata["checksum"]:
             raise StorageError("damaged tree: its checksum does not match its contents")
-        return unflatten(tensors, about["outline"])
+        return unflatten(tensors, metadata["outline"])
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"damaged tree: {error}") from None
 
@@ -139,7 +139,7 @@ def finite(tree: Tree) -> bool:
     return sound(tree)
 
 
-def _about(data: bytes) -> dict[str, Any]:
+def _metadata(data: bytes) -> dict[str, Any]:
     # A safetensors file opens with the length of its JSON header, which holds the metadata.
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:

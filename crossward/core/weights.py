@@ -36,8 +36,8 @@ class Weights(Mapping[str, Tensor]):
             raise KeyError(f"the network has no {', '.join(alien)}")
         misfits = [n for n, t in self._tensors.items() if t.shape != targets[n].shape]
         if misfits:
-            told = (f"{n}: {tuple(self[n].shape)} into {tuple(targets[n].shape)}" for n in misfits)
-            raise ValueError(f"shapes differ: {'; '.join(told)}")
+            shapes = (f"{n}: {tuple(self[n].shape)} into {tuple(targets[n].shape)}" for n in misfits)
+            raise ValueError(f"shapes differ: {'; '.join(shapes)}")
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 targets[name].copy_(tensor)

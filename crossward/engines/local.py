@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from crossward.core.engine import Job, Outcome, Payload, Sites, carry_out
+from crossward.core.engine import Job, Outcome, Payload, Sites, run_job
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, decode, encode
 
@@ -19,15 +19,15 @@ class LocalEngine:
         self, sites: Sites, *, threads: int = 1, strict: bool = False, memory: TreeStore | None = None
     ) -> None:
         torch.set_num_threads(threads)
-        self.sites, self.strict = sites, strict
+        self.sites = sites
+        self.strict = strict
         self.memory = TreeStore() if memory is None else memory
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
         for job in jobs:
             down = payload(job.site) if callable(payload) else payload
-            outcome, memory = carry_out(
-                self.sites, job, self._copied(down), self._copied(self.memory.get(job.site, {})), fresh=self.strict
-            )
+            before = self.memory.get(job.site, {})
+            outcome, memory = run_job(self.sites, job, self._copied(down), self._copied(before), fresh=self.strict)
             if job.keep and not outcome.failure and (memory or job.site in self.memory):
                 self.memory[job.site] = self._copied(memory)
             yield Outcome(job, self._copied(outcome.reply), outcome.failure, outcome.losses)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,52 +21,72 @@ from crossward.core.engine import Job, Outcome, Payload, Sites
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, decode, encode
 
-BUFFER = 4 * 2**20
+SEND_BUFFER = 4 * 2**20  # bytes
+
+
+class EncodedPayload(NamedTuple):
+    key: str
+    data: bytes
+
+
+class WorkerReply(NamedTuple):
+    """A worker's answer to a job: {"failure", "losses"} with two encoded trees, or {"crash": traceback} without."""
+
+    about: dict[str, Any]
+    reply: bytes = b""
+    memory: bytes = b""
 
 
 class Worker:
-    """A worker process as its parent sees it. Started as a program of its own, so that a user's script needs no
+    """A worker process as its parent sees it. It is started as a program of its own, so that a user's script needs no
     `if __name__ == "__main__"` and no state of this process leaks into it."""
 
     def __init__(self, number: int) -> None:
         ours, theirs = socket.socketpair()
-        for end in (ours, theirs):  # so that a whole answer fits, and its sender need not wait for the reader's turn
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+        for end in (ours, theirs):  # so that a whole answer fits, and its sender need not wait for the reader
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         environment = os.environ | {"OMP_NUM_THREADS": "1", "CROSSWARD_WORKER": str(number)}
         command = [sys.executable, "-m", "crossward.engines.pool_worker", str(theirs.fileno())]
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()
         self.connection = Connection(ours.detach())
         self.number = number
-        self.payload = ""  # the key of the payload it holds
-        self.job: Job | None = None
+        self.payload_key = ""  # of the payload it holds
+        self.job: Job | None = None  # that it runs
 
-    def send(self, message: dict[str, Any], *blobs: bytes) -> None:
-        self.connection.send_bytes(json.dumps(message).encode())
-        for blob in blobs:
-            self.connection.send_bytes(blob)
-
-    def take(self, job: Job, payload: tuple[str, bytes], memory: bytes) -> None:
-        """Hand out a job. A worker that has died takes it in silence: collecting the outcome will tell."""
-        self.job = job
-        key, down = payload
+    def open_sites(self, pickled_sites: bytes, threads: int) -> None:
+        """Give it the sites of a federation. If it has died, reading the reply to its next job will raise."""
+        self.payload_key = ""
         with suppress(OSError):
-            if self.payload != key:
-                self.send({"do": "payload", "key": key}, down)
-                self.payload = key
-            self.send({"do": "job", "key": key, "job": asdict(job)}, memory)
+            self._send({"command": "open", "threads": threads, "path": sys.path}, pickled_sites)
 
-    def answer(self) -> tuple[dict[str, Any], bytes, bytes]:
-        """What it says of its job, with the reply and the memory to keep; it is free then."""
-        told: dict[str, Any] = json.loads(self.connection.recv_bytes())
-        reply, memory = (b"", b"") if "crash" in told else (self.connection.recv_bytes(), self.connection.recv_bytes())
+    def start(self, job: Job, payload: EncodedPayload, memory: bytes) -> None:
+        """Hand it a job. If it has died, reading the reply will raise."""
+        self.job = job
+        with suppress(OSError):
+            if self.payload_key != payload.key:
+                self._send({"command": "payload", "key": payload.key}, payload.data)
+                self.payload_key = payload.key
+            self._send({"command": "job", "key": payload.key, "job": asdict(job)}, memory)
+
+    def receive(self) -> WorkerReply:
+        """The reply to its job; afterwards it is free."""
+        about: dict[str, Any] = json.loads(self.connection.recv_bytes())
+        if "crash" in about:
+            reply = WorkerReply(about)
+        else:
+            reply = WorkerReply(about, self.connection.recv_bytes(), self.connection.recv_bytes())
         self.job = None
-        return told, reply, memory
+        return reply
 
     def stop(self) -> None:
         self.connection.close()
         self.process.kill()
         self.process.wait()
+
+    def _send(self, message: dict[str, Any], data: bytes) -> None:
+        self.connection.send_bytes(json.dumps(message).encode())
+        self.connection.send_bytes(data)
 
 
 class WorkerPool:
@@ -86,7 +106,7 @@ class WorkerPool:
 
 
 class PoolEngine:
-    """Work is handed out largest first. A worker that dies is replaced and its client tried once more."""
+    """Hands out jobs largest first. A worker that dies is replaced and its client tried once more."""
 
     def __init__(
         self,
@@ -95,16 +115,20 @@ class PoolEngine:
         workers: int = 2,
         threads: int = 1,
         memory: TreeStore | None = None,
-        crew: WorkerPool | None = None,
+        worker_pool: WorkerPool | None = None,
     ) -> None:
         torch.set_num_threads(threads)
-        self.sites, self.threads = sites, threads
+        self.sites = sites
+        self.threads = threads
         self.memory = TreeStore() if memory is None else memory
-        self.crew, self._lent = crew or WorkerPool(workers), crew is not None
-        self._opening = pickle.dumps(sites)
-        self._sent = 0  # payloads, numbered so that a worker is sent each once
-        for worker in list(self.crew.workers):  # one that an engine before us left in the middle of a job starts anew
-            self._open_sites(worker if worker.job is None else self.crew.replace(worker))
+        self.worker_pool = worker_pool or WorkerPool(workers)
+        self._owns_pool = worker_pool is None
+        self._pickled_sites = pickle.dumps(sites)
+        self._payloads = 0  # encoded so far; their numbers are the keys by which a worker is sent each once
+        for worker in list(self.worker_pool.workers):
+            if worker.job is not None:  # an engine before this one stopped in the middle of a job
+                worker = self.worker_pool.replace(worker)
+            worker.open_sites(self._pickled_sites, threads)
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
         waiting = deque(sorted(jobs, key=lambda job: -self.sites.work(job.site, job.step)))
@@ -112,10 +136,11 @@ class PoolEngine:
         deaths: Counter[int] = Counter()
 
         def hand_out() -> None:
-            for worker in [w for w in self.crew.workers if w.job is None][: len(waiting)]:
+            free = [worker for worker in self.worker_pool.workers if worker.job is None]
+            for worker in free[: len(waiting)]:
                 job = waiting.popleft()
                 down = self._encoded(payload(job.site)) if callable(payload) else shared
-                worker.take(job, down, encode(self.memory.get(job.site, {})))
+                worker.start(job, down, encode(self.memory.get(job.site, {})))
 
         while waiting or self._busy():
             hand_out()
@@ -123,43 +148,39 @@ class PoolEngine:
                 job = worker.job
                 assert job is not None
                 try:
-                    answer = worker.answer()
+                    reply = worker.receive()
                 except (EOFError, OSError):
-                    self._open_sites(self.crew.replace(worker))
+                    self.worker_pool.replace(worker).open_sites(self._pickled_sites, self.threads)
                     deaths[job.site] += 1
                     if deaths[job.site] == 1:
                         waiting.appendleft(job)
                     else:
                         yield Outcome(job, failure="its worker process died twice")
                     continue
-                hand_out()  # the worker goes on while its answer is read
-                yield self._outcome(job, *answer)
+                hand_out()  # the worker goes on while its reply is decoded
+                yield self._outcome(job, reply)
 
     def close(self) -> None:
-        if not self._lent:
-            self.crew.stop()
+        if self._owns_pool:
+            self.worker_pool.stop()
         self.memory.close()
 
     def _busy(self) -> dict[Connection, Worker]:
-        return {worker.connection: worker for worker in self.crew.workers if worker.job is not None}
+        return {worker.connection: worker for worker in self.worker_pool.workers if worker.job is not None}
 
     def _ready(self) -> list[Worker]:
         busy = self._busy()
-        return [busy[c] for c in wait(list(busy)) if isinstance(c, Connection)]
+        return [busy[connection] for connection in wait(list(busy)) if isinstance(connection, Connection)]
 
-    def _encoded(self, payload: Tree) -> tuple[str, bytes]:
-        self._sent += 1
-        return str(self._sent), encode(payload)
+    def _encoded(self, payload: Tree) -> EncodedPayload:
+        self._payloads += 1
+        return EncodedPayload(str(self._payloads), encode(payload))
 
-    def _outcome(self, job: Job, told: dict[str, Any], reply: bytes, memory: bytes) -> Outcome:
-        if "crash" in told:
-            raise RuntimeError(f"{self.sites.name(job.site)}, step {job.step!r}, failed in a worker:\n{told['crash']}")
-        kept = decode(memory)
-        if job.keep and not told["failure"] and (kept or job.site in self.memory):
-            self.memory[job.site] = kept
-        return Outcome(job, decode(reply), told["failure"], tuple(told["losses"]))
-
-    def _open_sites(self, worker: Worker) -> None:
-        worker.payload = ""
-        with suppress(OSError):
-            worker.send({"do": "open", "threads": self.threads, "path": sys.path}, self._opening)
+    def _outcome(self, job: Job, reply: WorkerReply) -> Outcome:
+        about = reply.about
+        if "crash" in about:
+            raise RuntimeError(f"{self.sites.name(job.site)}, step {job.step!r}, failed in a worker:\n{about['crash']}")
+        memory = decode(reply.memory)
+        if job.keep and not about["failure"] and (memory or job.site in self.memory):
+            self.memory[job.site] = memory
+        return Outcome(job, decode(reply.reply), about["failure"], tuple(about["losses"]))

@@ -1,7 +1,7 @@
-"""A worker process of the pool: holds the sites, carries out one job at a time, and ends with its parent.
+"""A worker process of the pool: holds the sites, runs one job at a time, and ends with its parent.
 
-Messages both ways are bytes over a socket pair. The sites come once, pickled by the parent that started this process;
-payloads, memories and replies are encoded trees.
+Messages both ways are bytes over a socket pair: JSON, then encoded trees. The sites come once, pickled by the parent
+that started this process.
 """
 
 from __future__ import annotations
@@ -17,45 +17,51 @@ from typing import Any
 
 import torch
 
-from crossward.core.engine import Job, Sites, carry_out
+from crossward.core.engine import Job, Sites, run_job
 from crossward.core.tree import Tree, decode, encode
 
 
 def serve(connection: Connection) -> None:
+    """Follow the parent's commands until it closes the connection."""
     sites: Sites | None = None
-    unopened = ""  # why the sites could not be opened; told with the first job
+    opening_error = ""  # why the sites could not be opened; reported with the first job
     payloads: dict[str, Tree] = {}
     while True:
         message: dict[str, Any] = json.loads(connection.recv_bytes())
-        match message["do"]:
+        match message["command"]:
             case "open":
                 torch.set_num_threads(message["threads"])
                 sys.path[:] = message["path"]  # so that a net or a method beside the user's script is found
-                sites, payloads = None, {}
+                sites = None
+                payloads = {}
                 try:
-                    sites = pickle.loads(connection.recv_bytes())  # our own parent made it
+                    sites = pickle.loads(connection.recv_bytes())  # from the parent alone
                 except Exception:
-                    unopened = traceback.format_exc()
+                    opening_error = traceback.format_exc()
             case "payload":
                 payloads = {message["key"]: decode(connection.recv_bytes())}
             case "job":
                 memory = decode(connection.recv_bytes())
                 if sites is None:
-                    connection.send_bytes(json.dumps({"crash": unopened}).encode())
+                    _send_json(connection, {"crash": opening_error})
                 else:
-                    _reply(connection, sites, Job(**message["job"]), payloads[message["key"]], memory)
+                    _run(connection, sites, Job(**message["job"]), payloads[message["key"]], memory)
 
 
-def _reply(connection: Connection, sites: Sites, job: Job, down: Tree, memory: Tree) -> None:
+def _run(connection: Connection, sites: Sites, job: Job, down: Tree, memory: Tree) -> None:
+    """Run a job and send its outcome and the memory to keep, or the traceback."""
     try:
-        outcome, memory = carry_out(sites, job, down, memory)
+        outcome, memory = run_job(sites, job, down, memory)
     except Exception:
-        connection.send_bytes(json.dumps({"crash": traceback.format_exc()}).encode())
+        _send_json(connection, {"crash": traceback.format_exc()})
         return
-    told = {"failure": outcome.failure, "losses": outcome.losses}
-    connection.send_bytes(json.dumps(told).encode())
+    _send_json(connection, {"failure": outcome.failure, "losses": outcome.losses})
     connection.send_bytes(encode(outcome.reply))
     connection.send_bytes(encode(memory if job.keep else {}))
+
+
+def _send_json(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())
 
 
 def main() -> None:

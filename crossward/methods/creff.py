@@ -34,7 +34,7 @@ from torch.nn import functional as F
 
 from crossward.core import select
 from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
-from crossward.core.gradient_descent import descend
+from crossward.core.gradient_descent import minimise
 from crossward.core.method import Method, RoundContext, View
 from crossward.core.net import Net, NetSpec
 from crossward.core.seeds import stream
@@ -111,7 +111,7 @@ class CReFF(Method):
         classes = present.nonzero()[:, 0]
         v = nn.Parameter(features[classes])  # (P, features_per_class, d)
         loss = lambda: distance(gradients(phi, v, classes), wanted[classes])
-        descend(loss, [v], self.match_steps, lr=self.match_lr, rule="sgd", what="CReFF's matching of features")
+        minimise(loss, [v], self.match_steps, lr=self.match_lr, rule="sgd", what="CReFF's matching of features")
         return features.index_copy(0, classes, v.detach())
 
     def _retrained(self, features: Tensor, seen: Tensor, rng: torch.Generator) -> Tensor:
@@ -128,7 +128,7 @@ class CReFF(Method):
             return F.cross_entropy(z[rows] @ phi.T, y[rows])
 
         steps = self.retrain_epochs * math.ceil(len(y) / self.retrain_batch)
-        descend(loss, [phi], steps, lr=self.retrain_lr, rule="sgd", what="CReFF's re-training of the classifier")
+        minimise(loss, [phi], steps, lr=self.retrain_lr, rule="sgd", what="CReFF's re-training of the classifier")
         return phi.detach()
 
     # client half -----------------------------------------------------------------------------------------------------

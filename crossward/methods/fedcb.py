@@ -42,7 +42,7 @@ from crossward.core.tree import Tree
 from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
 from crossward.losses import log_prior
-from crossward.nets.parts.unit_norm import Unit
+from crossward.nets.parts.unit_norm import UnitNorm
 from crossward.statistics import confusion, macro_f1
 
 
@@ -124,7 +124,7 @@ class FedCB(Method):
             for parameter in net.head.parameters():
                 parameter.requires_grad_(self.classifier != "random")
             return net
-        body = nn.Sequential(net.body, nn.Linear(net.width, spec.text), Unit())  # h = F(x) / ||F(x)||
+        body = nn.Sequential(net.body, nn.Linear(net.width, spec.text), UnitNorm())  # h = F(x) / ||F(x)||
         return Net(body, ConceptHead(), spec.text)
 
     @property

@@ -46,7 +46,7 @@ from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.losses import distilled
-from crossward.nets.parts.projection import projected
+from crossward.nets.parts.projection import with_projection
 from crossward.statistics import class_means, class_sums, drawn_evenly, joined, kmeans, scarce
 
 Pool = Literal["sum", "mean", "logsumexp"]
@@ -124,7 +124,7 @@ class FedCD(Method):
 
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: Net, spec: NetSpec) -> Net:
-        net = projected(net, self.projection)
+        net = with_projection(net, self.projection)
         return Net(net.body, FineHead(net.width, spec.classes, self.subclasses, self.subclass_pool), net.width)
 
     # server half -----------------------------------------------------------------------------------------------------

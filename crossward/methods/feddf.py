@@ -40,16 +40,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.gradient_descent import descend
+from crossward.core.gradient_descent import minimise
 from crossward.core.method import Clients, Method, Need, RoundContext, View
 from crossward.core.net import Net
 from crossward.core.samples import Batch, Samples
 from crossward.core.seeds import seeded, stream
-from crossward.core.site import Predictor, Site, portion
+from crossward.core.site import Predictor, Site, predict_batch_size
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.methods.public_set import unlabelled
-from crossward.nets.parts.feature_moments import remeasured
+from crossward.nets.parts.feature_moments import reset_batchnorm_statistics
 
 MOST = 2**26  # logits of the teachers that are kept for a round, in segmentation: 256 MiB
 BATCH = {"classification": 128, "segmentation": 16}
@@ -161,7 +161,9 @@ class FedDF(Method):
 
         trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
         with seeded(rng.initial_seed()):  # of dropout
-            descend(loss, trained, self.distil_steps, lr=self.distil_lr, schedule="cosine", what="FedDF's distillation")
+            minimise(
+                loss, trained, self.distil_steps, lr=self.distil_lr, schedule="cosine", what="FedDF's distillation"
+            )
         return Weights.of(student, self.travels)
 
     def _wanted(self, teachers: Teachers, ctx: RoundContext) -> Wanted:
@@ -205,7 +207,7 @@ class Teachers:
         found = {}
         for client in self.replies:
             net = self._network(client)
-            remeasured(net, seen(public(self.architectures[client])))
+            reset_batchnorm_statistics(net, seen(public(self.architectures[client])))
             net.eval()
             found[client] = Weights.of(net, select.buffers)
         return replace(self, statistics=found)
@@ -225,7 +227,7 @@ def own(models: Models, architecture: str) -> Weights:
 
 def seen(samples: Samples) -> Iterator[Tensor]:
     """All images in order, some at a time."""
-    return (x for x, _ in samples.in_order(portion(samples)))
+    return (x for x, _ in samples.in_order(predict_batch_size(samples)))
 
 
 def forever(samples: Samples, size: int, rng: torch.Generator) -> Iterator[Batch]:

@@ -36,7 +36,7 @@ from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError
 from crossward.losses import log_prior
-from crossward.nets.parts.unit_norm import Unit
+from crossward.nets.parts.unit_norm import UnitNorm
 
 
 def simplex(classes: int) -> Tensor:
@@ -74,7 +74,7 @@ class FedETF(Method):
         return super().returns & ~select.under("head.frame")
 
     def build(self, net: Net, spec: NetSpec) -> Net:
-        body = nn.Sequential(net.body, nn.Linear(net.width, spec.classes), Unit())  # mu = g(h) / ||g(h)||
+        body = nn.Sequential(net.body, nn.Linear(net.width, spec.classes), UnitNorm())  # mu = g(h) / ||g(h)||
         return Net(body, SimplexHead(spec.classes), width=spec.classes)  # logits: beta mu V_ETF
 
     def train(self, site: Site, down: Tree) -> Tree:

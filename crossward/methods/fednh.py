@@ -38,7 +38,7 @@ from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights, means
-from crossward.nets.parts.unit_norm import Unit
+from crossward.nets.parts.unit_norm import UnitNorm
 from crossward.statistics import class_means, class_sums
 
 
@@ -84,7 +84,7 @@ class FedNH(Method):
 
     def build(self, net: Net, spec: NetSpec) -> Net:
         head = PrototypeHead(spec.classes, net.width, self.scale)
-        return Net(nn.Sequential(net.body, Unit()), head, net.width)  # logits: s z W^T with ||z|| = 1
+        return Net(nn.Sequential(net.body, UnitNorm()), head, net.width)  # logits: s z W^T with ||z|| = 1
 
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)

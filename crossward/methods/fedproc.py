@@ -43,7 +43,7 @@ from crossward.core.net import Net, NetSpec
 from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.nets.parts.projection import projected
+from crossward.nets.parts.projection import with_projection
 from crossward.statistics import class_means, class_sums
 
 FAR = -1e30  # the score of a class without a centre: softmax makes it 0
@@ -58,6 +58,7 @@ class FedProc(Method):
         "prototypes": Disclosure(DisclosureKind.PROTOTYPES, "feature sums by class", by_class=True),
         "counts": CLASS_COUNTS,
     }
+    round_items: ClassVar[tuple[str, ...]] = ("prototypes", "known", "alpha")
     recipe: ClassVar[Mapping[str, Any]] = {  # the defaults of the code
         "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-5, "batch_size": 64, "epochs": 10,
     }  # fmt: skip
@@ -66,7 +67,7 @@ class FedProc(Method):
     projection: Annotated[int, Ge(0)] = 256  # numbers that the features are projected to; 0: no projection
 
     def build(self, net: Net, spec: NetSpec) -> Net:
-        return projected(net, self.projection)
+        return with_projection(net, self.projection)
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:

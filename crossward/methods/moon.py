@@ -42,7 +42,7 @@ from crossward.core.net import Net, NetSpec
 from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.nets.parts.projection import projected
+from crossward.nets.parts.projection import with_projection
 
 PREVIOUS = "previous"
 
@@ -58,7 +58,7 @@ class Moon(Method):
     projection: Annotated[int, Ge(0)] = 256  # numbers that the features are projected to; 0: no projection
 
     def build(self, net: Net, spec: NetSpec) -> Net:
-        return projected(net, self.projection)
+        return with_projection(net, self.projection)
 
     def train(self, site: Site, down: Tree) -> Tree:
         if not self.mu:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from crossward.core.loop import measuring
+from crossward.core.loop import eval_mode
 from crossward.core.method import PERSONAL, Server
 from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.samples import Batch, Samples
 from crossward.core.seeds import stream
-from crossward.core.site import Site, portion
+from crossward.core.site import Site, predict_batch_size
 
 
 def drawn(server: Server, most: int) -> Tensor:
@@ -43,8 +43,8 @@ def begin(site: Site, epochs: int | None) -> None:
 def logits(site: Site, rows: Tensor) -> Tensor:
     """(n, K) or (n, K, H, W): what the site's network says of these rows, in eval mode, on the CPU."""
     samples = unlabelled(site.public, rows)
-    with measuring(site.model):
-        return torch.cat([site.model(x).float().cpu() for x, _ in samples.in_order(portion(samples))])
+    with eval_mode(site.model):
+        return torch.cat([site.model(x).float().cpu() for x, _ in samples.in_order(predict_batch_size(samples))])
 
 
 def few(rows: Tensor) -> int:

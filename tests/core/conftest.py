@@ -77,7 +77,7 @@ class Clinic:
     truth: Mapping[int, Mapping[str, Sequence[int]]]
     method: Method = field(default_factory=Method)
     personal: bool = False
-    away: bool = False
+    remote: bool = False
     seed: int = 0
     task: Squares = field(default_factory=Squares)
 

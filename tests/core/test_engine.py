@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from crossward.core.engine import Cohort, Job, Traffic, carry_out
+from crossward.core.cohort import Cohort, Traffic
+from crossward.core.engine import Job, run_job
 from crossward.core.method import Method, RoundContext
 from crossward.core.net import Net
 from crossward.core.seeds import derive
@@ -131,8 +132,8 @@ def test_traffic_of_fedavg():
 
 def test_everyone_is_told_of(clinic, script):
     seen = []
-    told = lambda outcome: seen.append((outcome.job.site, outcome.failure))
-    cohort = Cohort(clinic(FOUR), script(lambda job, down: "ill" if job.site == 1 else {}), 0, [0, 1], told=told)
+    note = lambda outcome: seen.append((outcome.job.site, outcome.failure))
+    cohort = Cohort(clinic(FOUR), script(lambda job, down: "ill" if job.site == 1 else {}), 0, [0, 1], on_outcome=note)
     cohort.ask("train", {})
     assert sorted(seen) == [(0, ""), (1, "ill")]
 
@@ -228,13 +229,13 @@ def test_batchnorm_without_momentum_counts_each_clients_batches():
 def test_carry_out_leaves_the_memory_it_was_given():
     run_sites, memory = Toy().run_sites(Sick()), {"rounds": 4}
     job = Job(0, "train", 0, 1, True)
-    outcome, after = carry_out(run_sites, job, down(run_sites), memory)
+    outcome, after = run_job(run_sites, job, down(run_sites), memory)
     assert memory == {"rounds": 4}
     assert after["rounds"] == 5
     assert outcome.failure == ""
     assert len(outcome.losses) == 1
     assert outcome.losses[0] > 0
-    failed, same = carry_out(run_sites, Job(1, "train", 1, 1, True), down(run_sites), memory)
+    failed, same = run_job(run_sites, Job(1, "train", 1, 1, True), down(run_sites), memory)
     assert same is memory
     assert failed.reply == {}
     assert failed.failure

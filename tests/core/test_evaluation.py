@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossward.core.engine import SERVER, Outcome
-from crossward.core.evaluation import at, evaluate, judge, mean, worst
+from crossward.core.evaluation import evaluate, mean, metric_at, score_predictions, worst
 from crossward.core.method import RoundContext
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
@@ -30,7 +30,7 @@ def named(*replies):
 
 def test_local_view_by_hand(clinic):
     predictions = named({"val": [1, 0]}, {"val": [1, 1, 1, 0]})
-    views = judge(clinic(TRUTH), predictions, "val", full=False)["val"]
+    views = score_predictions(clinic(TRUTH), predictions, "val", full=False)["val"]
     assert views["local"]["sites"]["clinic-0"] == {"score": 0.5, "nll": 0.5, "n": 2, "full": [0.0]}
     assert views["local"]["mean"] == {"score": (0.5 + 0.75) / 2, "nll": (0.5 + 0.25) / 2, "n": 6, "full": [0.0]}
     assert views["local"]["worst"] == {"score": 0.5, "nll": 0.5}
@@ -40,7 +40,7 @@ def test_local_view_by_hand(clinic):
 def test_global_view_is_the_servers_own_set(clinic):
     sites = clinic({**TRUTH, SERVER: COMMON})
     predictions = named({"val": [1, 1]}) | told(server={"val": [2, 2, 2, 0]})
-    views = judge(sites, predictions, "val", full=True)["val"]
+    views = score_predictions(sites, predictions, "val", full=True)["val"]
     assert views["global"] == {"score": 0.75, "nll": 0.25, "n": 4, "full": [1.0]}
     assert views["local"]["mean"]["score"] == 1.0
     assert list(views["local"]["sites"]) == ["clinic-0"]  # the server is no site
@@ -49,31 +49,33 @@ def test_global_view_is_the_servers_own_set(clinic):
 def test_global_view_of_personal_networks_is_their_mean_on_the_common_set(clinic):
     sites = clinic({**TRUTH, SERVER: COMMON}, personal=True)
     predictions = named({"val": [0, 0], "common_val": [2, 2, 2, 2]}, {"common_val": [2, 0, 0, 0]})
-    views = judge(sites, predictions, "val", full=False)["val"]
+    views = score_predictions(sites, predictions, "val", full=False)["val"]
     assert views["global"] == {"score": (1 + 0.25) / 2, "nll": 0.375, "n": 8, "full": [0.0]}
     assert views["local"]["mean"]["score"] == 0.0
 
 
 def test_global_view_without_a_common_set_pools_the_sites(clinic):
-    views = judge(clinic(TRUTH), named({"val": [1, 0]}, {"val": [1, 1, 1, 0]}), "val", full=False)["val"]
+    views = score_predictions(clinic(TRUTH), named({"val": [1, 0]}, {"val": [1, 1, 1, 0]}), "val", full=False)["val"]
     assert views["global"]["score"] == pytest.approx(4 / 6)  # the mean over sites is 0.625
     assert views["global"]["n"] == 6
 
 
 def test_personal_networks_without_a_common_set_have_no_global_view(clinic):
-    views = judge(clinic(TRUTH, personal=True), named({"val": [1, 0]}, {"val": [1, 1, 1, 0]}), "val", full=False)["val"]
+    views = score_predictions(
+        clinic(TRUTH, personal=True), named({"val": [1, 0]}, {"val": [1, 1, 1, 0]}), "val", full=False
+    )["val"]
     assert set(views) == {"local"}
 
 
 def test_nobody_has_such_a_set(clinic):
-    assert judge(clinic(TRUTH), named({"test": [1, 1]}), "val", full=False) == {}
-    assert judge(clinic(TRUTH), {}, "val", full=False) == {}
+    assert score_predictions(clinic(TRUTH), named({"test": [1, 1]}), "val", full=False) == {}
+    assert score_predictions(clinic(TRUTH), {}, "val", full=False) == {}
 
 
 def test_splits_are_kept_apart(clinic):
     predictions = named({"val": [1, 1], "test": [0, 0]})
-    assert judge(clinic(TRUTH), predictions, "val", full=False)["val"]["global"]["score"] == 1
-    assert judge(clinic(TRUTH), predictions, "test", full=False)["test"]["global"]["score"] == 0
+    assert score_predictions(clinic(TRUTH), predictions, "val", full=False)["val"]["global"]["score"] == 1
+    assert score_predictions(clinic(TRUTH), predictions, "test", full=False)["test"]["global"]["score"] == 0
 
 
 def test_mean_by_hand():
@@ -104,13 +106,13 @@ def test_worst_by_hand():
 
 def test_at():
     metrics = {"val": {"local": {"mean": {"f1": 0.5, "auc": None, "n": 3}}, "global": {"f1": 0.25}}}
-    assert at(metrics, "val", "local", "f1") == 0.5
-    assert at(metrics, "val", "global", "f1") == 0.25
-    assert at(metrics, "val", "local", "auc") is None
-    assert at(metrics, "val", "local", "n") is None  # a count is no metric to select by
-    assert at(metrics, "val", "global", "other") is None
-    assert at(metrics, "test", "local", "f1") is None
-    assert at({}, "val", "global", "f1") is None
+    assert metric_at(metrics, "val", "local", "f1") == 0.5
+    assert metric_at(metrics, "val", "global", "f1") == 0.25
+    assert metric_at(metrics, "val", "local", "auc") is None
+    assert metric_at(metrics, "val", "local", "n") is None  # a count is no metric to select by
+    assert metric_at(metrics, "val", "global", "other") is None
+    assert metric_at(metrics, "test", "local", "f1") is None
+    assert metric_at({}, "val", "global", "f1") is None
 
 
 def test_evaluate_asks_those_who_have_something_to_predict(clinic, script):
@@ -152,14 +154,14 @@ def test_who_predicts_on_the_common_set(method, plugins, expected):
     own = {"val", "test"} if expected else {"val", "test", "common_test"}
     sites = {f"site-{i}": own for i in range(4)}
     assert {name: set(reply) for name, reply in found.predictions.items()} == expected | sites
-    tested = judge(run_sites, found.predictions, "test", full=True)["test"]
+    tested = score_predictions(run_sites, found.predictions, "test", full=True)["test"]
     assert tested["global"]["n"] == (6 if expected else 4 * 6)
     assert tested["local"]["mean"]["n"] == 4 + 4 + 5 + 4
     assert list(engine.memory) == []  # nothing done to predict is kept
 
 
 def test_sites_that_are_away_judge_themselves(clinic):
-    sites = clinic({0: {"val": [1]}, 1: {"val": [1]}}, away=True)
+    sites = clinic({0: {"val": [1]}, 1: {"val": [1]}}, remote=True)
     told = {0: {"val": {"f1": 0.5, "n": 2}}, 1: {"val": {"f1": 1.0, "n": 2}, "test": {"f1": 0.25, "n": 2}}}
 
     class Away:

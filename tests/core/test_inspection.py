@@ -11,7 +11,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from crossward.core.inspection import Dense, Expected, Limits, Scalar, Signature, Vector, differences, faults, norm
+from crossward.core.inspection import (
+    ExpectedReplies,
+    Limits,
+    ScalarSpec,
+    TensorSpec,
+    TreeSpec,
+    WeightsSpec,
+    differences,
+    norm,
+    reply_problems,
+)
 from crossward.core.weights import Weights
 
 LIMITS = Limits(growth=100.0, largest=1e6)
@@ -52,7 +62,7 @@ def altered(node, place, change):
 
 def checked(reply, expected=None, declared=None, scale=1.0, limits=LIMITS):
     declared = list(reply) if declared is None else declared
-    return faults(reply, expected=expected, declared=declared, scale=scale, limits=limits)
+    return reply_problems(reply, expected=expected, declared=declared, scale=scale, limits=limits)
 
 
 def example():
@@ -65,14 +75,14 @@ def example():
 
 
 def test_a_signature_by_hand():
-    assert Signature.of(example() | {"ready": True, "empty": Weights({})}) == Signature(
+    assert TreeSpec.of(example() | {"ready": True, "empty": Weights({})}) == TreeSpec(
         {
-            "model": Vector({"bias": Dense("float64", (2,)), "conv1.weight": Dense("float32", (4, 3))}),
-            "prototypes": Dense("float32", (2, 5)),
-            "deep": Signature({"rows": Dense("int64", (2,)), "k": Scalar("float")}),
-            "n": Scalar("int"),
-            "ready": Scalar("bool"),
-            "empty": Vector({}),
+            "model": WeightsSpec({"bias": TensorSpec("float64", (2,)), "conv1.weight": TensorSpec("float32", (4, 3))}),
+            "prototypes": TensorSpec("float32", (2, 5)),
+            "deep": TreeSpec({"rows": TensorSpec("int64", (2,)), "k": ScalarSpec("float")}),
+            "n": ScalarSpec("int"),
+            "ready": ScalarSpec("bool"),
+            "empty": WeightsSpec({}),
         }
     )
 
@@ -84,7 +94,7 @@ def test_differences_by_hand():
     reply["deep"] = {"rows": {}, "k": 1, "more": 2}
     reply["alien"] = 1
     del reply["n"]
-    assert differences(Signature.of(example()), reply) == [
+    assert differences(TreeSpec.of(example()), reply) == [
         "model: conv1.weight is (3, 3) float32, (4, 3) float32 is expected",
         "model: bias is missing",
         "model: extra is not expected",
@@ -107,18 +117,16 @@ def test_differences_by_hand():
     ],
 )
 def test_another_kind(value, told):
-    assert differences(Signature.of(example()), example() | {"model": value}) == [told]
-    assert differences(Signature.of({"model": value}), {"model": Weights({})})[0].startswith(
-        "model is a set of weights"
-    )
+    assert differences(TreeSpec.of(example()), example() | {"model": value}) == [told]
+    assert differences(TreeSpec.of({"model": value}), {"model": Weights({})})[0].startswith("model is a set of weights")
 
 
 @settings(max_examples=40, deadline=None)
 @given(trees())
 def test_a_tree_agrees_with_itself(tree):
-    assert differences(Signature.of(tree), tree) == []
-    assert differences(Signature.of(tree), dict(reversed(tree.items()))) == []
-    assert checked(tree, Signature.of(tree)) == []
+    assert differences(TreeSpec.of(tree), tree) == []
+    assert differences(TreeSpec.of(tree), dict(reversed(tree.items()))) == []
+    assert checked(tree, TreeSpec.of(tree)) == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -144,17 +152,17 @@ def test_one_alteration_is_always_caught(tree, data):
             case "dtype":
                 contents[name] = value.to(torch.int16)
 
-    assert differences(Signature.of(tree), altered(tree, data.draw(st.sampled_from(where)), change))
+    assert differences(TreeSpec.of(tree), altered(tree, data.draw(st.sampled_from(where)), change))
 
 
 def test_many_differences_are_counted():
     many = Weights({f"w{k}": torch.ones(1) for k in range(20)})
-    told = differences(Signature.of({"model": many}), {"model": Weights({})})
+    told = differences(TreeSpec.of({"model": many}), {"model": Weights({})})
     assert told == [*(f"model: w{k} is missing" for k in range(8)), "and 12 more"]
 
 
 def test_a_sound_reply():
-    assert checked(example(), Signature.of(example())) == checked({}) == []
+    assert checked(example(), TreeSpec.of(example())) == checked({}) == []
     assert checked({"counts": torch.tensor([10**12]), "text": "nan", "none": torch.zeros(0, 3), "ready": True}) == []
 
 
@@ -241,7 +249,7 @@ def test_a_reply_that_means_harm():
         "model": Weights({"n": torch.tensor([2**60]), "bad\n": torch.tensor(math.nan)}),
     }
     declared = {"deep", "huge", "wave", "model", "list", "none", "small"}
-    told = checked(reply, Signature.of({"deep": 1}), declared)
+    told = checked(reply, TreeSpec.of({"deep": 1}), declared)
     assert all(line.isprintable() and len(line) < 500 for line in told)
     assert told[:3] == [
         "red?[31m??n is not disclosed by the method",
@@ -257,13 +265,13 @@ def test_a_reply_that_means_harm():
 
 
 def test_expected():
-    expected = Expected()
+    expected = ExpectedReplies()
     assert expected.of("cnn", "train") is None
     expected.learn("cnn", "train", {"model": Weights({"w": torch.ones(2)}), "n": 1})
     expected.learn("cnn", "observe", {"n": 1})
     expected.learn("vgg", "train", {"model": Weights({"w": torch.ones(3)}), "n": 1})
     signature = expected.of("cnn", "train")
-    assert signature == Signature.of({"model": Weights({"w": torch.zeros(2)}), "n": 7})
+    assert signature == TreeSpec.of({"model": Weights({"w": torch.zeros(2)}), "n": 7})
     assert differences(signature, {"model": Weights({"w": torch.ones(2)})}) == ["n is missing"]
     assert list(expected.of("cnn", "observe").items) == ["n"]
     assert expected.of("vgg", "train") != signature
@@ -273,7 +281,7 @@ def test_expected():
 def test_items_that_are_not_always_there_are_optional():
     first, more, less = {"model": 1, "n": 2}, {"model": 1, "n": 2, "tau": 0.5}, {"model": 1}
     for order in ([first, more, less], [less, more, first], [more, less, more]):
-        expected = Expected()
+        expected = ExpectedReplies()
         for reply in order:
             expected.learn("cnn", "train", reply)
         signature = expected.of("cnn", "train")
@@ -285,10 +293,10 @@ def test_items_that_are_not_always_there_are_optional():
 
 
 def test_the_first_that_was_learnt_stays():
-    expected = Expected()
+    expected = ExpectedReplies()
     expected.learn("cnn", "train", {"model": Weights({"w": torch.ones(2)}), "n": 1})
     expected.learn("cnn", "train", {"model": Weights({"w": torch.ones(3)}), "tau": 0.5})
-    assert expected.of("cnn", "train") == Signature.of({"model": Weights({"w": torch.ones(2)}), "n": 1})
+    assert expected.of("cnn", "train") == TreeSpec.of({"model": Weights({"w": torch.ones(2)}), "n": 1})
 
 
 def test_limits_are_positive():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from crossward.core.inspection import Expected, differences
+from crossward.core.inspection import ExpectedReplies, differences
 from crossward.core.weights import Weights
 
 
@@ -13,7 +13,7 @@ def reply(rows, width=4, dtype=torch.float32):
 
 
 def learnt(*replies):
-    expected = Expected()
+    expected = ExpectedReplies()
     for each in replies:
         expected.learn("cnn", "train", each)
     return expected.of("cnn", "train")

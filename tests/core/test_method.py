@@ -10,9 +10,17 @@ import pytest
 import torch
 
 from crossward.core import select
-from crossward.core.engine import Cohort
+from crossward.core.cohort import Cohort
 from crossward.core.loop import Diverged
-from crossward.core.method import PERSONAL, Method, RoundContext, answer, deployable, predictions, restored
+from crossward.core.method import (
+    PERSONAL,
+    Method,
+    RoundContext,
+    answer,
+    export_predictor,
+    predictions,
+    restore_predictor,
+)
 from crossward.core.select import Select
 from crossward.core.training import Training
 from crossward.core.weights import Weights
@@ -208,7 +216,7 @@ def test_deploy_and_restore(line, pixels):
     assert listed(kept["model"]) == {"body.1.weight": 3.0, "head.weight": 5.0}
     assert kept["down"] == {"offset": 1000}
     elsewhere = line(weights=[7.0, 7.0])
-    predictor = restored(Adds(), elsewhere, kept)
+    predictor = restore_predictor(Adds(), elsewhere, kept)
     assert elsewhere.predict(predictor, site.val).tolist() == predicted.tolist()
     assert not elsewhere.model.training
-    assert set(deployable(Adds(), site, down)) == {"model", "down", "memory"}
+    assert set(export_predictor(Adds(), site, down)) == {"model", "down", "memory"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from crossward.core import robust
-from crossward.core.robust import Robust, agreed
+from crossward.core.robust import Robust, robust_replies
 from crossward.core.weights import Weights, mean
 
 MEDIAN, TRIMMED, CLIP = Robust("median"), Robust("trimmed-mean", trim=0.25), Robust("clip")
@@ -38,19 +38,19 @@ def bits(tensor):
 
 
 def test_median_by_hand():
-    told = agreed(MEDIAN, {}, models([1.0, 9.0], [5.0, -2.0], [2.0, 4.0]))
+    told = robust_replies(MEDIAN, {}, models([1.0, 9.0], [5.0, -2.0], [2.0, 4.0]))
     assert listed(told) == {0: [2, 4], 1: [2, 4], 2: [2, 4]}
     assert [reply["n"] for reply in told.values()] == [10, 11, 12]
-    even = agreed(MEDIAN, {}, models([1.0], [100.0], [2.0], [4.0]))
+    even = robust_replies(MEDIAN, {}, models([1.0], [100.0], [2.0], [4.0]))
     assert listed(even) == {i: [3] for i in range(4)}
 
 
 def test_trimmed_mean_by_hand():
     # a quarter of 4 is 1: the mean of the middle two of each coordinate; of 5 as well: of the middle three
-    assert listed(agreed(TRIMMED, {}, models([1.0], [100.0], [2.0], [4.0])))[0] == [3]
-    assert listed(agreed(TRIMMED, {}, models([1.0], [100.0], [3.0], [4.0], [8.0])))[2] == [5]
+    assert listed(robust_replies(TRIMMED, {}, models([1.0], [100.0], [2.0], [4.0])))[0] == [3]
+    assert listed(robust_replies(TRIMMED, {}, models([1.0], [100.0], [3.0], [4.0], [8.0])))[2] == [5]
     # 3 are too few for any to be cut
-    assert listed(agreed(TRIMMED, {}, models([1.0], [100.0], [4.0])))[1] == [35]
+    assert listed(robust_replies(TRIMMED, {}, models([1.0], [100.0], [4.0])))[1] == [35]
 
 
 @pytest.mark.parametrize(
@@ -63,26 +63,26 @@ def test_how_many_are_cut(trim, clients, cut):
 
 def test_a_trim_of_nearly_half_is_the_median():
     replies = models([1.0], [5.0], [100.0], [7.0])
-    assert listed(agreed(Robust("trimmed-mean", trim=0.4999999999999), {}, replies)) == listed(
-        agreed(MEDIAN, {}, replies)
+    assert listed(robust_replies(Robust("trimmed-mean", trim=0.4999999999999), {}, replies)) == listed(
+        robust_replies(MEDIAN, {}, replies)
     )
 
 
 @pytest.mark.parametrize("rule", [MEDIAN, TRIMMED])
 def test_fewer_than_three_clients_are_averaged(rule):
-    assert listed(agreed(rule, {}, models([1.0], [4.0]))) == {0: [2.5], 1: [2.5]}
-    assert listed(agreed(rule, {}, models([0.1]))) == listed(models([0.1]))
-    assert agreed(rule, {}, {}) == {}
+    assert listed(robust_replies(rule, {}, models([1.0], [4.0]))) == {0: [2.5], 1: [2.5]}
+    assert listed(robust_replies(rule, {}, models([0.1]))) == listed(models([0.1]))
+    assert robust_replies(rule, {}, {}) == {}
 
 
 def test_clip_by_hand():
     # from (1, 1) the clients move by 1, 2 and 10: the median is 2
     down = {"model": of(w=[1.0, 1.0], more=[7.0])}
-    told = agreed(CLIP, down, models([2.0, 1.0], [1.0, 3.0], [7.0, 9.0]))
+    told = robust_replies(CLIP, down, models([2.0, 1.0], [1.0, 3.0], [7.0, 9.0]))
     assert listed(told)[0] == [2, 1]
     assert listed(told)[1] == [1, 3]
     assert listed(told)[2] == pytest.approx([1 + 0.6 * 2, 1 + 0.8 * 2])
-    half = agreed(Robust("clip", clip=0.5), down, models([2.0, 1.0], [1.0, 3.0], [7.0, 9.0]))
+    half = robust_replies(Robust("clip", clip=0.5), down, models([2.0, 1.0], [1.0, 3.0], [7.0, 9.0]))
     assert listed(half)[0] == [2, 1]
     assert listed(half)[1] == [1, 2]
     assert listed(half)[2] == pytest.approx([1.6, 1.8])
@@ -90,7 +90,9 @@ def test_clip_by_hand():
 
 def test_clip_takes_the_norm_over_all_tensors_of_an_item():
     replies = {i: {"dy": of(a=[3.0 * k], b=[[4.0 * k]])} for i, k in enumerate((1.0, 2.0, 6.0))}  # 5, 10, 30
-    told = agreed(CLIP, {"dy": of(c=[1.0])}, replies)  # what was sent has other names: these are updates by themselves
+    told = robust_replies(
+        CLIP, {"dy": of(c=[1.0])}, replies
+    )  # what was sent has other names: these are updates by themselves
     assert listed(told, "dy", "a")[2] == pytest.approx([6])
     assert told[2]["dy"]["b"].tolist()[0] == pytest.approx([8])
     assert told[1]["dy"] is replies[1]["dy"]
@@ -98,28 +100,28 @@ def test_clip_takes_the_norm_over_all_tensors_of_an_item():
 
 def test_clip_with_something_else_for_each_client():
     start = {0: [0.0], 1: [10.0], 2: [20.0]}
-    told = agreed(CLIP, lambda i: {"model": of(w=start[i])}, models([1.0], [9.0], [25.0]))
+    told = robust_replies(CLIP, lambda i: {"model": of(w=start[i])}, models([1.0], [9.0], [25.0]))
     assert listed(told) == {0: [1], 1: [9], 2: [21]}
 
 
 def test_a_large_clip_leaves_everything():
     replies = models([0.1, 7.0], [1e6, 3.0], [-4.0, 1e-9])
     for down in ({}, {"model": of(w=[1.0, 1.0])}):
-        told = agreed(Robust("clip", clip=1e9), down, replies)
+        told = robust_replies(Robust("clip", clip=1e9), down, replies)
         assert all(told[i]["model"] is replies[i]["model"] for i in replies)
 
 
 def test_clip_where_most_do_not_move():
     down = {"model": of(w=[1.0])}
-    assert listed(agreed(CLIP, down, models([1.0], [1.0], [5.0]))) == {0: [1], 1: [1], 2: [1]}
+    assert listed(robust_replies(CLIP, down, models([1.0], [1.0], [5.0]))) == {0: [1], 1: [1], 2: [1]}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
 def test_clip_takes_what_is_not_finite_for_no_update(bad):
-    told = agreed(CLIP, {"model": of(w=[1.0, 1.0])}, models([2.0, 1.0], [1.0, 2.0], [bad, 3e38]))
+    told = robust_replies(CLIP, {"model": of(w=[1.0, 1.0])}, models([2.0, 1.0], [1.0, 2.0], [bad, 3e38]))
     assert listed(told)[2] == pytest.approx([1, 1], abs=1)
     assert all(math.isfinite(x) for x in listed(told)[2])
-    alone = agreed(CLIP, {}, models([2.0, 1.0], [1.0, 2.0], [bad, 5.0]))
+    alone = robust_replies(CLIP, {}, models([2.0, 1.0], [1.0, 2.0], [bad, 5.0]))
     assert all(abs(x) < 3 for x in listed(alone)[2])
 
 
@@ -130,7 +132,7 @@ def test_identical_clients_stay_to_the_bit(rule, dtype):
     tensor[:2] = torch.tensor([-0.0, torch.finfo(dtype).max])
     for clients in (1, 2, 3, 6, 7):
         replies = {i: {"model": Weights({"w": tensor.clone()})} for i in range(clients)}
-        for reply in agreed(rule, {"model": Weights({"w": torch.ones(40, dtype=dtype)})}, replies).values():
+        for reply in robust_replies(rule, {"model": Weights({"w": torch.ones(40, dtype=dtype)})}, replies).values():
             assert reply["model"]["w"].dtype == dtype
             assert bits(reply["model"]["w"]) == bits(tensor)
 
@@ -138,7 +140,7 @@ def test_identical_clients_stay_to_the_bit(rule, dtype):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(numbers, min_size=2, max_size=2), min_size=2, max_size=6), st.sampled_from([1e6, -1e6]))
 def test_one_client_cannot_leave_the_honest_range(honest, factor):
-    told = agreed(MEDIAN, {}, models(*honest, [factor * x for x in honest[0]]))
+    told = robust_replies(MEDIAN, {}, models(*honest, [factor * x for x in honest[0]]))
     value = listed(told)[0]
     for k in range(2):
         assert min(v[k] for v in honest) <= value[k] <= max(v[k] for v in honest)
@@ -150,13 +152,13 @@ def test_the_order_of_clients_changes_nothing(values, random):
     replies = models(*values)
     order = random.sample(list(replies), len(replies))
     for rule in RULES:
-        one = agreed(rule, {"model": of(w=[1.0, 2.0, 3.0])}, replies)
-        other = agreed(rule, {"model": of(w=[1.0, 2.0, 3.0])}, {i: replies[i] for i in order})
+        one = robust_replies(rule, {"model": of(w=[1.0, 2.0, 3.0])}, replies)
+        other = robust_replies(rule, {"model": of(w=[1.0, 2.0, 3.0])}, {i: replies[i] for i in order})
         assert listed(one) == listed(other)
         # nor does who is who, where one value is in everybody's place
         renamed = {new: replies[old] for new, old in enumerate(order)}
         if rule != CLIP:
-            assert listed(agreed(rule, {}, renamed)) == listed(agreed(rule, {}, replies))
+            assert listed(robust_replies(rule, {}, renamed)) == listed(robust_replies(rule, {}, replies))
 
 
 @settings(max_examples=40, deadline=None)
@@ -164,7 +166,7 @@ def test_the_order_of_clients_changes_nothing(values, random):
 def test_no_trim_is_the_plain_mean(values):
     replies = models(*values)
     plain = mean(reply["model"] for reply in replies.values())["w"]
-    for reply in agreed(Robust("trimmed-mean", trim=0.0), {}, replies).values():
+    for reply in robust_replies(Robust("trimmed-mean", trim=0.0), {}, replies).values():
         assert torch.allclose(reply["model"]["w"], plain, rtol=1e-6, atol=1e-4)
 
 
@@ -175,7 +177,7 @@ def test_clip_bounds_every_update(values, multiple):
     lengths = [float((torch.tensor(v) - start).norm()) for v in values]
     bound = multiple * float(torch.tensor(lengths, dtype=torch.float64).quantile(0.5))
     replies = models(*values)
-    told = agreed(Robust("clip", clip=multiple), {"model": Weights({"w": start})}, replies)
+    told = robust_replies(Robust("clip", clip=multiple), {"model": Weights({"w": start})}, replies)
     for i, reply in told.items():
         assert float((reply["model"]["w"] - start).norm()) <= bound * (1 + 1e-5) + 1e-4
         if lengths[i] < bound * (1 - 1e-5):
@@ -183,7 +185,7 @@ def test_clip_bounds_every_update(values, multiple):
 
 
 def test_any_weighted_mean_is_the_agreed_value():
-    told = agreed(MEDIAN, {}, models([1.0, 9.0], [5.0, -2.0], [2.0, 4.0]))
+    told = robust_replies(MEDIAN, {}, models([1.0, 9.0], [5.0, -2.0], [2.0, 4.0]))
     taken = mean((reply["model"] for reply in told.values()), [1e6, 1.0, 3.0])["w"]
     assert taken.tolist() == pytest.approx([2, 4])
 
@@ -193,7 +195,7 @@ def test_mixed_networks_agree_by_architecture():
     replies = dict(enumerate({"model": of(w=value)} for value in itertools.chain(small, large)))
     replies[6] = {"model": of(v=5.0)}
     replies[7] = {"model": 3}
-    told = agreed(MEDIAN, {}, replies)
+    told = robust_replies(MEDIAN, {}, replies)
     assert listed({i: told[i] for i in range(6)}) == {0: 2, 1: 2, 2: 2, 3: [[20]], 4: [[20]], 5: [[20]]}
     assert told[6]["model"]["v"] == 5
     assert told[7] == {"model": 3}
@@ -201,7 +203,7 @@ def test_mixed_networks_agree_by_architecture():
 
 def test_the_order_of_names_is_each_clients_own():
     replies = {0: {"model": of(a=1.0, b=2.0)}, 1: {"model": of(b=4.0, a=3.0)}, 2: {"model": of(a=5.0, b=6.0)}}
-    told = agreed(MEDIAN, {}, replies)
+    told = robust_replies(MEDIAN, {}, replies)
     assert [list(reply["model"]) for reply in told.values()] == [["a", "b"], ["b", "a"], ["a", "b"]]
     assert listed(told, name="b") == {0: 4, 1: 4, 2: 4}
 
@@ -214,7 +216,7 @@ def test_what_is_no_weight_stays(rule):
         return {"model": Weights({"w": proto, "steps": steps}), "proto": proto, "deep": {"model": of(w=[k])}, "n": k}
 
     replies = {k: reply(k) for k in (1, 2, 30)}
-    told = agreed(rule, {}, replies)
+    told = robust_replies(rule, {}, replies)
     for k, before in replies.items():
         assert int(told[k]["model"]["steps"]) == k
         assert told[k]["proto"] is before["proto"]
@@ -226,7 +228,7 @@ def test_what_is_no_weight_stays(rule):
 
 def test_none_changes_nothing():
     replies = models([1.0], [5.0], [9.0])
-    told = agreed(Robust(), {}, replies)
+    told = robust_replies(Robust(), {}, replies)
     assert all(told[i]["model"] is replies[i]["model"] for i in replies)
     assert told is not replies
 
@@ -235,22 +237,22 @@ def test_one_client_does_not_choose_the_type():
     replies = models([1.0], [5.0], [9.0])
     replies[1]["model"] = Weights({"w": torch.tensor([5])})
     replies[2]["model"] = Weights({"w": torch.tensor([9.0], dtype=torch.float32)})
-    told = agreed(MEDIAN, {}, replies)
+    told = robust_replies(MEDIAN, {}, replies)
     assert listed(told) == {0: [5], 1: [5], 2: [5]}
     assert {reply["model"]["w"].dtype for reply in told.values()} == {torch.float32}
 
 
 def test_a_minority_of_nan_does_not_reach_the_median():
-    told = agreed(MEDIAN, {}, models([1.0, 1.0], [math.nan, math.inf], [2.0, -math.inf]))
+    told = robust_replies(MEDIAN, {}, models([1.0, 1.0], [math.nan, math.inf], [2.0, -math.inf]))
     assert listed(told)[0] == [2, 1]
 
 
 def test_portions_do_not_show(monkeypatch):
     rng = torch.Generator().manual_seed(3)
     replies = {i: {"model": Weights({"w": torch.randn(5, 7, generator=rng), "e": torch.ones(0, 3)})} for i in range(4)}
-    whole = agreed(MEDIAN, {}, replies)
+    whole = robust_replies(MEDIAN, {}, replies)
     monkeypatch.setattr(robust, "PORTION", 9)
-    parts = agreed(MEDIAN, {}, replies)
+    parts = robust_replies(MEDIAN, {}, replies)
     assert torch.equal(whole[0]["model"]["w"], parts[0]["model"]["w"])
     assert whole[0]["model"]["w"].shape == (5, 7)
     assert parts[0]["model"]["e"].shape == (0, 3)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from crossward.core.engine import Cohort, Job
+from crossward.core.cohort import Cohort
+from crossward.core.engine import Job
 from crossward.core.method import Method, RoundContext
 from crossward.core.run import Plan, run
 from crossward.core.store import TreeStore
@@ -16,10 +17,10 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
-from crossward.testing.by_hand import matrix, regressions
-from crossward.testing.engine_wrappers import Losing
+from crossward.testing.by_hand import regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine
 from crossward.testing.faulty_methods import EditsPayload, Faulty, HiddenInModule, HiddenOnModel
-from crossward.testing.short_runs import ROUNDS, Records, assert_same, finished
+from crossward.testing.short_runs import ROUNDS, Records, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 THREE = Toy(sizes=((6, 2, 2), (9, 2, 2), (5, 2, 2)))
@@ -31,7 +32,7 @@ def ends(method: Method) -> tuple[Tree, Tree]:
     both = []
     for strict in (False, True):
         run_sites = THREE.run_sites(method, training=KEEPING)
-        both.append(finished(run_sites, LocalEngine(run_sites, strict=strict)))
+        both.append(run_to_end(run_sites, LocalEngine(run_sites, strict=strict)))
     return both[0], both[1]
 
 
@@ -78,9 +79,9 @@ def test_a_client_may_be_sent_a_payload_of_its_own():
     net = Weights.of(run_sites.server(0).new_net())
     cohort = Cohort(run_sites, LocalEngine(run_sites), 0, run_sites.ids)
     replies = cohort.ask("train", lambda i: {"model": net * (1.0 + i)})
-    for i, site in enumerate(regressions(run_sites)):
-        w = (1 + i) * matrix(net)
-        torch.testing.assert_close(matrix(replies[i]["model"]), w - 0.1 * site.gradient(w), atol=1e-6, rtol=0)
+    for i, site in enumerate(regression_per_site(run_sites)):
+        w = (1 + i) * weight_matrix(net)
+        torch.testing.assert_close(weight_matrix(replies[i]["model"]), w - 0.1 * site.gradient(w), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -88,13 +89,13 @@ def test_a_client_that_diverges_is_named_and_leaves_nothing_behind(strict: bool)
     """The others end as if it had not answered: not even its NaN in the shared network reaches them."""
     run_sites, records = THREE.run_sites(Faulty(fault="nan"), training=KEEPING), Records()
     engine = LocalEngine(run_sites, strict=strict)
-    found = finished(run_sites, engine, records)
+    end = run_to_end(run_sites, engine, records)
     why = "its reply to 'train' holds NaN or infinity"
-    assert [record.failures for record in records.seen] == [{"site-1": why}] * ROUNDS
-    assert list(found["memory"]) == ["0", "2"]
+    assert [record.failures for record in records.rounds] == [{"site-1": why}] * ROUNDS
+    assert list(end["memory"]) == ["0", "2"]
     other = THREE.run_sites(FedAvg(), training=KEEPING)
-    lost = Losing(Losing(LocalEngine(other), 1, 0, "train"), 1, 1, "train")
-    assert_same(found, finished(other, lost))
+    lost = DroppingEngine(DroppingEngine(LocalEngine(other), 1, 0, "train"), 1, 1, "train")
+    assert_same(end, run_to_end(other, lost))
 
 
 def test_a_client_that_diverges_keeps_the_memory_it_had():

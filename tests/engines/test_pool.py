@@ -22,9 +22,9 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
 from crossward.runs.sites import RunSites
-from crossward.testing.engine_wrappers import Losing
+from crossward.testing.engine_wrappers import DroppingEngine
 from crossward.testing.faulty_methods import Faulty, HiddenInModule
-from crossward.testing.short_runs import ROUNDS, Records, assert_same, crew, finished
+from crossward.testing.short_runs import ROUNDS, Records, assert_same, run_to_end, shared_pool
 from crossward.testing.toy import Toy
 
 FOUR = Toy()  # training sets of 12, 20, 9 and 16
@@ -39,12 +39,12 @@ def shared(method: Method) -> RunSites:
 
 def in_process(method: Method) -> Tree:
     run_sites = FOUR.run_sites(method, training=KEEPING)
-    return finished(run_sites, LocalEngine(run_sites))
+    return run_to_end(run_sites, LocalEngine(run_sites))
 
 
 def with_workers(method: Method, workers: int, observers: Sequence[Observer] = ()) -> Tree:
     run_sites = shared(method)
-    return finished(run_sites, PoolEngine(run_sites, crew=crew(workers)), *observers)
+    return run_to_end(run_sites, PoolEngine(run_sites, worker_pool=shared_pool(workers)), *observers)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -59,7 +59,7 @@ def test_a_client_may_be_sent_a_payload_of_its_own(workers: int):
     net = Weights.of(run_sites.server(0).new_net())
     jobs = [Job(i, "train", 0, 7, True) for i in run_sites.ids]
     replies = []
-    for engine in (PoolEngine(run_sites, crew=crew(workers)), LocalEngine(run_sites)):
+    for engine in (PoolEngine(run_sites, worker_pool=shared_pool(workers)), LocalEngine(run_sites)):
         outcomes = engine.perform(jobs, lambda i: {"model": net * (1.0 + i)})
         replies.append({str(o.job.site): o.reply for o in sorted(outcomes, key=lambda o: o.job.site)})
     assert_same(*replies)
@@ -67,7 +67,7 @@ def test_a_client_may_be_sent_a_payload_of_its_own(workers: int):
 
 def test_larger_jobs_go_first():
     run_sites = shared(FedAvg())
-    engine = PoolEngine(run_sites, crew=crew(1))
+    engine = PoolEngine(run_sites, worker_pool=shared_pool(1))
     down = {"model": Weights.of(run_sites.server(0).new_net())}
     outcomes = engine.perform([Job(i, "train", 0, 7, True) for i in run_sites.ids], down)
     assert [outcome.job.site for outcome in outcomes] == [1, 3, 0, 2]
@@ -88,31 +88,31 @@ class KillsHeldWorker(Observer):
 
 def test_a_worker_killed_in_mid_round_is_replaced_and_its_client_tried_again():
     run_sites, records = shared(Scaffold()), Records()
-    engine = PoolEngine(run_sites, crew=crew(2))
-    victim = engine.crew.workers[0]
+    engine = PoolEngine(run_sites, worker_pool=shared_pool(2))
+    victim = engine.worker_pool.workers[0]
     killer = KillsHeldWorker(victim)
     os.kill(victim.process.pid, signal.SIGSTOP)
-    found = finished(run_sites, engine, killer, records)
+    end = run_to_end(run_sites, engine, killer, records)
     assert killer.job is not None
     assert killer.job.site == 1  # the largest went to the first worker
-    assert engine.crew.workers[0] is not victim
-    assert engine.crew.workers[0].process.poll() is None
-    assert [record.failures for record in records.seen] == [{}] * ROUNDS
-    assert_same(found, in_process(Scaffold()))
+    assert engine.worker_pool.workers[0] is not victim
+    assert engine.worker_pool.workers[0].process.poll() is None
+    assert [record.failures for record in records.rounds] == [{}] * ROUNDS
+    assert_same(end, in_process(Scaffold()))
 
 
-def test_a_worker_that_was_dead_before_it_was_asked_is_replaced():
+def test_a_worker_that_died_before_its_first_job_is_replaced():
     run_sites = shared(Scaffold())
-    engine = PoolEngine(run_sites, crew=crew(1))
-    victim = engine.crew.workers[0]
+    engine = PoolEngine(run_sites, worker_pool=shared_pool(1))
+    victim = engine.worker_pool.workers[0]
     victim.process.kill()
     victim.process.wait()
-    assert_same(finished(run_sites, engine), in_process(Scaffold()))
+    assert_same(run_to_end(run_sites, engine), in_process(Scaffold()))
 
 
 def test_a_client_whose_worker_dies_twice_is_named_and_left_out():
     run_sites = shared(Faulty(fault="exit", site="site-2"))
-    engine = PoolEngine(run_sites, crew=crew(2))
+    engine = PoolEngine(run_sites, worker_pool=shared_pool(2))
     down = {"model": Weights.of(run_sites.server(0).new_net())}
     jobs = [Job(i, "train", 0, 7, True) for i in run_sites.ids]
     outcomes = {o.job.site: o for o in engine.perform(jobs, down)}
@@ -128,11 +128,11 @@ def test_a_client_whose_worker_dies_twice_is_named_and_left_out():
 def test_an_exception_in_a_step_comes_with_the_workers_traceback():
     with pytest.raises(RuntimeError) as caught:
         with_workers(Faulty(fault="raise"), 2)
-    told = str(caught.value)
-    assert told.startswith("site-1, step 'train', failed in a worker:\nTraceback (most recent call last):")
-    assert "faulty_methods.py" in told
-    assert "ZeroDivisionError: site-1 has run out of film" in told
-    assert_same(with_workers(FedAvg(), 2), in_process(FedAvg()))  # the crew is still good
+    message = str(caught.value)
+    assert message.startswith("site-1, step 'train', failed in a worker:\nTraceback (most recent call last):")
+    assert "faulty_methods.py" in message
+    assert "ZeroDivisionError: site-1 has run out of film" in message
+    assert_same(with_workers(FedAvg(), 2), in_process(FedAvg()))  # the workers are still good
 
 
 def test_what_is_hidden_in_a_module_is_not_there_in_a_worker():
@@ -142,19 +142,20 @@ def test_what_is_hidden_in_a_module_is_not_there_in_a_worker():
 
 def test_a_client_that_diverges_is_named_as_in_process():
     records = Records()
-    found = with_workers(Faulty(fault="nan"), 2, [records])
+    end = with_workers(Faulty(fault="nan"), 2, [records])
     why = "its reply to 'train' holds NaN or infinity"
-    assert [record.failures for record in records.seen] == [{"site-1": why}] * ROUNDS
+    assert [record.failures for record in records.rounds] == [{"site-1": why}] * ROUNDS
     other = FOUR.run_sites(FedAvg(), training=KEEPING)
-    assert_same(found, finished(other, Losing(Losing(LocalEngine(other), 1, 0, "train"), 1, 1, "train")))
+    without = DroppingEngine(DroppingEngine(LocalEngine(other), 1, 0, "train"), 1, 1, "train")
+    assert_same(end, run_to_end(other, without))
 
 
-def test_closing_stops_the_workers_that_are_its_own_and_leaves_those_it_was_lent():
-    lent = crew(1)
-    PoolEngine(shared(FedAvg()), crew=lent).close()
+def test_closing_stops_only_workers_that_the_engine_started():
+    lent = shared_pool(1)
+    PoolEngine(shared(FedAvg()), worker_pool=lent).close()
     assert lent.workers[0].process.poll() is None
     engine = PoolEngine(shared(FedAvg()), workers=1)
-    (own,) = engine.crew.workers
+    (own,) = engine.worker_pool.workers
     engine.close()
     assert own.process.poll() == -signal.SIGKILL
 
@@ -174,10 +175,12 @@ def test_a_net_beside_the_users_script_is_found(tmp_path, monkeypatch):
     run_sites = FOUR.run_sites(FedAvg(), net=mine)
     run_sites.share_images()
     local = FOUR.run_sites(FedAvg(), net=mine)
-    assert_same(finished(run_sites, PoolEngine(run_sites, crew=crew(1))), finished(local, LocalEngine(local)))
+    assert_same(
+        run_to_end(run_sites, PoolEngine(run_sites, worker_pool=shared_pool(1))), run_to_end(local, LocalEngine(local))
+    )
 
 
-def test_sites_that_a_worker_cannot_open_are_told_with_the_reason(tmp_path, monkeypatch):
+def test_an_error_names_why_a_worker_cannot_open_the_sites(tmp_path, monkeypatch):
     (tmp_path / "gone_soon.py").write_text(
         "from crossward.testing.toy import classifier\n\n\ndef net():\n    return classifier()\n"
     )
@@ -187,4 +190,4 @@ def test_sites_that_a_worker_cannot_open_are_told_with_the_reason(tmp_path, monk
     (tmp_path / "gone_soon.py").unlink()
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     with pytest.raises(RuntimeError, match="No module named 'gone_soon'"):
-        finished(run_sites, PoolEngine(run_sites, crew=crew(1)))
+        run_to_end(run_sites, PoolEngine(run_sites, worker_pool=shared_pool(1)))

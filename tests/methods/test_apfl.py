@@ -11,8 +11,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from crossward.core.engine import Cohort
-from crossward.core.method import PERSONAL, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import PERSONAL, restore_predictor
 from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.training import Training
@@ -21,9 +21,9 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.apfl import ALPHA, APFL, LOCAL, Step, mixture
 from crossward.methods.fedavg import FedAvg
 from crossward.plugins.finetune import Finetune
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -42,7 +42,7 @@ def local(memory: dict[str, Weights]) -> Weights:
 class ByHand:
     """Algorithm 1 on full batches, and alpha as it adapts at the first step of each round."""
 
-    sites: Sequence[Regression]
+    sites: Sequence[SoftmaxRegression]
     w: Tensor
     alpha: float
     adaptive: bool = False
@@ -79,16 +79,16 @@ def test_rounds_and_predictions_by_hand(alpha: float, adaptive: bool):
     method = APFL(alpha=alpha, adaptive=adaptive)
     run_sites, records = TWO.run_sites(method, training=FULL_BATCH, net=linear), Records()
     engine = LocalEngine(run_sites)
-    expected = ByHand(regressions(run_sites), start(run_sites), alpha, adaptive)
+    expected = ByHand(regression_per_site(run_sites), initial_matrix(run_sites), alpha, adaptive)
     for _ in range(3):
         expected.round()
     state = run(run_sites, engine, Plan(3), [records]).state["model"]
-    torch.testing.assert_close(matrix(state), expected.w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state), expected.w, atol=1e-6, rtol=0)
     for i in (0, 1):
-        torch.testing.assert_close(matrix(local(engine.memory[i])), expected.v[i], atol=1e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(local(engine.memory[i])), expected.v[i], atol=1e-6, rtol=0)
         assert engine.memory[i][ALPHA] == pytest.approx(expected.alphas[i], abs=1e-6)
         v_bar = expected.alphas[i] * expected.v[i] + (1 - expected.alphas[i]) * expected.w
-        site, told = run_sites.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
         for found, samples in (("test", site.test), ("common_test", site.common["test"])):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v_bar[:, :-1].T + v_bar[:, -1]).softmax(1)
@@ -120,7 +120,7 @@ def test_the_federation_is_fedavg_to_the_bit(toy: Toy, adaptive: bool, buffers: 
     seen = []
     for method in (APFL(adaptive=adaptive, buffers=buffers), FedAvg(buffers=buffers)):
         run_sites = toy.run_sites(method, training=training)
-        engine = Watching(LocalEngine(run_sites))
+        engine = RecordingEngine(LocalEngine(run_sites))
         state = run(run_sites, engine, Plan(3, evaluate_every=0)).state
         seen.append({"state": state, "replies": {str(n): reply for n, (_, reply) in enumerate(engine.replies)}})
     assert_same(*seen)
@@ -128,11 +128,11 @@ def test_the_federation_is_fedavg_to_the_bit(toy: Toy, adaptive: bool, buffers: 
 
 def test_only_w_travels():
     run_sites, records = TWO.run_sites(APFL(adaptive=True)), Records()
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(1, evaluate_every=0), [records])
     net = FedAvg().build(run_sites.server(0).new_net(), run_sites.spec(0))
     size = sum(t.numel() for n, t in Weights.of(net).items() if not n.startswith("v.")) * 4
-    moved = {(t.direction, t.item): t.bytes for t in records.seen[0].traffic if t.item == "model"}
+    moved = {(t.direction, t.item): t.bytes for t in records.rounds[0].traffic if t.item == "model"}
     assert moved == {("down", "model"): 2 * size, ("up", "model"): 2 * size}
     for _, reply in engine.replies:
         assert set(reply) == {"model", "n"}
@@ -150,7 +150,7 @@ def test_with_alpha_0_it_predicts_as_fedavg_to_the_bit(toy: Toy):
     for method in (APFL(alpha=0.0), FedAvg()):
         run_sites, records = toy.run_sites(method), Records()
         run(run_sites, LocalEngine(run_sites), Plan(2), [records])
-        told.append([record.evaluation.predictions for record in records.seen])
+        told.append([record.evaluation.predictions for record in records.rounds])
     for ours, fedavgs in zip(*told, strict=True):
         for i in ("site-0", "site-1"):
             assert torch.equal(ours[i]["test"], fedavgs[i]["test"])
@@ -161,14 +161,17 @@ def test_with_alpha_1_it_is_local_training_from_the_first_global_model():
     run_sites, records = TWO.run_sites(APFL(alpha=1.0), training=FULL_BATCH, net=linear), Records()
     engine = LocalEngine(run_sites)
     run(run_sites, engine, Plan(3), [records])
-    for i, data in enumerate(regressions(run_sites)):
-        v = start(run_sites)
+    for i, data in enumerate(regression_per_site(run_sites)):
+        v = initial_matrix(run_sites)
         for _ in range(6):
             v = v - 0.1 * data.gradient(v)
-        torch.testing.assert_close(matrix(local(engine.memory[i])), v, atol=1e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(local(engine.memory[i])), v, atol=1e-6, rtol=0)
         site = run_sites.open(i, 0, {})
         x = site.test.take(site.test.index)[0].flatten(1).double()
-        p, told = (x @ v[:, :-1].T + v[:, -1]).softmax(1), records.seen[-1].evaluation.predictions[f"site-{i}"]["test"]
+        p, told = (
+            (x @ v[:, :-1].T + v[:, -1]).softmax(1),
+            records.rounds[-1].evaluation.predictions[f"site-{i}"]["test"],
+        )
         torch.testing.assert_close(told.double(), p, atol=1e-6, rtol=0)
 
 
@@ -176,7 +179,7 @@ def test_with_alpha_1_it_is_local_training_from_the_first_global_model():
 def test_with_alpha_1_both_models_of_a_first_round_are_one_to_the_bit(toy: Toy):
     """The same start, batches, optimiser and BatchNorm statistics."""
     run_sites = toy.run_sites(APFL(alpha=1.0), training=Training(2, 4, lr=0.05, momentum=0.5))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(1, evaluate_every=0))
     for job, reply in engine.replies:
         assert_same({"model": local(engine.memory[job.site]).only(reply["model"])}, {"model": reply["model"]})
@@ -186,7 +189,7 @@ def test_with_alpha_0_the_local_model_stays():
     run_sites = TWO.run_sites(APFL(alpha=0.0), training=FULL_BATCH, net=linear)
     engine = LocalEngine(run_sites)
     run(run_sites, engine, Plan(2))
-    assert torch.equal(matrix(local(engine.memory[0])), start(run_sites))
+    assert torch.equal(weight_matrix(local(engine.memory[0])), initial_matrix(run_sites))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
@@ -194,9 +197,11 @@ def test_alpha_can_leave_its_ends_and_never_the_interval(alpha: float):
     """Weights that are far apart, and a rate that throws alpha from one end to the other."""
     run_sites = TWO.run_sites(APFL(alpha=alpha, adaptive=True), training=replace(FULL_BATCH, lr=5.0), net=linear)
     site = run_sites.open(0, 1, {}, fresh=True)
-    w, data = Weights.of(site.model, run_sites.method.travels), regressions(run_sites)[0]
-    downhill = data.gradient(matrix(w))
-    moved = matrix(w) - (9.0 if alpha == 0 else -9.0) * downhill  # v is better than w when alpha is 0, and worse when 1
+    w, data = Weights.of(site.model, run_sites.method.travels), regression_per_site(run_sites)[0]
+    downhill = data.gradient(weight_matrix(w))
+    moved = (
+        weight_matrix(w) - (9.0 if alpha == 0 else -9.0) * downhill
+    )  # v is better than w when alpha is 0, and worse when 1
     v = Weights({"v.head.weight": moved[:, :-1].float(), "v.head.bias": moved[:, -1].float()})
     v.into(site.model)
     site.memory[ALPHA] = alpha
@@ -224,14 +229,14 @@ def test_each_model_has_a_momentum_of_its_own():
     training = replace(FULL_BATCH, momentum=0.6, keep_state=True)
     run_sites = TWO.run_sites(APFL(alpha=0.4), training=training, net=linear)
     engine = LocalEngine(run_sites)
-    expected = ByHand(regressions(run_sites), start(run_sites), 0.4, momentum=0.6)
+    expected = ByHand(regression_per_site(run_sites), initial_matrix(run_sites), 0.4, momentum=0.6)
     for _ in range(3):
         expected.round()
     state = run(run_sites, engine, Plan(3)).state["model"]
-    torch.testing.assert_close(matrix(state), expected.w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state), expected.w, atol=1e-6, rtol=0)
     assert {"head.weight", "v.head.weight"} < {*engine.memory[0][OPTIMISER]["0"]}
     for i in (0, 1):
-        torch.testing.assert_close(matrix(local(engine.memory[i])), expected.v[i], atol=1e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(local(engine.memory[i])), expected.v[i], atol=1e-6, rtol=0)
 
 
 def test_a_site_predicts_with_its_mixture_and_a_newcomer_with_the_global_model():
@@ -243,7 +248,7 @@ def test_a_site_predicts_with_its_mixture_and_a_newcomer_with_the_global_model()
     asked = cohorts(plan, [0, 1, 2])[0]
     assert list(engine.memory) == asked
     for i in range(4):
-        site, told = run_sites.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
         (0.25 * local(engine.memory[i]) + 0.75 * state if i in asked else state).into(site.model)
         for name, samples in (("test", site.test), ("common_test", site.common["test"])):
             assert torch.equal(told[name], site.predict(site.model, samples))
@@ -253,12 +258,12 @@ def test_a_site_predicts_with_its_mixture_and_a_newcomer_with_the_global_model()
 def test_a_site_that_joins_late_starts_from_what_it_is_sent_then():
     run_sites = TWO.run_sites(APFL(alpha=1.0), training=FULL_BATCH, net=linear)
     engine = LocalEngine(run_sites)
-    run(run_sites, Losing(engine, 0, 0, "train"), Plan(2))
-    first, second = regressions(run_sites)
-    v = start(run_sites)
+    run(run_sites, DroppingEngine(engine, 0, 0, "train"), Plan(2))
+    first, second = regression_per_site(run_sites)
+    v = initial_matrix(run_sites)
     for site in (second, second, first, first):  # round 1 has one client
         v = v - 0.1 * site.gradient(v)
-    torch.testing.assert_close(matrix(local(engine.memory[0])), v, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(local(engine.memory[0])), v, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
@@ -270,7 +275,7 @@ def test_what_is_deployed_is_what_predicted(plugins: tuple[Finetune, ...], buffe
     kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
     predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
     site = run_sites.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
     head = {n: t for n, t in Weights.of(site.model).items() if n.startswith("head")}
     mixed = 0.5 * local(engine.memory[0]).only(head) + 0.5 * state["model"].only(head)
     tuned = (Weights(head) - mixed).norm()
@@ -292,5 +297,5 @@ def test_options_are_checked(options: dict[str, object]):
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool, adaptive: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(APFL(adaptive=adaptive)), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

@@ -24,8 +24,8 @@ from crossward.methods.balancefl import DRAWS, BalanceFL, Noise, balanced, devia
 from crossward.methods.fedavg import FedAvg
 from crossward.runs.sites import RunSites
 from crossward.tasks import task
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def test_without_an_absent_class_nothing_is_inherited():
     assert found.item() == pytest.approx((-math.log(3 / 4) + math.log(2)) / 2, abs=1e-6)
 
 
-def gradient(site: Regression, w: Tensor, present: list[int], entropy: float) -> Tensor:
+def gradient(site: SoftmaxRegression, w: Tensor, present: list[int], entropy: float) -> Tensor:
     """Of the mean cross entropy over the present classes minus the summed entropy, whose slope in the logits is
     -p (log p + H). One absent class alone has softmax 1 at client and teacher, and inherits nothing."""
     p = (site.x @ w[present].T).softmax(1)
@@ -94,7 +94,7 @@ def gradient(site: Regression, w: Tensor, present: list[int], entropy: float) ->
 def test_two_rounds_by_hand():
     method = BalanceFL(balanced=False, noise=0.0, entropy=0.01)
     run_sites = TWO.run_sites(method, training=replace(FULL_BATCH, epochs=2), net=linear)
-    sites, w = regressions(run_sites), start(run_sites)
+    sites, w = regression_per_site(run_sites), initial_matrix(run_sites)
     first = w
     assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_two_rounds_by_hand():
             for _ in range(2):
                 ends[i] = ends[i] - 0.1 * gradient(sites[i], ends[i], present, 0.01)
         w = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    found = matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
+    found = weight_matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
     torch.testing.assert_close(found, w, atol=2e-6, rtol=0)
     assert (found - first).abs().amax(1).min() > 1e-2
 
@@ -137,7 +137,7 @@ def test_a_shift_of_the_logits_does_not_reach_it():
     states = []
     for plugins in ((), (Tilt(),)):
         run_sites = TWO.run_sites(BalanceFL(), plugins)
-        states.append(finished(run_sites, LocalEngine(run_sites)))
+        states.append(run_to_end(run_sites, LocalEngine(run_sites)))
     assert_same(*states)
     assert BalanceFL().allows_for_prior is True
 
@@ -158,7 +158,7 @@ def test_with_everything_off_it_is_fedavg_to_the_bit_but_for_the_sampler(method:
     states = []
     for each in (method, same):
         run_sites = Toy().run_sites(each)
-        states.append(finished(run_sites, LocalEngine(run_sites)))
+        states.append(run_to_end(run_sites, LocalEngine(run_sites)))
     assert_same(*states)
 
 
@@ -293,5 +293,5 @@ def test_a_site_without_images_sends_back_what_it_was_sent():
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(unseen: bool):
     toy = Toy(sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1), (2, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(BalanceFL()), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

@@ -12,8 +12,8 @@ from crossward.data.federation import Split
 from crossward.engines.local import LocalEngine
 from crossward.methods.central import Central
 from crossward.methods.fedavg import FedAvg
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 ONE_STEP = Training(epochs=1, batch_size=64, lr=0.1)
@@ -22,11 +22,11 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 
 def test_one_round_by_hand():
     run_sites = TWO.run_sites(Central(), training=ONE_STEP, net=linear)
-    a, b = regressions(TWO.run_sites(FedAvg(), net=linear))
-    w = start(run_sites)
+    a, b = regression_per_site(TWO.run_sites(FedAvg(), net=linear))
+    w = initial_matrix(run_sites)
     pooled = (6 * a.gradient(w) + 10 * b.gradient(w)) / 16
     found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
-    torch.testing.assert_close(matrix(found), w - 0.1 * pooled, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(found), w - 0.1 * pooled, atol=1e-6, rtol=0)
 
 
 def test_it_is_fedavg_with_one_site_that_holds_everything():
@@ -40,7 +40,7 @@ def test_it_is_fedavg_with_one_site_that_holds_everything():
     )
     central, fedavg = TWO.run_sites(Central()), TWO.run_sites(FedAvg())
     fedavg.federation = together
-    assert_same(finished(central, LocalEngine(central)), finished(fedavg, LocalEngine(fedavg)))
+    assert_same(run_to_end(central, LocalEngine(central)), run_to_end(fedavg, LocalEngine(fedavg)))
 
 
 def test_one_full_batch_step_of_fedavg_is_one_of_central_training():
@@ -54,12 +54,12 @@ def test_one_full_batch_step_of_fedavg_is_one_of_central_training():
 def test_every_site_is_still_evaluated():
     run_sites, records = TWO.run_sites(Central()), Records()
     run(run_sites, LocalEngine(run_sites), Plan(1), [records])
-    assert records.seen[0].cohort == ["site-0"]
-    assert set(records.seen[0].evaluation.predictions) == {"site-0", "site-1", "server"}
+    assert records.rounds[0].cohort == ["site-0"]
+    assert set(records.rounds[0].evaluation.predictions) == {"site-0", "site-1", "server"}
     assert Central.discloses["model"].what == "every training image"
 
 
 def test_sites_of_one_sample_or_none_and_a_class_nobody_has():
     run_sites = Toy(sizes=((0, 1, 1), (1, 1, 1), (3, 1, 1)), unseen=True).run_sites(Central())
     assert len(run_sites.federation.sites[0].train) == 4
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))

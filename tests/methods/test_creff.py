@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.engine import Cohort
-from crossward.core.method import RoundContext, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import RoundContext, restore_predictor
 from crossward.core.net import Net
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
@@ -22,9 +22,9 @@ from crossward.methods.creff import CReFF, distance, gradients, like, matrix
 from crossward.methods.fedavg import FedAvg
 from crossward.plugins.finetune import Finetune
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import regressions
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import regression_per_site
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, classifier, linear
 
 torch.set_num_threads(1)
@@ -111,7 +111,7 @@ def test_two_rounds_by_hand():
     """toy.linear: features are pixels, and all draws are whole classes. One step of matching, one of re-training."""
     method = CReFF(features_per_class=4, match_steps=1, retrain_epochs=1, retrain_batch=64, retrain_lr=0.3)
     run_sites = TWO.run_sites(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
-    sites, state = regressions(run_sites), method.start(context(run_sites))
+    sites, state = regression_per_site(run_sites), method.start(context(run_sites))
     w = phi = matrix(state["model"]).double()
     v = state["features"].double()
     for round in range(2):
@@ -137,7 +137,7 @@ def test_the_model_is_fedavgs_to_the_bit(buffers: str):
     training, ends = Training(2, 4, lr=0.05, momentum=0.5, keep_state=True), []
     for method in (replace(SMALL, buffers=buffers), FedAvg(buffers=buffers)):
         run_sites = TWO.run_sites(method, training=training)
-        ends.append(finished(run_sites, LocalEngine(run_sites)))
+        ends.append(run_to_end(run_sites, LocalEngine(run_sites)))
     own, plain = ends
     assert_same({"model": own["state"]["model"]}, plain["state"])
     assert_same(own["memory"], plain["memory"])
@@ -150,7 +150,7 @@ def test_without_re_training_it_predicts_as_fedavg_to_the_bit():
     for method in (replace(SMALL, match_steps=0, retrain_epochs=0), replace(SMALL, retrain_epochs=0), FedAvg()):
         run_sites, records = TWO.run_sites(method), Records()
         run(run_sites, LocalEngine(run_sites), Plan(2), [records])
-        told.append(records.seen[-1].evaluation.predictions)
+        told.append(records.rounds[-1].evaluation.predictions)
     assert_same(told[0], told[2])
     assert_same(told[1], told[2])
 
@@ -172,7 +172,7 @@ def test_matching_is_what_teaches_a_classifier_that_has_never_seen_a_real_featur
 def sent(method: CReFF, toy: Toy) -> tuple[Tree, dict[int, Tree]]:
     """The state after one round, and what the clients sent in it."""
     run_sites = toy.run_sites(method)
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1, evaluate_every=0)).state
     return state, {job.site: reply for job, reply in engine.replies}
 
@@ -254,7 +254,7 @@ def test_a_class_that_is_absent_from_a_round_keeps_its_features_which_are_still_
 @pytest.mark.parametrize("options", [{}, {"match_steps": 0}, {"retrain_epochs": 0}, {"features_per_class": 1}])
 def test_one_image_no_image_and_a_class_nobody_has(options: dict):
     run_sites = Toy(sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)), unseen=True).run_sites(replace(SMALL, **options))
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))
 
 
 def with_head(head: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
@@ -278,7 +278,7 @@ def test_heads_that_are_not_one_linear_layer_are_refused(head: Callable[[], nn.M
 def test_the_body_with_the_re_trained_classifier_predicts(head: Callable[[], nn.Module]):
     run_sites, records = TWO.run_sites(SMALL, net=with_head(head)), Records()
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
-    told, site = records.seen[-1].evaluation.predictions, run_sites.open(0, 0, {}, fresh=True)
+    told, site = records.rounds[-1].evaluation.predictions, run_sites.open(0, 0, {}, fresh=True)
     state["model"].into(site.model)
     ((z, _),) = site.vectors(site.test)
     expected = (ones(z) @ matrix(state["classifier"]).T).softmax(1)
@@ -293,6 +293,6 @@ def test_what_is_deployed_has_the_re_trained_head_as_it_was_fine_tuned():
     kept = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", down)[1]
     assert (kept["model"].only(down["classifier"]) - down["classifier"]).norm() > 1e-4
     site = TWO.run_sites(SMALL).open(1, 0, {}, fresh=True)
-    told = site.predict(restored(SMALL, site, kept), site.test)
+    told = site.predict(restore_predictor(SMALL, site, kept), site.test)
     kept["model"].into(site.model)
     assert torch.equal(told, site.predict(site.model, site.test))

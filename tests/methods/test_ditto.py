@@ -10,8 +10,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from crossward.core.engine import Cohort
-from crossward.core.method import PERSONAL, answer, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import PERSONAL, answer, restore_predictor
 from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.training import Training
@@ -21,9 +21,9 @@ from crossward.methods.ditto import Ditto, V
 from crossward.methods.fedavg import FedAvg
 from crossward.plugins.finetune import Finetune
 from crossward.plugins.npr import Npr
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -34,7 +34,12 @@ FULL_BATCH = Training(epochs=2, batch_size=64, lr=0.1)
 
 
 def rounds_by_hand(
-    sites: list[Regression], w: Tensor, weight: float, rounds: int, steps: tuple[int, int] = (2, 2), momentum: float = 0
+    sites: list[SoftmaxRegression],
+    w: Tensor,
+    weight: float,
+    rounds: int,
+    steps: tuple[int, int] = (2, 2),
+    momentum: float = 0,
 ) -> tuple[Tensor, list[Tensor]]:
     """The global matrix and the personal ones; both momenta are kept from round to round."""
     v = [w for _ in sites]
@@ -62,12 +67,12 @@ def rounds_by_hand(
 def test_rounds_and_predictions_by_hand(method: Ditto, steps: tuple[int, int]):
     run_sites, records = TWO.run_sites(method, training=FULL_BATCH, net=linear), Records()
     engine = LocalEngine(run_sites)
-    w, v = rounds_by_hand(regressions(run_sites), start(run_sites), method.weight, 3, steps)
+    w, v = rounds_by_hand(regression_per_site(run_sites), initial_matrix(run_sites), method.weight, 3, steps)
     state = run(run_sites, engine, Plan(3), [records]).state["model"]
-    torch.testing.assert_close(matrix(state), w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state), w, atol=1e-6, rtol=0)
     for i in (0, 1):
-        torch.testing.assert_close(matrix(engine.memory[i][V]), v[i], atol=1e-6, rtol=0)
-        site, told = run_sites.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        torch.testing.assert_close(weight_matrix(engine.memory[i][V]), v[i], atol=1e-6, rtol=0)
+        site, told = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
         for found, samples in (("test", site.test), ("common_test", site.common["test"])):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v[i][:, :-1].T + v[i][:, -1]).softmax(1)
@@ -86,7 +91,7 @@ def test_the_federation_is_fedavg_to_the_bit(toy: Toy, buffers: str):
     seen = []
     for method in (Ditto(buffers=buffers), FedAvg(buffers=buffers)):
         run_sites = toy.run_sites(method, training=training)
-        engine = Watching(LocalEngine(run_sites))
+        engine = RecordingEngine(LocalEngine(run_sites))
         state = run(run_sites, engine, Plan(3, evaluate_every=0)).state
         kept = {str(i): {"optimiser": tree[OPTIMISER]["0"]} | _kept(tree) for i, tree in engine.memory.items()}
         replies = {str(n): reply for n, (_, reply) in enumerate(engine.replies)}
@@ -109,7 +114,7 @@ def test_the_federation_of_a_plugin_is_fedavgs_with_that_plugin():
 
 def test_the_personal_model_is_never_sent():
     run_sites = TWO.run_sites(Ditto())
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(2, evaluate_every=0))
     for job, reply in engine.replies:
         assert set(reply) == {"model", "n"}
@@ -124,11 +129,11 @@ def test_without_the_term_it_is_local_training_from_the_first_global_model():
     run_sites = TWO.run_sites(Ditto(weight=0.0), training=FULL_BATCH, net=linear)
     engine = LocalEngine(run_sites)
     run(run_sites, engine, Plan(3))
-    for i, site in enumerate(regressions(run_sites)):
-        v = start(run_sites)
+    for i, site in enumerate(regression_per_site(run_sites)):
+        v = initial_matrix(run_sites)
         for _ in range(6):
             v = v - 0.1 * site.gradient(v)
-        torch.testing.assert_close(matrix(engine.memory[i][V]), v, atol=1e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[i][V]), v, atol=1e-6, rtol=0)
 
 
 def test_the_term_holds_the_personal_model_near_the_global_one():
@@ -137,7 +142,7 @@ def test_the_term_holds_the_personal_model_near_the_global_one():
         run_sites = TWO.run_sites(Ditto(weight=weight), training=replace(FULL_BATCH, epochs=10), net=linear)
         engine = LocalEngine(run_sites)
         run(run_sites, engine, Plan(1))
-        apart.append((matrix(engine.memory[0][V]) - start(run_sites)).norm().item())
+        apart.append((weight_matrix(engine.memory[0][V]) - initial_matrix(run_sites)).norm().item())
     assert apart[0] > 1.4 * apart[1] > 2 * apart[2] > 0
 
 
@@ -160,18 +165,18 @@ def test_each_model_has_a_momentum_of_its_own():
     training = replace(FULL_BATCH, momentum=0.6, keep_state=True)
     run_sites = TWO.run_sites(Ditto(weight=0.5), training=training, net=linear)
     engine = LocalEngine(run_sites)
-    w, v = rounds_by_hand(regressions(run_sites), start(run_sites), 0.5, 3, momentum=0.6)
+    w, v = rounds_by_hand(regression_per_site(run_sites), initial_matrix(run_sites), 0.5, 3, momentum=0.6)
     state = run(run_sites, engine, Plan(3)).state["model"]
-    torch.testing.assert_close(matrix(state), w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state), w, atol=1e-6, rtol=0)
     for i in (0, 1):
         assert set(engine.memory[i][OPTIMISER]) == {"0", "1"}
-        torch.testing.assert_close(matrix(engine.memory[i][V]), v[i], atol=1e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[i][V]), v[i], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_each_model_has_statistics_of_its_own(buffers: str):
     run_sites = TWO.run_sites(Ditto(buffers=buffers))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(2, evaluate_every=0))
     name = "body.1.running_mean"
     own = engine.memory[0][V][name]
@@ -202,7 +207,7 @@ def test_a_site_predicts_with_its_own_model_and_a_newcomer_with_the_global_one()
     asked = cohorts(plan, [0, 1, 2])[0]
     assert list(engine.memory) == asked
     for i in range(4):
-        site, told = run_sites.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
         (engine.memory[i][V] if i in asked else state).into(site.model)
         for name, samples in (("test", site.test), ("common_test", site.common["test"])):
             assert torch.equal(told[name], site.predict(site.model, samples))
@@ -212,12 +217,12 @@ def test_a_site_that_joins_late_starts_from_what_it_is_sent_then():
     """The first misses round 1: without the term, it is two steps of round 2 away from the model of round 1."""
     run_sites = TWO.run_sites(Ditto(weight=0.0), training=FULL_BATCH, net=linear)
     engine = LocalEngine(run_sites)
-    run(run_sites, Losing(engine, 0, 0, "train"), Plan(2))
-    first, second = regressions(run_sites)
-    v = start(run_sites)
+    run(run_sites, DroppingEngine(engine, 0, 0, "train"), Plan(2))
+    first, second = regression_per_site(run_sites)
+    v = initial_matrix(run_sites)
     for site in (second, second, first, first):  # round 1 has one client
         v = v - 0.1 * site.gradient(v)
-    torch.testing.assert_close(matrix(engine.memory[0][V]), v, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(engine.memory[0][V]), v, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("plugins", [(), (Finetune(epochs=2),)], ids=["plain", "ft"])
@@ -228,7 +233,7 @@ def test_what_is_deployed_is_what_predicted(plugins: tuple[Finetune, ...]):
     kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
     predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
     site = run_sites.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
     tuned = (Weights.of(site.model) - engine.memory[0][V]).norm()
     assert tuned > 1e-2 if plugins else tuned == 0
 
@@ -247,5 +252,5 @@ def test_options_are_checked(options: dict[str, object]):
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(Ditto()), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

@@ -16,7 +16,7 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.ds_pfl import DSpFL
 from crossward.methods.local import Local
 from crossward.methods.public_set import drawn
-from crossward.testing.by_hand import matrix, regressions
+from crossward.testing.by_hand import regression_per_site, weight_matrix
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -28,8 +28,8 @@ def test_two_rounds_by_hand(aggregation: str):
     """Two epochs of one step each: before the first round, of distillation and of training in every round."""
     method = DSpFL(subset=4, temperature=0.2, aggregation=aggregation)
     run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
-    sites, public = regressions(run_sites), run_sites.server(0).public
-    own = [matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
+    sites, public = regression_per_site(run_sites), run_sites.server(0).public
+    own = [weight_matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
     for _ in range(2):
         own = [w - 0.1 * site.gradient(w) for w, site in zip(own, sites, strict=True)]
     for round in range(2):
@@ -46,7 +46,7 @@ def test_two_rounds_by_hand(aggregation: str):
     engine = LocalEngine(run_sites)
     assert run(run_sites, engine, Plan(2)).state == {}
     for i in (0, 1):
-        torch.testing.assert_close(matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
 
 
 def test_entropy_reduction_by_hand():

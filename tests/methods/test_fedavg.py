@@ -16,9 +16,9 @@ from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.short_runs import Records, assert_finite, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, run_to_end
 from crossward.testing.toy import Toy, linear
 
 ONE_STEP = Training(epochs=1, batch_size=64, lr=0.1)
@@ -27,26 +27,26 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 
 def test_one_round_by_hand():
     run_sites = TWO.run_sites(FedAvg(), training=ONE_STEP, net=linear)
-    a, b = regressions(run_sites)
-    w = start(run_sites)
+    a, b = regression_per_site(run_sites)
+    w = initial_matrix(run_sites)
     w_a, w_b = w - 0.1 * a.gradient(w), w - 0.1 * b.gradient(w)
     found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
     assert (a.n, b.n) == (6, 10)
-    torch.testing.assert_close(matrix(found), 6 / 16 * w_a + 10 / 16 * w_b, atol=1e-6, rtol=0)
-    assert (matrix(found) - w).abs().max() > 1e-2
+    torch.testing.assert_close(weight_matrix(found), 6 / 16 * w_a + 10 / 16 * w_b, atol=1e-6, rtol=0)
+    assert (weight_matrix(found) - w).abs().max() > 1e-2
 
 
 def test_two_rounds_of_two_epochs_by_hand():
     run_sites = TWO.run_sites(FedAvg(), training=replace(ONE_STEP, epochs=2), net=linear)
-    w = start(run_sites)
-    sites = regressions(run_sites)
+    w = initial_matrix(run_sites)
+    sites = regression_per_site(run_sites)
     for _ in range(2):
         local = [w, w]
         for _ in range(2):
             local = [w_k - 0.1 * site.gradient(w_k) for w_k, site in zip(local, sites, strict=True)]
         w = 6 / 16 * local[0] + 10 / 16 * local[1]
     found = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
-    torch.testing.assert_close(matrix(found), w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(found), w, atol=1e-6, rtol=0)
 
 
 def test_the_mean_is_weighted_by_sample_counts():
@@ -59,32 +59,32 @@ def test_the_mean_is_weighted_by_sample_counts():
 
 def test_the_mean_is_over_those_who_answered():
     run_sites = TWO.run_sites(FedAvg(), training=ONE_STEP, net=linear)
-    _, b = regressions(run_sites)
-    w = start(run_sites)
-    found = run(run_sites, Losing(LocalEngine(run_sites), 0, 0, "train"), Plan(1)).state["model"]
-    torch.testing.assert_close(matrix(found), w - 0.1 * b.gradient(w), atol=1e-6, rtol=0)
+    _, b = regression_per_site(run_sites)
+    w = initial_matrix(run_sites)
+    found = run(run_sites, DroppingEngine(LocalEngine(run_sites), 0, 0, "train"), Plan(1)).state["model"]
+    torch.testing.assert_close(weight_matrix(found), w - 0.1 * b.gradient(w), atol=1e-6, rtol=0)
 
 
 def test_without_local_data_a_client_is_not_asked():
     """The others' result is that of a federation without it."""
     three = Toy(sizes=((6, 2, 2), (0, 2, 2), (10, 2, 2))).run_sites(FedAvg(), training=ONE_STEP, net=linear)
-    engine, records = Watching(LocalEngine(three)), Records()
+    engine, records = RecordingEngine(LocalEngine(three)), Records()
     found = run(three, engine, Plan(1), [records])
     assert {job.site for job, _ in engine.replies if job.step == "train"} == {0, 2}
-    assert records.seen[0].cohort == ["site-0", "site-2"]
-    assert "site-1" in records.seen[0].evaluation.predictions
-    a, b = regressions(three)
-    w = start(three)
+    assert records.rounds[0].cohort == ["site-0", "site-2"]
+    assert "site-1" in records.rounds[0].evaluation.predictions
+    a, b = regression_per_site(three)
+    w = initial_matrix(three)
     expected = w - 0.1 * (6 * a.gradient(w) + 10 * b.gradient(w)) / 16
-    torch.testing.assert_close(matrix(found.state["model"]), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(found.state["model"]), expected, atol=1e-6, rtol=0)
 
 
 def test_a_class_absent_at_a_client_still_gets_its_gradient():
     """Its bias falls there by lr * mean probability, whatever the images are."""
     run_sites = Toy(sizes=((6, 0, 0),), absent=True).run_sites(FedAvg(), training=ONE_STEP, net=linear)
-    (a,) = regressions(run_sites)
+    (a,) = regression_per_site(run_sites)
     assert 2 not in a.y
-    w = start(run_sites)
+    w = initial_matrix(run_sites)
     found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]["head.bias"][2]
     p = (a.x @ w.T).softmax(1)[:, 2].mean()
     assert found.item() == pytest.approx((w[2, -1] - 0.1 * p).item(), abs=1e-6)
@@ -94,13 +94,13 @@ def test_a_class_absent_at_a_client_still_gets_its_gradient():
 def test_one_sample_and_a_class_nobody_has(toy: Toy):
     run_sites = toy.run_sites(FedAvg(), training=ONE_STEP, net=linear)
     records = Records()
-    end = finished(run_sites, LocalEngine(run_sites), records)
+    end = run_to_end(run_sites, LocalEngine(run_sites), records)
     assert_finite(end)
-    w = start(run_sites)
-    sites, n = regressions(run_sites), sum(site.n for site in regressions(run_sites))
-    for _ in records.seen:
+    w = initial_matrix(run_sites)
+    sites, n = regression_per_site(run_sites), sum(site.n for site in regression_per_site(run_sites))
+    for _ in records.rounds:
         w = sum(site.n / n * (w - 0.1 * site.gradient(w)) for site in sites)
-    torch.testing.assert_close(matrix(end["state"]["model"]), w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(end["state"]["model"]), w, atol=1e-6, rtol=0)
 
 
 def normalised_vectors() -> nn.Module:
@@ -110,7 +110,7 @@ def normalised_vectors() -> nn.Module:
 
 def test_a_site_of_one_sample_where_batchnorm_sees_one_value_per_channel():
     run_sites = Toy(sizes=((1, 1, 1), (6, 1, 1))).run_sites(FedAvg(), net=normalised_vectors)
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))
 
 
 def statistics(weights: Weights) -> list[str]:
@@ -119,7 +119,7 @@ def statistics(weights: Weights) -> list[str]:
 
 def trained(policy: str):
     run_sites = Toy(sizes=((6, 2, 2), (10, 2, 2))).run_sites(FedAvg(buffers=policy))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1)).state
     sent = {job.site: reply for job, reply in engine.replies if job.step == "train"}
     return run_sites, engine, state["model"], sent

@@ -7,8 +7,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from crossward.core import select
-from crossward.core.engine import Cohort
-from crossward.core.method import answer, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import answer, restore_predictor
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.tree import encode
@@ -18,9 +18,9 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedbabu import FedBABU
 from crossward.methods.random_frozen import RandomFrozen
 from crossward.plugins.finetune import Finetune
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -34,8 +34,8 @@ def test_both_views_by_hand(part: str):
     run_sites = TWO.run_sites(method, training=Training(batch_size=64, lr=0.1), net=linear)
     begun = Weights.of(run_sites.server(0).new_net())
     replies = Cohort(run_sites, LocalEngine(run_sites), 0, [0, 1], keep=False).ask("predict", {"model": begun})
-    for i, data in enumerate(regressions(run_sites)):
-        site, w = run_sites.open(i, 0, {}), start(run_sites)
+    for i, data in enumerate(regression_per_site(run_sites)):
+        site, w = run_sites.open(i, 0, {}), initial_matrix(run_sites)
         once = w - 0.1 * data.gradient(w)
         tuned = once - 0.1 * data.gradient(once)
         for found, samples, v in (("test", site.test, tuned), ("common_test", site.common["test"], w)):
@@ -50,9 +50,9 @@ def test_the_federation_and_its_global_view_are_those_of_random_frozen_to_the_bi
     ends, seen = [], []
     for method in (FedBABU(), RandomFrozen()):
         run_sites, records = Toy(task, sizes=((6, 2, 2), (10, 2, 2))).run_sites(method), Records()
-        end = finished(run_sites, LocalEngine(run_sites), records)
+        end = run_to_end(run_sites, LocalEngine(run_sites), records)
         ends.append({"state": end["state"], "memory": end["memory"]})
-        seen.append(records.seen[-1].evaluation.predictions)
+        seen.append(records.rounds[-1].evaluation.predictions)
     assert_same(*ends)
     for name in ("site-0", "site-1"):
         assert torch.equal(seen[0][name]["common_test"], seen[1]["server"]["test"])
@@ -96,7 +96,7 @@ def test_fine_tuning_moves_its_part_alone(part: str):
 @pytest.mark.parametrize("part", PARTS)
 def test_the_tuned_copy_is_neither_kept_nor_sent(part: str):
     run_sites = TWO.run_sites(FedBABU(finetune=part))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(2)).state
     assert not engine.edited
     assert not list(engine.memory)
@@ -119,7 +119,7 @@ def test_a_site_without_training_data_predicts_with_the_global_model():
     site = run_sites.open(1, 0, {}, fresh=True)
     state["model"].into(site.model)
     expected = site.predict(site.model, site.test)
-    assert torch.equal(records.seen[0].evaluation.predictions["site-1"]["test"], expected)
+    assert torch.equal(records.rounds[0].evaluation.predictions["site-1"]["test"], expected)
 
 
 def test_what_is_deployed_is_what_predicted_and_is_not_tuned_again():
@@ -129,7 +129,7 @@ def test_what_is_deployed_is_what_predicted_and_is_not_tuned_again():
     kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
     predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
     site = run_sites.open(0, 0, {}, fresh=True)  # has training data, which must not matter
-    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
     assert not site.fits
 
 
@@ -141,7 +141,7 @@ def test_fine_tuning_starts_at_the_rate_of_the_round():
     for round in (0, 1):
         site = run_sites.open(0, round, {}, fresh=True)
         run_sites.method.predictor(site, {"model": sent})
-        moved.append(matrix(Weights.of(site.model) - sent))
+        moved.append(weight_matrix(Weights.of(site.model) - sent))
     torch.testing.assert_close(moved[1], moved[0] / 2, atol=1e-7, rtol=0)
 
 
@@ -157,5 +157,5 @@ def test_options_are_checked(options: dict[str, object]):
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool, part: str):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(FedBABU(finetune=part, finetune_epochs=1)), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

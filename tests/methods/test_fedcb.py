@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.core.concepts import Concepts
-from crossward.core.evaluation import at
+from crossward.core.evaluation import metric_at
 from crossward.core.method import Method, RoundContext
 from crossward.core.run import Plan, Progress, run
 from crossward.core.training import Training
@@ -23,7 +23,7 @@ from crossward.methods.fedcb import ConceptHead, FedCB
 from crossward.methods.random_frozen import RandomFrozen
 from crossward.runs.sites import RunSites
 from crossward.statistics import confusion, macro_f1
-from crossward.testing.short_runs import Records, assert_finite, finished
+from crossward.testing.short_runs import Records, assert_finite, run_to_end
 from crossward.testing.toy import Toy, concepts, linear
 
 FULL_BATCH = Training(epochs=1, batch_size=64, lr=0.1)
@@ -144,7 +144,7 @@ def test_auto_with_one_choice_is_that_choice():
     ends = []
     for method in (FedCB(tau="auto", taus=(4.0,)), FedCB(tau=4.0)):
         run_sites = TWO.run_sites(method, training=training)
-        ends.append(finished(run_sites, LocalEngine(run_sites)))
+        ends.append(run_to_end(run_sites, LocalEngine(run_sites)))
     a, b = ends
     assert a["state"]["tau"] == 4.0
     assert all(torch.equal(a["state"]["model"][name], b["state"]["model"][name]) for name in b["state"]["model"])
@@ -160,7 +160,7 @@ def test_auto_takes_the_tau_that_does_best_on_validation():
         fixed.seed = run_sites.seed
         records = Records()
         run(fixed, LocalEngine(fixed), Plan(3), [records])
-        counts = torch.tensor(records.seen[-1].evaluation.metrics["val"]["global"]["confusion"])
+        counts = torch.tensor(records.rounds[-1].evaluation.metrics["val"]["global"]["confusion"])
         scores[tau] = macro_f1(counts)
     assert scores[0.01] != scores[8.0]
     chosen = run(run_sites, LocalEngine(run_sites), Plan(1)).state["tau"]
@@ -174,7 +174,7 @@ def test_the_federations_own_validation_set_goes_first():
     run_sites.federation = replace(run_sites.federation, server=replace(server, val=server.test))
     records = Records()
     run(run_sites, LocalEngine(run_sites), Plan(1), [records])
-    assert {row.step for row in records.seen[0].traffic} == {"train", "trial"}
+    assert {row.step for row in records.rounds[0].traffic} == {"train", "trial"}
 
 
 def test_auto_without_validation_is_refused():
@@ -187,7 +187,7 @@ def test_auto_without_validation_is_refused():
 @pytest.mark.parametrize("tau", [0, -3.0, "often"])
 def test_a_bad_tau_is_refused(tau: float | str):
     with pytest.raises(ConfigError, match=r"method\.tau"):
-        checked({"method": {"name": "fedcb", "tau": tau}})
+        config_from({"method": {"name": "fedcb", "tau": tau}})
 
 
 # what is sent -------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_the_text_is_sent_once_to_each_client():
     run(run_sites, LocalEngine(run_sites), Plan(5, participation=0.5), [records])
     each = (3 * 6 + 3 * 6) * 4  # mean and variance, floats
     met: set[str] = set()
-    for record in records.seen:
+    for record in records.rounds:
         new = set(record.cohort) - met
         met |= new
         sent = [row.bytes for row in record.traffic if (row.direction, row.item) == ("down", "text")]
@@ -243,9 +243,9 @@ def context(run_sites: RunSites) -> RoundContext:
 @pytest.mark.parametrize("toy", [Toy(), Toy(unseen=True), Toy(sizes=((1, 1, 1), (5, 1, 1)))], ids=str)
 def test_absent_unseen_and_single(toy: Toy):
     run_sites, records = toy.run_sites(FedCB(taus=(2.0, 4.0), warmup=1)), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert not any(record.failures for record in records.seen)
-    assert at(records.seen[-1].evaluation.metrics, "test", "global", "accuracy") is not None
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert not any(record.failures for record in records.rounds)
+    assert metric_at(records.rounds[-1].evaluation.metrics, "test", "global", "accuracy") is not None
 
 
 def test_confusion_and_macro_f1_by_hand():

@@ -18,7 +18,7 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedcd import PHI, FedCD
 from crossward.runs.sites import RunSites
-from crossward.testing.short_runs import assert_finite, assert_same, finished
+from crossward.testing.short_runs import assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy
 
 SMALL = FedCD(subclasses=2, projection=6)
@@ -57,7 +57,7 @@ def test_with_everything_off_it_is_fedavg(task: str):
     """With one sub-class and its own vector; sub-classes that add up are FedAvg's, too, but for rounding."""
     toy, training = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0), Training(2, 4, lr=0.05, momentum=0.5)
     options = OFF | {"subclasses": 2, "projection": 6}
-    ends = [finished(h, LocalEngine(h))["state"]["model"] for h in (
+    ends = [run_to_end(h, LocalEngine(h))["state"]["model"] for h in (
         toy.run_sites(FedCD(**options), training=training), toy.run_sites(Plain(**options), training=training)
     )]  # fmt: skip
     assert_same({"w": ends[0]}, {"w": ends[1]})

@@ -23,10 +23,10 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.feddc import FedDC
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.scaffold import Scaffold
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.invariants import MeanOfAll
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.invariants import MeanOfMemories
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -38,7 +38,7 @@ FIVE = Toy(sizes=((12, 2, 0), (5, 2, 0), (0, 2, 0), (9, 2, 0), (1, 0, 0)), commo
 class ByHand:
     """Every client's drift and gradient kept in one place, and their means taken over all; full batches."""
 
-    sites: list[Regression]
+    sites: list[SoftmaxRegression]
     w: Tensor
     alpha: float
     momentum: float = 0.0
@@ -66,12 +66,12 @@ class ByHand:
 
 def assert_as(expected: ByHand, state: Tree, memory: TreeStore) -> None:
     n = len(expected.sites)
-    torch.testing.assert_close(matrix(state["model"]), expected.w, atol=1e-5, rtol=0)
-    torch.testing.assert_close(matrix(state["drift"]), sum(expected.h) / n, atol=1e-5, rtol=0)
-    torch.testing.assert_close(matrix(state["gradient"]), sum(expected.g) / n, atol=2e-5, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["model"]), expected.w, atol=1e-5, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["drift"]), sum(expected.h) / n, atol=1e-5, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["gradient"]), sum(expected.g) / n, atol=2e-5, rtol=0)
     for i, tree in memory.items():
-        torch.testing.assert_close(matrix(tree["drift"]), expected.h[i], atol=1e-5, rtol=0)
-        torch.testing.assert_close(matrix(tree["gradient"]), expected.g[i], atol=2e-5, rtol=0)
+        torch.testing.assert_close(weight_matrix(tree["drift"]), expected.h[i], atol=1e-5, rtol=0)
+        torch.testing.assert_close(weight_matrix(tree["gradient"]), expected.g[i], atol=2e-5, rtol=0)
     assert min(state["drift"].norm(), state["gradient"].norm()) > 1e-2
 
 
@@ -80,7 +80,7 @@ def assert_as(expected: ByHand, state: Tree, memory: TreeStore) -> None:
 def test_rounds_by_hand(rounds: int, alpha: float, momentum: float):
     training = Training(epochs=2, batch_size=64, lr=0.1, momentum=momentum)
     run_sites = TWO.run_sites(FedDC(alpha=alpha), training=training, net=linear)
-    expected = ByHand(regressions(run_sites), start(run_sites), alpha, momentum)
+    expected = ByHand(regression_per_site(run_sites), initial_matrix(run_sites), alpha, momentum)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(rounds)).state
     for _ in range(rounds):
@@ -92,7 +92,7 @@ def test_rounds_by_hand(rounds: int, alpha: float, momentum: float):
 def test_rounds_by_hand_with_half_of_the_clients():
     """The means are of all clients, though half of them are not asked."""
     run_sites = FOUR.run_sites(FedDC(alpha=1.0), training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
-    expected = ByHand(regressions(run_sites), start(run_sites), alpha=1.0)
+    expected = ByHand(regression_per_site(run_sites), initial_matrix(run_sites), alpha=1.0)
     plan = Plan(4, participation=0.5)
     asked = cohorts(plan, [0, 1, 2, 3])
     assert {len(drawn) for drawn in asked} == {2}
@@ -108,7 +108,7 @@ def test_without_alpha_a_clients_first_reply_is_that_of_fedavg_to_the_bit(task: 
     replies = []
     for method in (FedDC(alpha=0.0), FedAvg()):
         run_sites = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0).run_sites(method)
-        engine = Watching(LocalEngine(run_sites))
+        engine = RecordingEngine(LocalEngine(run_sites))
         run(run_sites, engine, Plan(1))
         replies.append({str(job.site): reply["model"] for job, reply in engine.replies if job.step == "train"})
     assert len(replies[0]) == 2
@@ -158,7 +158,7 @@ def test_the_means_of_drifts_and_gradients_are_the_servers(participation: float,
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
     run_sites = FIVE.run_sites(FedDC(), training=training)
     engine = LocalEngine(run_sites)
-    invariant = MeanOfAll(engine.memory, {"drift": "drift", "gradient": "gradient"})
+    invariant = MeanOfMemories(engine.memory, {"drift": "drift", "gradient": "gradient"})
     run(run_sites, engine, Plan(4, participation=participation), [invariant])
     assert invariant.clients == 4
     assert max(invariant.gaps) < 1e-5
@@ -168,17 +168,17 @@ def test_the_means_of_drifts_and_gradients_are_the_servers(participation: float,
 def test_a_client_that_drops_out_keeps_its_drift_and_gradient():
     run_sites = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).run_sites(FedDC())
     engine = LocalEngine(run_sites)
-    invariant = MeanOfAll(engine.memory, {"drift": "drift", "gradient": "gradient"})
-    run(run_sites, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
+    invariant = MeanOfMemories(engine.memory, {"drift": "drift", "gradient": "gradient"})
+    run(run_sites, DroppingEngine(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-5
     assert min(invariant.sizes) > 1e-3
 
 
 def test_a_client_is_sent_two_models_worth_and_sends_one_and_a_number():
     run_sites, records = TWO.run_sites(FedDC(), training=Training(epochs=3, batch_size=4, lr=0.05)), Records()
-    engine = Watching(LocalEngine(run_sites))
-    end = finished(run_sites, engine, records)
-    sent = {(t.direction, t.item): t.bytes for t in records.seen[0].traffic}
+    engine = RecordingEngine(LocalEngine(run_sites))
+    end = run_to_end(run_sites, engine, records)
+    sent = {(t.direction, t.item): t.bytes for t in records.rounds[0].traffic}
     model, gradient = ({name: w.numel() * 4 for name, w in end["state"][key].items()} for key in ("model", "gradient"))
     assert sent.pop(("up", "reach")) < 2 * 25  # the digits of two numbers
     assert sent == {
@@ -192,7 +192,7 @@ def test_a_client_is_sent_two_models_worth_and_sends_one_and_a_number():
 
 def test_states_are_where_they_belong_and_cover_parameters():
     run_sites = TWO.run_sites(FedDC())
-    end = finished(run_sites, LocalEngine(run_sites))
+    end = run_to_end(run_sites, LocalEngine(run_sites))
     state, memory = end["state"], end["memory"]
     assert set(state) == {"model", "drift", "gradient"}
     assert {frozenset(tree) for tree in memory.values()} == {frozenset({"drift", "gradient"})}
@@ -213,4 +213,4 @@ def test_alpha_is_not_negative_and_the_recipe_decays_and_clips():
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
     """And a class absent at one site. The conformance suite goes through them with every task, policy and plugin."""
     run_sites = toy.run_sites(FedDC())
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))

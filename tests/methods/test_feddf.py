@@ -11,7 +11,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from crossward.core.method import RoundContext, answer, restored
+from crossward.core.method import RoundContext, answer, restore_predictor
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.tree import Tree, sizes
@@ -22,9 +22,9 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.feddf import FedDF, Teachers, divergence, own
 from crossward.plugins.finetune import Finetune
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, classifier, linear, other_segmenter, segmenter
 
 torch.set_num_threads(1)
@@ -40,7 +40,7 @@ def context(run_sites: RunSites, round: int = 0) -> RoundContext:
 
 def replies(run_sites: RunSites) -> tuple[Tree, dict[int, Tree]]:
     """The state after a round, and what the clients sent in it."""
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1, evaluate_every=0)).state
     return state, {job.site: reply for job, reply in engine.replies}
 
@@ -77,7 +77,7 @@ def test_two_rounds_by_hand():
     """toy.linear, one step at each site; then two steps of Adam on all public images, at the rates 0.02 and 0.01."""
     method = FedDF(distil_steps=2, distil_lr=0.02, distil_batch=64)
     run_sites = TWO.run_sites(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
-    sites, w = regressions(run_sites), start(run_sites)
+    sites, w = regression_per_site(run_sites), initial_matrix(run_sites)
     x = public(run_sites).flatten(1).double()
     x = torch.cat([x, torch.ones(len(x), 1)], 1)  # (6, 65)
     for _ in range(2):
@@ -89,9 +89,9 @@ def test_two_rounds_by_hand():
             g = ((x @ w.T).softmax(1) - wanted).T @ x / len(x)
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
             w = w - rate * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
-    found = matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
+    found = weight_matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
     torch.testing.assert_close(found, w, atol=2e-4, rtol=0)
-    assert (found - start(run_sites)).abs().max() > 0.03
+    assert (found - initial_matrix(run_sites)).abs().max() > 0.03
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
@@ -99,8 +99,8 @@ def test_without_steps_it_is_fedavg_to_the_bit(buffers: str):
     training, ends, told = Training(2, 4, lr=0.05, momentum=0.5, keep_state=True), [], []
     for method in (FedDF(distil_steps=0, buffers=buffers), FedAvg(buffers=buffers)):
         run_sites, records = TWO.run_sites(method, training=training), Records()
-        ends.append(finished(run_sites, LocalEngine(run_sites), records))
-        told.append([record.evaluation.predictions for record in records.seen])
+        ends.append(run_to_end(run_sites, LocalEngine(run_sites), records))
+        told.append([record.evaluation.predictions for record in records.rounds])
     assert_same(*ends)
     assert_same({"0": told[0][0], "1": told[0][1]}, {"0": told[1][0], "1": told[1][1]})
 
@@ -128,7 +128,7 @@ def test_labels_of_the_public_set_are_never_used():
             assert (collection.targets[rows] != label).any()
             targets = collection.targets.index_fill(0, rows, label)
             run_sites.federation = replace(run_sites.federation, collection=replace(collection, targets=targets))
-        ends.append(finished(run_sites, LocalEngine(run_sites)))
+        ends.append(run_to_end(run_sites, LocalEngine(run_sites)))
     assert_same(*ends)
 
 
@@ -157,7 +157,7 @@ def test_each_architecture_is_taught_by_all_clients():
     wanted = (sum(each) / 3).softmax(1)
     error = each[1].softmax(1) - wanted  # the linear student starts as the only linear client ended
     gradient = torch.cat([error.T @ x.flatten(1), error.sum(0)[:, None]], 1) / len(x)
-    moved = matrix(state["model"]["linear"]) - matrix(told[1]["model"])
+    moved = weight_matrix(state["model"]["linear"]) - weight_matrix(told[1]["model"])
     clear = gradient.abs() > 1e-5
     assert clear.double().mean() > 0.9
     torch.testing.assert_close(moved[clear].float(), -0.01 * gradient[clear].sign(), atol=1e-4, rtol=0)
@@ -168,7 +168,7 @@ def test_each_architecture_is_taught_by_all_clients():
 def test_an_architecture_whose_clients_are_absent_keeps_its_model():
     run_sites = THREE.run_sites(SMALL, net=MIXED)
     began = SMALL.start(context(run_sites))["model"]
-    state = run(run_sites, Losing(LocalEngine(run_sites), 1, 0, "train"), Plan(1)).state["model"]
+    state = run(run_sites, DroppingEngine(LocalEngine(run_sites), 1, 0, "train"), Plan(1)).state["model"]
     assert_same({"model": state["linear"]}, {"model": began["linear"]})
     assert (state["classifier"] - began["classifier"]).norm() > 1e-3
 
@@ -177,7 +177,7 @@ def test_a_site_is_sent_its_own_architecture_alone():
     run_sites, records = THREE.run_sites(SMALL, net=MIXED), Records()
     run(run_sites, LocalEngine(run_sites), Plan(1), [records])
     began = SMALL.start(context(run_sites))["model"]
-    down = next(t for t in records.seen[0].traffic if t.direction == "down")
+    down = next(t for t in records.rounds[0].traffic if t.direction == "down")
     assert down.bytes == 2 * sizes(began)["classifier"] + sizes(began)["linear"]
     assert set(sizes(began)) == {"classifier", "linear"}
 
@@ -195,7 +195,7 @@ def test_each_site_predicts_with_its_own_architecture_and_deploys_that_alone():
         kept = answer(SMALL, run_sites.open(i, 0, {}, fresh=True), "deploy", SMALL.broadcast(state), seed=7)
         assert kept["down"] == {}
         other = run_sites.open(i, 0, {}, fresh=True)
-        found = restored(SMALL, other, kept)(public(run_sites))
+        found = restore_predictor(SMALL, other, kept)(public(run_sites))
         assert (found - expected).abs().max() > 1e-4  # fine-tuned, which is what was kept
         assert_same({"model": Weights.of(other.model)}, {"model": kept["model"]})
 
@@ -275,8 +275,8 @@ def test_teachers_are_asked_once_in_a_round_for_all_architectures(monkeypatch: p
 def test_one_image_no_image_and_a_class_nobody_has(task: str, public: int):
     toy = Toy(task, sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)), unseen=True, public=public)
     run_sites, records = toy.run_sites(SMALL), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]
 
 
 @pytest.mark.parametrize("options", [{"distil_steps": -1}, {"distil_lr": 0}, {"distil_batch": 1}], ids=str)

@@ -18,10 +18,10 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.fedprox import FedProx
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.invariants import MeanOfAll
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.invariants import MeanOfMemories
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 FULL_BATCH = Training(epochs=2, batch_size=64, lr=0.1)
@@ -33,7 +33,7 @@ FIVE = Toy(sizes=((12, 2, 0), (5, 2, 0), (0, 2, 0), (9, 2, 0), (1, 0, 0)), commo
 class ByHand:
     """Algorithm 1, the minimum replaced by some steps on full batches."""
 
-    sites: list[Regression]
+    sites: list[SoftmaxRegression]
     theta: Tensor
     alpha: float
     momentum: float = 0.0
@@ -62,15 +62,15 @@ class ByHand:
 def test_rounds_by_hand(rounds: int, alpha: float, momentum: float):
     training = Training(epochs=2, batch_size=64, lr=0.1, momentum=momentum)
     run_sites = TWO.run_sites(FedDyn(alpha=alpha), training=training, net=linear)
-    expected = ByHand(regressions(run_sites), start(run_sites), alpha, momentum)
+    expected = ByHand(regression_per_site(run_sites), initial_matrix(run_sites), alpha, momentum)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(rounds)).state
     for _ in range(rounds):
         expected.round([0, 1])
-    torch.testing.assert_close(matrix(state["model"]), expected.theta, atol=5e-6, rtol=0)
-    torch.testing.assert_close(matrix(state["h"]), expected.h, atol=2e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["model"]), expected.theta, atol=5e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["h"]), expected.h, atol=2e-6, rtol=0)
     for k in (0, 1):
-        torch.testing.assert_close(matrix(engine.memory[k]["gradient"]), expected.gradient[k], atol=2e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[k]["gradient"]), expected.gradient[k], atol=2e-6, rtol=0)
     assert expected.h.abs().max() > 0.1 * alpha * 0.1
 
 
@@ -79,7 +79,7 @@ def test_rounds_by_hand_with_half_of_the_clients():
     run_sites = Toy(sizes=((6, 0, 0), (10, 0, 0), (4, 0, 0), (8, 0, 0)), common=0).run_sites(
         FedDyn(alpha=0.5), training=FULL_BATCH, net=linear
     )
-    expected = ByHand(regressions(run_sites), start(run_sites), alpha=0.5)
+    expected = ByHand(regression_per_site(run_sites), initial_matrix(run_sites), alpha=0.5)
     plan = Plan(4, participation=0.5)
     asked = cohorts(plan, [0, 1, 2, 3])
     assert {len(drawn) for drawn in asked} == {2}
@@ -88,16 +88,16 @@ def test_rounds_by_hand_with_half_of_the_clients():
         expected.round(drawn)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, plan).state
-    torch.testing.assert_close(matrix(state["model"]), expected.theta, atol=5e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["model"]), expected.theta, atol=5e-6, rtol=0)
     for k, tree in engine.memory.items():
-        torch.testing.assert_close(matrix(tree["gradient"]), expected.gradient[k], atol=2e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(tree["gradient"]), expected.gradient[k], atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1.0])
 def test_the_first_round_of_all_goes_twice_as_far_as_the_plain_mean(alpha: float):
     """-h / alpha is then the mean movement, whatever alpha is."""
     run_sites = TWO.run_sites(FedDyn(alpha=alpha))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1)).state
     first = Weights.of(run_sites.server(0).new_net())
     averaged = mean(reply["model"] for job, reply in engine.replies if job.step == "train")
@@ -125,7 +125,7 @@ def test_a_clients_first_reply_is_that_of_fedprox_to_the_bit(task: str):
     replies = []
     for method in (FedDyn(alpha=0.3), FedProx(mu=0.3)):
         run_sites = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0).run_sites(method)
-        engine = Watching(LocalEngine(run_sites))
+        engine = RecordingEngine(LocalEngine(run_sites))
         run(run_sites, engine, Plan(1))
         replies.append({str(job.site): reply["model"] for job, reply in engine.replies if job.step == "train"})
     assert len(replies[0]) == 2
@@ -138,7 +138,7 @@ def test_the_mean_of_the_gradients_is_the_servers(participation: float, momentum
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
     run_sites = FIVE.run_sites(FedDyn(alpha=0.5), training=training)
     engine = LocalEngine(run_sites)
-    invariant = MeanOfAll(engine.memory, {"h": "gradient"})
+    invariant = MeanOfMemories(engine.memory, {"h": "gradient"})
     run(run_sites, engine, Plan(4, participation=participation), [invariant])
     assert invariant.clients == 4
     assert max(invariant.gaps) < 1e-6
@@ -148,8 +148,8 @@ def test_the_mean_of_the_gradients_is_the_servers(participation: float, momentum
 def test_a_client_that_drops_out_keeps_its_gradient():
     run_sites = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).run_sites(FedDyn(alpha=0.5))
     engine = LocalEngine(run_sites)
-    invariant = MeanOfAll(engine.memory, {"h": "gradient"})
-    run(run_sites, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
+    invariant = MeanOfMemories(engine.memory, {"h": "gradient"})
+    run(run_sites, DroppingEngine(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-6
     assert min(invariant.sizes) > 1e-3
 
@@ -158,8 +158,8 @@ def test_only_the_model_travels_and_states_cover_parameters():
     accounts = {}
     for method in (FedDyn(), FedAvg()):
         run_sites, records = TWO.run_sites(method), Records()
-        end = finished(run_sites, LocalEngine(run_sites), records)
-        sent = {(t.direction, t.item): t.bytes for t in records.seen[0].traffic}
+        end = run_to_end(run_sites, LocalEngine(run_sites), records)
+        sent = {(t.direction, t.item): t.bytes for t in records.rounds[0].traffic}
         accounts[type(method)] = {where: count for where, count in sent.items() if where != ("up", "n")}
         if isinstance(method, FedDyn):
             assert set(end["memory"]) == {"0", "1"}
@@ -183,4 +183,4 @@ def test_alpha_must_be_positive_and_the_recipe_clips():
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
     """And a class absent at one site. The conformance suite goes through them with every task, policy and plugin."""
     run_sites = toy.run_sites(FedDyn())
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))

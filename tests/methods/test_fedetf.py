@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.core.engine import Cohort
-from crossward.core.method import Method, RoundContext, deployable, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import Method, RoundContext, export_predictor, restore_predictor
 from crossward.core.plugin import Plugin
 from crossward.core.run import Plan, run
 from crossward.core.site import Site
@@ -21,9 +21,9 @@ from crossward.engines.local import LocalEngine
 from crossward.losses import log_prior
 from crossward.methods.fedetf import FedETF
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, finished
+from crossward.testing.by_hand import SoftmaxRegression, regression_per_site
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, run_to_end
 from crossward.testing.toy import CLASSES, Toy, linear
 
 torch.set_num_threads(1)
@@ -43,7 +43,7 @@ class Projection:
         p = torch.cat([weights["body.1.weight"], weights["body.1.bias"][:, None]], 1)
         return cls(p.double(), weights["head.scale"].double(), weights["head.frame"].double())
 
-    def stepped(self, site: Regression, lr: float) -> Projection:
+    def stepped(self, site: SoftmaxRegression, lr: float) -> Projection:
         """One step on the balanced softmax over all data, its gradient worked out by hand."""
         counts = torch.bincount(site.y, minlength=len(CLASSES)).clamp_min(1).double()
         u = site.x @ self.p.T
@@ -58,7 +58,7 @@ class Projection:
 
 def test_two_rounds_by_hand():
     run_sites = TWO.run_sites(FedETF(), training=Training(epochs=2, batch_size=64, lr=0.1), net=linear)
-    sites, server = regressions(run_sites), Projection.of(Weights.of(run_sites.server(0).new_net()))
+    sites, server = regression_per_site(run_sites), Projection.of(Weights.of(run_sites.server(0).new_net()))
     first = server
     assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
     for _ in range(2):
@@ -74,7 +74,7 @@ def test_two_rounds_by_hand():
 
 def test_the_frame_is_sent_and_never_returned_or_changed():
     run_sites = TWO.run_sites(FedETF())
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     net = run_sites.server(0).new_net()
     state = run(run_sites, engine, Plan(2)).state
     frame = Weights.of(net)["head.frame"]
@@ -139,7 +139,7 @@ def test_inference_takes_the_class_whose_vector_is_nearest_and_knows_no_prior():
     run_sites, records = TWO.run_sites(FedETF()), Records()
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
     site = run_sites.open(0, 0, {}, fresh=True)
-    kept = records.seen[-1].evaluation.predictions["site-0"]["test"]
+    kept = records.rounds[-1].evaluation.predictions["site-0"]["test"]
     x, _ = site.test.take(site.test.index)
     for view in ("local", "global"):
         assert torch.equal(site.predict(FedETF().predictor(site, state, view), site.test), kept)
@@ -156,9 +156,9 @@ def test_what_is_deployed_is_what_predicted():
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1)).state
     predicted = Cohort(run_sites, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
-    kept = deployable(FedETF(), run_sites.open(1, 0, {}), state)
+    kept = export_predictor(FedETF(), run_sites.open(1, 0, {}), state)
     elsewhere = run_sites.open(1, 0, {}, fresh=True)
-    assert torch.equal(elsewhere.predict(restored(FedETF(), elsewhere, kept), elsewhere.test), predicted)
+    assert torch.equal(elsewhere.predict(restore_predictor(FedETF(), elsewhere, kept), elsewhere.test), predicted)
 
 
 # edges ---------------------------------------------------------------------------------------------------------------
@@ -169,4 +169,4 @@ def test_what_is_deployed_is_what_predicted():
 )
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
     run_sites = toy.run_sites(FedETF())
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))

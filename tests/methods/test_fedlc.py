@@ -19,8 +19,8 @@ from crossward.engines.local import LocalEngine
 from crossward.losses import dice
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedlc import FedLC, margins
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def test_margins_by_hand():
     torch.testing.assert_close(found, torch.tensor([100.0, 1, 1 / 2, 1 / 3, 1 / 10, 1 / 100]))
 
 
-def gradient(site: Regression, w: Tensor, margin: Tensor) -> Tensor:
+def gradient(site: SoftmaxRegression, w: Tensor, margin: Tensor) -> Tensor:
     """Of the mean cross entropy of softmax(w x - margin)."""
     error = (site.x @ w.T - margin).softmax(1) - F.one_hot(site.y, len(w))
     return error.T @ site.x / site.n
@@ -42,7 +42,7 @@ def gradient(site: Regression, w: Tensor, margin: Tensor) -> Tensor:
 @pytest.mark.parametrize("tau", [1.0, 0.01])  # with the second, the missing class has a part: its margin is 1
 def test_two_rounds_by_hand_and_predictions_without_margins(tau: float):
     run_sites, records = TWO.run_sites(FedLC(tau=tau), training=FULL_BATCH, net=linear), Records()
-    sites, w = regressions(run_sites), start(run_sites)
+    sites, w = regression_per_site(run_sites), initial_matrix(run_sites)
     assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
     for _ in range(2):
         ends = []
@@ -53,10 +53,10 @@ def test_two_rounds_by_hand_and_predictions_without_margins(tau: float):
             ends.append(own)
         w = 6 / 16 * ends[0] + 10 / 16 * ends[1]
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state["model"]
-    torch.testing.assert_close(matrix(state), w, atol=2e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state), w, atol=2e-6, rtol=0)
     test = run_sites.open(0, 0, {}).test
     x = test.take(test.index)[0].flatten(1).double()
-    kept = records.seen[-1].evaluation.predictions["site-0"]["test"]
+    kept = records.rounds[-1].evaluation.predictions["site-0"]["test"]
     torch.testing.assert_close(kept.double(), (x @ w[:, :-1].T + w[:, -1]).softmax(1), atol=2e-6, rtol=0)
 
 
@@ -65,7 +65,7 @@ def test_with_tau_0_it_is_fedavg_to_the_bit(task: str):
     states = []
     for method in (FedLC(tau=0.0), FedAvg()):
         run_sites = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).run_sites(method)
-        states.append(finished(run_sites, LocalEngine(run_sites)))
+        states.append(run_to_end(run_sites, LocalEngine(run_sites)))
     assert_same(*states)
 
 
@@ -113,7 +113,7 @@ def test_a_missing_class_is_left_alone():
         run_sites = Toy(sizes=((12, 0, 0),)).run_sites(FedLC(tau=tau), training=FULL_BATCH, net=linear)
         assert run_sites.open(0, 0, {}).counts.tolist() == [8, 4, 0]
         state = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
-        moved.append((matrix(state) - start(run_sites)).abs().amax(1))
+        moved.append((weight_matrix(state) - initial_matrix(run_sites)).abs().amax(1))
     assert moved[0][2] == 0
     assert moved[1][2] > 1e-2
     assert moved[0][:2].min() > 1e-2
@@ -124,5 +124,5 @@ def test_a_missing_class_is_left_alone():
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(FedLC()), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

@@ -14,7 +14,7 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.fedmd import FedMD
 from crossward.methods.local import Local
 from crossward.methods.public_set import drawn
-from crossward.testing.by_hand import matrix, regressions
+from crossward.testing.by_hand import regression_per_site, weight_matrix
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -27,8 +27,8 @@ def test_two_rounds_by_hand(distance: str):
     """4 of 6 public images in a round; two steps on its own images before a site takes part."""
     method = FedMD(subset=4, start_epochs=2, digest_epochs=1, distance=distance)
     run_sites = TWO.run_sites(method, training=ONE_STEP, net=linear)
-    sites, public = regressions(run_sites), run_sites.server(0).public
-    own = [matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
+    sites, public = regression_per_site(run_sites), run_sites.server(0).public
+    own = [weight_matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
     for _ in range(2):
         own = [w - 0.1 * site.gradient(w) for w, site in zip(own, sites, strict=True)]
     for round in range(2):
@@ -42,7 +42,7 @@ def test_two_rounds_by_hand(distance: str):
     engine = LocalEngine(run_sites)
     assert run(run_sites, engine, Plan(2)).state == {}
     for i in (0, 1):
-        torch.testing.assert_close(matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
 
 
 class Three:
@@ -70,5 +70,5 @@ def test_with_one_site_it_is_local_training():
         run_sites = Toy(sizes=((9, 3, 3),)).run_sites(method, net=linear)
         engine = LocalEngine(run_sites)
         run(run_sites, engine, Plan(2))
-        memories.append(matrix(engine.memory[0]["_personal"]))
+        memories.append(weight_matrix(engine.memory[0]["_personal"]))
     torch.testing.assert_close(*memories, atol=1e-6, rtol=0)

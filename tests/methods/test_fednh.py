@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.core.engine import Cohort
-from crossward.core.method import RoundContext, deployable, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import RoundContext, export_predictor, restore_predictor
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.tree import Tree
@@ -19,9 +19,9 @@ from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
 from crossward.methods.fednh import FedNH, W
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, finished
+from crossward.testing.by_hand import SoftmaxRegression, regression_per_site
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, run_to_end
 from crossward.testing.toy import CLASSES, Toy, linear
 
 torch.set_num_threads(1)
@@ -36,7 +36,7 @@ def unit(rows: Tensor) -> Tensor:
     return rows / rows.norm(dim=1, keepdim=True)
 
 
-def scale_after(site: Regression, w: Tensor, s: float, lr: float) -> float:
+def scale_after(site: SoftmaxRegression, w: Tensor, s: float, lr: float) -> float:
     """toy.linear has nothing to learn but s: ds = mean over images of (softmax(s z w^T) - onehot(y)) . z w^T."""
     cosines = unit(site.x[:, :-1]) @ w.T
     error = (s * cosines).softmax(1) - F.one_hot(site.y, len(CLASSES))
@@ -46,7 +46,7 @@ def scale_after(site: Regression, w: Tensor, s: float, lr: float) -> float:
 def test_two_rounds_by_hand():
     rho, lr = 0.8, 0.5
     run_sites = TWO.run_sites(FedNH(rho=rho), training=Training(epochs=1, batch_size=64, lr=lr), net=linear)
-    sites = regressions(run_sites)
+    sites = regression_per_site(run_sites)
     first = Weights.of(run_sites.server(0).new_net())[W].double()
     w, s = first, 1.0
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_two_rounds_by_hand():
 def sent(method: FedNH, toy: Toy) -> tuple[Tree, Mapping[int, Tree], Weights]:
     """The state after one round, what the clients sent in it, and what the server began with."""
     run_sites = toy.run_sites(method)
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1)).state
     replies = {job.site: reply for job, reply in engine.replies if job.step == "train"}
     return state, replies, Weights.of(run_sites.server(0).new_net())
@@ -199,7 +199,7 @@ def test_one_sample_is_its_own_prototype():
 @pytest.mark.parametrize("rho", [0.0, 0.9, 1.0])
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy, rho: float):
     run_sites = toy.run_sites(FedNH(rho=rho))
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))
 
 
 # prediction ----------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_one_network_predicts_in_both_views():
     run_sites, records = TWO.run_sites(FedNH()), Records()
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
     site = run_sites.open(0, 0, {}, fresh=True)
-    kept = records.seen[-1].evaluation.predictions
+    kept = records.rounds[-1].evaluation.predictions
     for view in ("local", "global"):
         assert torch.equal(site.predict(FedNH().predictor(site, state, view), site.test), kept["site-0"]["test"])
     x, _ = site.test.take(site.test.index)
@@ -225,6 +225,6 @@ def test_what_is_deployed_is_what_predicted():
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1)).state
     predicted = Cohort(run_sites, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
-    kept = deployable(FedNH(), run_sites.open(1, 0, {}), state)
+    kept = export_predictor(FedNH(), run_sites.open(1, 0, {}), state)
     elsewhere = run_sites.open(1, 0, {}, fresh=True)
-    assert torch.equal(elsewhere.predict(restored(FedNH(), elsewhere, kept), elsewhere.test), predicted)
+    assert torch.equal(elsewhere.predict(restore_predictor(FedNH(), elsewhere, kept), elsewhere.test), predicted)

@@ -17,7 +17,7 @@ from crossward.methods.fednpr import FedNPR
 from crossward.methods.fednpr_per import FedNPRPer
 from crossward.plugins.bsm import Bsm
 from crossward.plugins.npr import Npr
-from crossward.testing.short_runs import assert_same, finished
+from crossward.testing.short_runs import assert_same, run_to_end
 from crossward.testing.toy import Toy
 
 TRAINING = Training(epochs=2, batch_size=4, optimizer="adam", lr=0.01, keep_state=True)
@@ -36,7 +36,7 @@ def test_it_is_its_host_with_two_plugins(method: type[FedNPR], host: Method, tas
     toy, options = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0), {"k": 2, "weight": 0.5, "layernorm": False}
     whole = toy.run_sites(method(**options), training=TRAINING)
     plugged = toy.run_sites(host, (Bsm(), Npr(**options)), TRAINING)
-    assert_same(finished(whole, LocalEngine(whole)), finished(plugged, LocalEngine(plugged)))
+    assert_same(run_to_end(whole, LocalEngine(whole)), run_to_end(plugged, LocalEngine(plugged)))
 
 
 def test_only_the_personal_one_keeps_its_head_at_home():
@@ -47,7 +47,7 @@ def test_only_the_personal_one_keeps_its_head_at_home():
 
 def test_prototypes_stay_in_memory():
     run_sites = Toy(common=0).run_sites(FedNPRPer(), training=TRAINING)
-    end = finished(run_sites, LocalEngine(run_sites))
+    end = run_to_end(run_sites, LocalEngine(run_sites))
     assert "npr" not in end["state"]
     assert end["memory"]["0"]["npr"].shape == (3, 4, 16)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.engine import Cohort
+from crossward.core.cohort import Cohort
 from crossward.core.method import RoundContext, answer
 from crossward.core.net import Net
 from crossward.core.run import Plan, run
@@ -21,12 +21,12 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedproc import FedProc, contrast
-from crossward.nets.parts.projection import projected
+from crossward.nets.parts.projection import with_projection
 from crossward.plugins.bsm import Bsm
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, regression_per_site
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, segmenter
 
 torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def two_layers() -> nn.Module:
 
 def projected_net(toy: Toy, width: int) -> Callable[[], nn.Module]:
     made = classifier if toy.task == "classification" else segmenter
-    return lambda: projected(made(), width)
+    return lambda: with_projection(made(), width)
 
 
 def told(state: Tree, alpha: float, prototypes: Tensor, known: list[bool]) -> Tree:
@@ -87,7 +87,7 @@ class Layers:
         a = torch.cat([w["body.1.weight"], w["body.1.bias"][:, None]], 1)
         return cls(a.double(), torch.cat([w["head.weight"], w["head.bias"][:, None]], 1).double())
 
-    def stepped(self, site: Regression, c: Tensor, alpha: float, lr: float) -> Layers:
+    def stepped(self, site: SoftmaxRegression, c: Tensor, alpha: float, lr: float) -> Layers:
         z, truth = site.x @ self.a.T, F.one_hot(site.y, len(CLASSES))
         one = torch.cat([z, torch.ones(site.n, 1)], 1)
         error = alpha * ((one @ self.b.T).softmax(1) - truth) / site.n
@@ -100,7 +100,7 @@ class Layers:
 def test_three_rounds_by_hand(alpha: float | None, schedule: list[float]):
     method = FedProc(alpha=alpha, projection=0)
     run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
-    sites = regressions(run_sites)
+    sites = regression_per_site(run_sites)
     glob, c = Layers.of(Weights.of(run_sites.server(0).new_net())), torch.zeros(3, 4).double()
     for weight in schedule:
         own = []
@@ -157,7 +157,7 @@ def test_with_alpha_1_its_model_is_fedavgs_to_the_bit(toy: Toy, width: int):
     ends = []
     for method, net in ((FedProc(alpha=1.0, projection=width), None), (FedAvg(), projected_net(toy, width))):
         run_sites = toy.run_sites(method, net=net)
-        end = finished(run_sites, LocalEngine(run_sites))
+        end = run_to_end(run_sites, LocalEngine(run_sites))
         ends.append(end | {"state": {"model": end["state"]["model"]}})
     assert_same(*ends)
 
@@ -185,14 +185,14 @@ def test_plugins_that_shift_logits_do_not_reach_the_contrast():
 
 def test_what_is_sent_and_what_is_kept():
     run_sites, records = TWO.run_sites(SMALL), Records()
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(2), [records]).state
     assert state["prototypes"].shape == (3, 6)
     replies = [reply for job, reply in engine.replies if job.step == "train"]
     assert [set(reply) for reply in replies] == [{"model", "n", "prototypes", "counts"}] * 4
     assert [reply["counts"].tolist() for reply in replies] == [[4, 2, 0], [3, 4, 3]] * 2
     assert replies[0]["prototypes"][2].tolist() == [0.0] * 6  # the class that it lacks
-    traffic = {(t.step, t.direction, t.item) for record in records.seen for t in record.traffic}
+    traffic = {(t.step, t.direction, t.item) for record in records.rounds for t in record.traffic}
     assert {item for step, way, item in traffic if way == "down"} == {"model", "prototypes", "known", "alpha"}
     assert all(not memory for memory in engine.memory.values())
 
@@ -295,4 +295,4 @@ def test_one_sample_is_its_own_centre():
 @pytest.mark.parametrize("alpha", [None, 0.0])
 def test_one_sample_and_no_sample(task: str, alpha: float | None):
     run_sites = Toy(task, sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1))).run_sites(replace(SMALL, alpha=alpha))
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.engine import Cohort
-from crossward.core.method import RoundContext, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import RoundContext, restore_predictor
 from crossward.core.net import Net
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
@@ -21,9 +21,9 @@ from crossward.errors import ConfigError
 from crossward.methods.fedproto import FAR, FedProto, distances
 from crossward.methods.local import Local
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, regression_per_site
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, linear, other_classifier
 
 torch.set_num_threads(1)
@@ -53,7 +53,7 @@ class Layers:
         b = torch.cat([w["head.weight"], w["head.bias"][:, None]], 1)
         return cls(a.double(), b.double())
 
-    def stepped(self, site: Regression, c: Tensor, known: Tensor, weight: float, lr: float) -> Layers:
+    def stepped(self, site: SoftmaxRegression, c: Tensor, known: Tensor, weight: float, lr: float) -> Layers:
         """Eq. 7 on all data at once: cross entropy, and the mean over the 4 features of the known samples."""
         z = site.x @ self.a.T
         one = torch.cat([z, torch.ones(site.n, 1)], 1)
@@ -62,7 +62,7 @@ class Layers:
         dz = error @ self.b[:, :-1] + weight * held * 2 * (z - c[site.y]) / (4 * held.sum().clamp_min(1))
         return Layers(self.a - lr * dz.T @ site.x, self.b - lr * error.T @ one)
 
-    def prototypes(self, site: Regression) -> tuple[Tensor, Tensor]:
+    def prototypes(self, site: SoftmaxRegression) -> tuple[Tensor, Tensor]:
         z, of = site.x @ self.a.T, F.one_hot(site.y, len(CLASSES)).double()
         return of.T @ z / of.sum(0).clamp_min(1)[:, None], of.sum(0)
 
@@ -71,7 +71,7 @@ class Layers:
 def test_three_rounds_by_hand(weighting: str):
     method = FedProto(weight=0.7, weighting=weighting)
     run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
-    sites = regressions(run_sites)
+    sites = regression_per_site(run_sites)
     own = [Layers.of(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
     c, known = torch.zeros(3, 4).double(), torch.zeros(3, dtype=torch.bool)
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_the_pull_is_the_mean_over_the_samples_whose_class_has_a_prototype():
     run_sites = TWO.run_sites(FedProto(), training=Training(epochs=1, batch_size=64, lr=0.1), net=two_layers)
     site = run_sites.open(1, 0, {}, fresh=True)
     nn.init.zeros_(site.model.head.weight)
-    before, data = Layers.of(Weights.of(site.model)), regressions(run_sites)[1]
+    before, data = Layers.of(Weights.of(site.model)), regression_per_site(run_sites)[1]
     c, known = torch.randn(3, 4), torch.tensor([True, False, False])
     FedProto(weight=2.0).train(site, {"prototypes": c, "known": known})
     x = data.x[data.y == 0]
@@ -113,7 +113,7 @@ def test_without_weight_it_is_local_training_to_the_bit(toy: Toy):
     memories = []
     for method in (FedProto(weight=0.0), Local()):
         run_sites = toy.run_sites(method)
-        memories.append(finished(run_sites, LocalEngine(run_sites))["memory"])
+        memories.append(run_to_end(run_sites, LocalEngine(run_sites))["memory"])
     assert_same(*memories)
 
 
@@ -122,7 +122,7 @@ def test_without_weight_it_is_local_training_to_the_bit(toy: Toy):
 
 def test_only_prototypes_and_counts_travel():
     run_sites, records = TWO.run_sites(FedProto()), Records()
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(2), [records]).state
     assert set(state) == {"prototypes", "known"}
     replies = [reply for job, reply in engine.replies if job.step == "train"]
@@ -130,7 +130,7 @@ def test_only_prototypes_and_counts_travel():
     assert replies[0]["counts"].tolist() == [4, 2, 0]
     assert replies[0]["prototypes"].shape == (3, 16)
     assert replies[0]["prototypes"][2].tolist() == [0.0] * 16
-    items = {(traffic.direction, traffic.item) for record in records.seen for traffic in record.traffic}
+    items = {(traffic.direction, traffic.item) for record in records.rounds for traffic in record.traffic}
     assert items == {("down", "prototypes"), ("down", "known"), ("up", "prototypes"), ("up", "counts")}
 
 
@@ -196,7 +196,7 @@ def test_a_class_nobody_has_stays_unknown():
 @pytest.mark.parametrize("sizes", [((1, 1, 1), (0, 1, 1), (3, 1, 1)), ((4, 1, 1),) * 2])
 def test_one_sample_no_sample_and_a_class_nobody_has(task: str, sizes: tuple[tuple[int, int, int], ...]):
     run_sites = Toy(task, sizes, unseen=True).run_sites(FedProto())
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))
 
 
 def test_features_of_another_width_are_refused():
@@ -273,7 +273,7 @@ def test_each_site_is_scored_with_its_own_network_and_the_global_prototypes(toy:
     run_sites, records = toy.run_sites(FedProto()), Records()
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(2), [records]).state
-    evaluation = records.seen[-1].evaluation
+    evaluation = records.rounds[-1].evaluation
     assert set(evaluation.predictions) == {"site-0", "site-1"}
     for i in (0, 1):
         site = run_sites.open(i, 0, {}, fresh=True)
@@ -296,4 +296,4 @@ def test_what_is_deployed_is_what_predicted(toy: Toy):
     kept = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", state)[1]
     assert set(kept["down"]) == {"prototypes", "known"}
     elsewhere = run_sites.open(1, 0, {}, fresh=True)
-    assert torch.equal(elsewhere.predict(restored(FedProto(), elsewhere, kept), elsewhere.test), predicted)
+    assert torch.equal(elsewhere.predict(restore_predictor(FedProto(), elsewhere, kept), elsewhere.test), predicted)

@@ -23,9 +23,9 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedrep import FedRep
 from crossward.methods.random_frozen import RandomFrozen
-from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, finished
+from crossward.testing.by_hand import SoftmaxRegression, regression_per_site
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, run_to_end
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -43,7 +43,7 @@ def layer(weights: Weights, name: str) -> Tensor:
     return torch.cat([weights[f"{name}.weight"], weights[f"{name}.bias"][:, None]], 1).double()
 
 
-def gradients(site: Regression, a: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+def gradients(site: SoftmaxRegression, a: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """Of the mean cross entropy of softmax(h (a x, 1)), for a and for h."""
     z = torch.cat([site.x @ a.T, torch.ones(site.n, 1)], 1)
     error = ((z @ h.T).softmax(1) - F.one_hot(site.y, len(h))) / site.n
@@ -62,7 +62,7 @@ def test_two_rounds_by_hand(method: FedRep, steps: tuple[int, int]):
     found = run(run_sites, engine, Plan(2)).state["model"]
     for _ in range(2):
         ends = []
-        for i, site in enumerate(regressions(run_sites)):
+        for i, site in enumerate(regression_per_site(run_sites)):
             own = a
             for _ in range(steps[0]):
                 heads[i] = heads[i] - 0.1 * gradients(site, own, heads[i])[1]
@@ -80,7 +80,7 @@ def test_two_rounds_by_hand(method: FedRep, steps: tuple[int, int]):
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_bodies_travel_and_heads_stay(buffers: str):
     run_sites = TWO.run_sites(FedRep(buffers=buffers))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1, evaluate_every=0)).state
     for _, reply in engine.replies:
         assert set(reply) == {"model", "n"}
@@ -163,7 +163,7 @@ def personal_prediction(toy: Toy, records: Records, state: Weights, i: int, head
     site = toy.run_sites(FedRep()).open(i, 0, {}, fresh=True)
     head(site).into(site.model)
     state.into(site.model)
-    told = records.seen[-1].evaluation.predictions[f"site-{i}"]
+    told = records.rounds[-1].evaluation.predictions[f"site-{i}"]
     sets = {"test": site.test, "val": site.val, "common_test": site.common["test"]}
     return all(torch.equal(told[name], site.predict(site.model, samples)) for name, samples in sets.items())
 
@@ -184,7 +184,7 @@ def test_a_site_predicts_with_its_own_head_and_a_newcomer_with_its_initial_one()
 def test_the_federations_own_test_set_is_scored_as_the_mean_over_sites():
     run_sites, records = TWO.run_sites(FedRep()), Records()
     run(run_sites, LocalEngine(run_sites), Plan(1), [records])
-    evaluation, truth = records.seen[0].evaluation, run_sites.targets(-1, "test")
+    evaluation, truth = records.rounds[0].evaluation, run_sites.targets(-1, "test")
     each = [(p["common_test"].argmax(1) == truth).double().mean().item() for p in evaluation.predictions.values()]
     assert len(each) == 2
     assert evaluation.metrics["test"]["global"]["accuracy"] == pytest.approx(sum(each) / 2)
@@ -195,5 +195,5 @@ def test_the_federations_own_test_set_is_scored_as_the_mean_over_sites():
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(FedRep()), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.engine import Cohort
-from crossward.core.method import PERSONAL, answer, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import PERSONAL, answer, restore_predictor
 from crossward.core.plugin import Plugin
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.site import Site
@@ -21,9 +21,9 @@ from crossward.engines.local import LocalEngine
 from crossward.losses import dice
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedrod import FedRoD
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -33,16 +33,16 @@ P_HEAD = ["p_head.weight", "p_head.bias"]
 
 def personal(memory: dict[str, Weights]) -> Tensor:
     kept = memory[PERSONAL]
-    return matrix(Weights({name.removeprefix("p_"): tensor for name, tensor in kept.items()}))
+    return weight_matrix(Weights({name.removeprefix("p_"): tensor for name, tensor in kept.items()}))
 
 
-def gradient(site: Regression, w: Tensor, shift: Tensor) -> Tensor:
+def gradient(site: SoftmaxRegression, w: Tensor, shift: Tensor) -> Tensor:
     """Of the mean cross entropy of softmax(w x + shift)."""
     error = (site.x @ w.T + shift).softmax(1) - F.one_hot(site.y, len(w))
     return error.T @ site.x / site.n
 
 
-def rounds_by_hand(sites: list[Regression], w: Tensor, gamma: float, rounds: int) -> tuple[Tensor, list[Tensor]]:
+def rounds_by_hand(sites: list[SoftmaxRegression], w: Tensor, gamma: float, rounds: int) -> tuple[Tensor, list[Tensor]]:
     """The generic matrix and the personal ones, after two full-batch steps a round."""
     phi = [torch.zeros_like(w) for _ in sites]
     for _ in range(rounds):
@@ -61,12 +61,12 @@ def rounds_by_hand(sites: list[Regression], w: Tensor, gamma: float, rounds: int
 def test_rounds_and_both_views_by_hand(gamma: float):
     run_sites, records = TWO.run_sites(FedRoD(gamma=gamma), training=FULL_BATCH, net=linear), Records()
     engine = LocalEngine(run_sites)
-    w, phi = rounds_by_hand(regressions(run_sites), start(run_sites), gamma, rounds=3)
+    w, phi = rounds_by_hand(regression_per_site(run_sites), initial_matrix(run_sites), gamma, rounds=3)
     state = run(run_sites, engine, Plan(3), [records]).state["model"]
-    torch.testing.assert_close(matrix(state), w, atol=2e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state), w, atol=2e-6, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(personal(engine.memory[i]), phi[i], atol=2e-6, rtol=0)
-        site, told = run_sites.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
         for found, samples, v in (("test", site.test, w + phi[i]), ("common_test", site.common["test"], w)):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v[:, :-1].T + v[:, -1]).softmax(1)
@@ -80,8 +80,8 @@ def test_without_the_prior_the_generic_part_is_fedavg_to_the_bit(task: str):
     training, states, global_views = Training(2, 4, lr=0.05, momentum=0.5, weight_decay=0.01), [], []
     for method in (FedRoD(gamma=0.0), FedAvg()):
         run_sites, records = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).run_sites(method, training=training), Records()
-        states.append(finished(run_sites, LocalEngine(run_sites), records)["state"])
-        told = records.seen[-1].evaluation.predictions
+        states.append(run_to_end(run_sites, LocalEngine(run_sites), records)["state"])
+        told = records.rounds[-1].evaluation.predictions
         global_views.append(told["server"]["test"] if "server" in told else told["site-1"]["common_test"])
     assert_same(*states)
     assert torch.equal(*global_views)
@@ -98,7 +98,7 @@ def test_the_prior_is_what_differs_from_fedavg():
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_the_personal_head_stays_and_all_else_travels(buffers: str):
     run_sites = TWO.run_sites(FedRoD(buffers=buffers))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(1, evaluate_every=0))
     weights = ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]
     statistics = ["body.1.running_mean", "body.1.running_var"]
@@ -125,7 +125,7 @@ def test_a_site_that_has_not_taken_part_predicts_generically():
     state = run(run_sites, LocalEngine(run_sites), plan, [records]).state["model"]
     asked = cohorts(plan, [0, 1, 2])[0]
     for i in range(4):
-        site, told = run_sites.open(i, 0, {}, fresh=True), records.seen[0].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
         state.into(site.model)
         assert torch.equal(told["common_test"], site.predict(site.model, site.common["test"]))
         assert torch.equal(told["test"], site.predict(site.model, site.test)) is (i not in asked)
@@ -155,7 +155,7 @@ def test_the_generic_head_leaves_an_absent_class_alone():
         run_sites = Toy(sizes=((12, 0, 0),)).run_sites(FedRoD(gamma=gamma), training=FULL_BATCH, net=linear)
         assert run_sites.open(0, 0, {}).counts.tolist() == [8, 4, 0]
         state = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
-        moved.append((matrix(state) - start(run_sites)).abs().amax(1))
+        moved.append((weight_matrix(state) - initial_matrix(run_sites)).abs().amax(1))
     assert moved[0][2] < 1e-6
     assert moved[1][2] > 1e-2
     assert moved[0][:2].min() > 1e-2
@@ -185,7 +185,7 @@ def test_what_is_deployed_predicts_for_a_sites_own_patients():
     kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
     predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
     site = run_sites.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
     assert not torch.equal(predicted["test"], site.predict(site.model, site.test))  # the generic prediction
 
 
@@ -194,5 +194,5 @@ def test_what_is_deployed_predicts_for_a_sites_own_patients():
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(FedRoD()), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

@@ -20,8 +20,8 @@ from crossward.losses import dice
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedrs import FedRS
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -29,7 +29,7 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))  # the first site has 4, 2 and 0 images
 FULL_BATCH = Training(epochs=2, batch_size=64, lr=0.1)
 
 
-def gradient(site: Regression, w: Tensor, scale: Tensor) -> Tensor:
+def gradient(site: SoftmaxRegression, w: Tensor, scale: Tensor) -> Tensor:
     """Of the mean cross entropy of softmax(scale * w x)."""
     error = (scale * (site.x @ w.T)).softmax(1) - F.one_hot(site.y, len(w))
     return (scale * error).T @ site.x / site.n
@@ -37,7 +37,7 @@ def gradient(site: Regression, w: Tensor, scale: Tensor) -> Tensor:
 
 def test_two_rounds_by_hand_and_predictions_without_the_factor():
     run_sites, records = TWO.run_sites(FedRS(alpha=0.3), training=FULL_BATCH, net=linear), Records()
-    sites, w = regressions(run_sites), start(run_sites)
+    sites, w = regression_per_site(run_sites), initial_matrix(run_sites)
     assert [torch.bincount(site.y, minlength=3).tolist() for site in sites] == [[4, 2, 0], [3, 4, 3]]
     for _ in range(2):
         ends = []
@@ -48,10 +48,10 @@ def test_two_rounds_by_hand_and_predictions_without_the_factor():
             ends.append(own)
         w = 6 / 16 * ends[0] + 10 / 16 * ends[1]
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state["model"]
-    torch.testing.assert_close(matrix(state), w, atol=2e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state), w, atol=2e-6, rtol=0)
     test = run_sites.open(0, 0, {}).test
     x = test.take(test.index)[0].flatten(1).double()
-    kept = records.seen[-1].evaluation.predictions["site-0"]["test"]
+    kept = records.rounds[-1].evaluation.predictions["site-0"]["test"]
     torch.testing.assert_close(kept.double(), (x @ w[:, :-1].T + w[:, -1]).softmax(1), atol=2e-6, rtol=0)
 
 
@@ -65,7 +65,7 @@ def test_with_alpha_1_it_is_fedavg_to_the_bit(task: str):
     states = []
     for method in (FedRS(alpha=1.0, least=5), FedAvg()):
         run_sites = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).run_sites(method)
-        states.append(finished(run_sites, LocalEngine(run_sites)))
+        states.append(run_to_end(run_sites, LocalEngine(run_sites)))
     assert_same(*states)
 
 
@@ -118,7 +118,7 @@ def test_with_alpha_0_the_weights_of_a_missing_class_stay():
         run_sites = Toy(sizes=((12, 0, 0),)).run_sites(FedRS(alpha=alpha), training=FULL_BATCH, net=linear)
         assert run_sites.open(0, 0, {}).counts.tolist() == [8, 4, 0]
         state = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
-        moved.append((matrix(state) - start(run_sites)).abs().amax(1))
+        moved.append((weight_matrix(state) - initial_matrix(run_sites)).abs().amax(1))
     assert moved[0][2] == 0
     assert moved[1][2] > 1e-2
     assert moved[0][:2].min() > 1e-2
@@ -129,5 +129,5 @@ def test_with_alpha_0_the_weights_of_a_missing_class_stay():
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(FedRS()), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

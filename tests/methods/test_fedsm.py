@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.method import PERSONAL, answer, restored
+from crossward.core.method import PERSONAL, answer, restore_predictor
 from crossward.core.net import Net, NetSpec
 from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.run import Plan, run
@@ -24,9 +24,9 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedsm import GLOBAL, FedSM, by_group, chosen, pulled, selector, stepped
 from crossward.methods.local import Local
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, classifier, linear
 
 torch.set_num_threads(1)
@@ -113,7 +113,7 @@ def test_it_must_know_how_many_sites_there_are():
 def test_two_rounds_by_hand():
     method = FedSM(keep=0.6, selector_steps=2, selector_lr=0.01)
     run_sites = TWO.run_sites(method, training=FULL_BATCH, net=linear)
-    sites, w = regressions(run_sites), start(run_sites)
+    sites, w = regression_per_site(run_sites), initial_matrix(run_sites)
     personal, net = [w, w], run_sites.server(0).new_net().selector
     adam = torch.optim.Adam(net.parameters(), lr=0.01)
     for _ in range(2):
@@ -126,9 +126,9 @@ def test_two_rounds_by_hand():
         a, b = (w_k - 0.1 * site.gradient(w_k) for w_k, site in zip(personal, sites, strict=True))
         personal = [0.6 * a + 0.4 * b, 0.6 * b + 0.4 * a]
     state = run(run_sites, LocalEngine(run_sites), Plan(2)).state
-    torch.testing.assert_close(matrix(state["model"]), w, atol=2e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["model"]), w, atol=2e-6, rtol=0)
     for k, w_k in enumerate(personal):
-        torch.testing.assert_close(matrix(state["personal"][str(k)]), w_k, atol=2e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(state["personal"][str(k)]), w_k, atol=2e-6, rtol=0)
     assert (personal[0] - personal[1]).abs().max() > 1e-3
     for name, parameter in net.named_parameters():
         torch.testing.assert_close(state["selector"][name], parameter.detach(), atol=1e-3, rtol=0)
@@ -140,7 +140,7 @@ def test_the_global_model_is_fedavgs_to_the_bit(buffers: str):
     ends = []
     for method in (replace(SMALL, buffers=buffers), FedAvg(buffers=buffers)):
         run_sites = TWO.run_sites(method, training=KEPT, net=dropping)
-        ends.append(finished(run_sites, LocalEngine(run_sites)))
+        ends.append(run_to_end(run_sites, LocalEngine(run_sites)))
     own, plain = ends
     assert_same({"model": own["state"]["model"]}, plain["state"])
     for k, memory in own["memory"].items():
@@ -168,11 +168,11 @@ def test_with_keep_1_personalised_models_are_trained_by_their_sites_alone_to_the
 
 def test_only_its_own_model_goes_to_a_site_that_trains():
     run_sites, records = THREE.run_sites(SMALL), Records()
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1), [records]).state
     assert set(SMALL.broadcast(state)) == {"model", "personal", "selector"}
     assert set(state["personal"]) == {"0", "1", "2"}
-    told = {(t.step, t.direction, t.item): t.bytes for t in records.seen[0].traffic}
+    told = {(t.step, t.direction, t.item): t.bytes for t in records.rounds[0].traffic}
     model, chooser = sizes(state)["model"], sizes(state)["selector"]
     assert told["train", "down", "personal"] == told["train", "up", "personal"] == 3 * model
     assert told["train", "down", "model"] == 3 * model
@@ -185,20 +185,21 @@ def test_only_its_own_model_goes_to_a_site_that_trains():
 def test_a_client_that_is_absent_keeps_its_personalised_model_and_a_late_one_starts_at_the_beginning():
     run_sites = THREE.run_sites(replace(SMALL, keep=1.0), training=FULL_BATCH, net=linear)
     ends = [
-        run(run_sites, Losing(LocalEngine(run_sites), 1, lost, "train"), Plan(2)).state["personal"] for lost in (0, 1)
+        run(run_sites, DroppingEngine(LocalEngine(run_sites), 1, lost, "train"), Plan(2)).state["personal"]
+        for lost in (0, 1)
     ]
-    w, site = start(run_sites), regressions(run_sites)[1]
+    w, site = initial_matrix(run_sites), regression_per_site(run_sites)[1]
     for end in ends:  # one round less, be it the first or the second
-        torch.testing.assert_close(matrix(end["1"]), w - 0.1 * site.gradient(w), atol=2e-6, rtol=0)
-    once = run(run_sites, Losing(LocalEngine(run_sites), 1, 0, "train"), Plan(1)).state["personal"]
+        torch.testing.assert_close(weight_matrix(end["1"]), w - 0.1 * site.gradient(w), atol=2e-6, rtol=0)
+    once = run(run_sites, DroppingEngine(LocalEngine(run_sites), 1, 0, "train"), Plan(1)).state["personal"]
     assert set(once) == {"0", "2"}
 
 
 @pytest.mark.parametrize("step", ["recognise", "train"])
 def test_who_is_lost_between_two_questions_is_left_out_of_the_rest(step: str):
     run_sites, records = THREE.run_sites(FedSM(selector_steps=2)), Records()
-    state = run(run_sites, Losing(LocalEngine(run_sites), 0, 0, step), Plan(2), [records]).state
-    assert [list(record.failures) for record in records.seen] == [["site-0"], []]
+    state = run(run_sites, DroppingEngine(LocalEngine(run_sites), 0, 0, step), Plan(2), [records]).state
+    assert [list(record.failures) for record in records.rounds] == [["site-0"], []]
     assert set(state["personal"]) == {"0", "1", "2"}
     assert_finite(state)
 
@@ -209,7 +210,7 @@ def test_who_is_lost_between_two_questions_is_left_out_of_the_rest(step: str):
 def told(method: FedSM | FedAvg, toy: Toy = THREE) -> tuple[RunSites, Tree, Tree]:
     run_sites, records = toy.run_sites(method), Records()
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
-    return run_sites, state, records.seen[-1].evaluation.predictions
+    return run_sites, state, records.rounds[-1].evaluation.predictions
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
@@ -262,7 +263,7 @@ def test_what_is_deployed_predicts_as_the_site_did(buffers: str):
     expected: Tensor = answer(method, run_sites.open(1, 1, dict(memory)), "predict", down, seed=5)["test"]
     kept = answer(method, run_sites.open(1, 1, dict(memory)), "deploy", down, seed=5)
     site = run_sites.open(1, 1, {}, fresh=True)
-    predictor = restored(method, site, kept)
+    predictor = restore_predictor(method, site, kept)
     assert torch.equal(site.predict(predictor, site.test), expected)
 
 
@@ -274,10 +275,10 @@ def test_what_is_deployed_predicts_as_the_site_did(buffers: str):
 def test_one_image_no_image_and_a_class_nobody_has(task: str, gamma: float):
     toy = Toy(task, sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)), unseen=True)
     run_sites, records = toy.run_sites(replace(SMALL, gamma=gamma)), Records()
-    end = finished(run_sites, LocalEngine(run_sites), records)
+    end = run_to_end(run_sites, LocalEngine(run_sites), records)
     assert_finite(end)
     assert set(end["state"]["personal"]) == {"0", "2"}  # the site without images has no model, and is never chosen
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert [record.failures for record in records.rounds] == [{}, {}]
 
 
 def test_a_federation_of_one():

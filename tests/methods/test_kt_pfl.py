@@ -15,8 +15,8 @@ from crossward.engines.local import LocalEngine
 from crossward.methods.kt_pfl import KTpFL, products, projected, scale
 from crossward.methods.local import Local
 from crossward.methods.public_set import drawn
-from crossward.testing.by_hand import matrix, regressions
-from crossward.testing.engine_wrappers import Losing, Watching
+from crossward.testing.by_hand import regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -51,8 +51,8 @@ def test_two_rounds_by_hand():
     """4 of 6 public images in a round, one step before a site takes part, and one each of everything."""
     method = KTpFL(subset=4, temperature=3.0, rho=0.4, weight=2.0)
     run_sites = TWO.run_sites(method, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
-    sites, public = regressions(run_sites), run_sites.server(0).public
-    own = [matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
+    sites, public = regression_per_site(run_sites), run_sites.server(0).public
+    own = [weight_matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1)]
     own = [w - 0.1 * site.gradient(w) for w, site in zip(own, sites, strict=True)]
     c = torch.full((2, 2), 0.5).double()
     for round in range(2):
@@ -69,7 +69,7 @@ def test_two_rounds_by_hand():
     torch.testing.assert_close(found, c, atol=1e-4, rtol=0)
     assert (found - 0.5).abs().max() > 1e-2
     for i in (0, 1):
-        torch.testing.assert_close(matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
 
 
 # coefficients --------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_the_row_of_a_site_that_is_lost_is_renewed_once_it_has_predicted():
     found = []
     for step in ("train", "score"):
         run_sites = TWO.run_sites(KTpFL())
-        found.append(run(run_sites, Losing(LocalEngine(run_sites), 0, 0, step), Plan(1)).state["coefficients"])
+        found.append(run(run_sites, DroppingEngine(LocalEngine(run_sites), 0, 0, step), Plan(1)).state["coefficients"])
     assert (found[0][0] - 0.5).abs().min() > 1e-3
     assert torch.equal(found[1], torch.full((2, 2), 0.5).double())
 
@@ -223,7 +223,7 @@ def test_each_site_is_sent_its_own_teacher_and_none_is_sent_coefficients():
 
 def test_what_is_sent_is_softened():
     run_sites = TWO.run_sites(KTpFL(), net=linear)
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(1))
     sent = [reply["probabilities"] for job, reply in engine.replies if job.step == "score"]
     for p in sent:
@@ -248,6 +248,6 @@ def test_with_one_site_it_is_local_training():
         run_sites = Toy(sizes=((9, 3, 3),)).run_sites(method, net=linear)
         engine = LocalEngine(run_sites)
         state = run(run_sites, engine, Plan(2)).state
-        memories.append(matrix(engine.memory[0]["_personal"]))
+        memories.append(weight_matrix(engine.memory[0]["_personal"]))
         assert state == {} or state["coefficients"].tolist() == [[1.0]]
     torch.testing.assert_close(*memories, atol=1e-6, rtol=0)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.engine import Cohort
-from crossward.core.method import PERSONAL, restored
+from crossward.core.cohort import Cohort
+from crossward.core.method import PERSONAL, restore_predictor
 from crossward.core.net import Net
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.training import Training
@@ -24,9 +24,9 @@ from crossward.errors import ConfigError
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.lg_fedavg import LGFedAvg
 from crossward.plugins.finetune import Finetune
-from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, regression_per_site
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import CLASSES, SIDE, Toy
 
 torch.set_num_threads(1)
@@ -66,14 +66,14 @@ class Layers:
     def of(cls, net: nn.Module) -> Layers:
         return cls(layer(Weights.of(net), "body.1"), layer(Weights.of(net), "head"))
 
-    def stepped(self, site: Regression) -> Layers:
+    def stepped(self, site: SoftmaxRegression) -> Layers:
         z = F.pad(site.x @ self.a.T, (0, 1), value=1.0)
         error = ((z @ self.h.T).softmax(1) - F.one_hot(site.y, len(self.h))) / site.n
         return Layers(self.a - 0.1 * (error @ self.h[:, :-1]).T @ site.x, self.h - 0.1 * error.T @ z)
 
 
 def rounds_by_hand(
-    sites: list[Regression], net: Layers, own: list[Tensor], shares: list[float], warm: int, rounds: int
+    sites: list[SoftmaxRegression], net: Layers, own: list[Tensor], shares: list[float], warm: int, rounds: int
 ) -> tuple[Layers, list[Tensor]]:
     """The head of the federation, with the body that FedAvg left, and each site's own body; two steps a round."""
     by_size = [site.n / sum(site.n for site in sites) for site in sites]
@@ -96,13 +96,13 @@ def test_four_rounds_and_predictions_by_hand(warmup: float, weighting: str, shar
     engine = LocalEngine(run_sites)
     own = [Layers.of(run_sites.open(i, 0, {}, fresh=True).model).a for i in (0, 1)]
     begun = Layers.of(run_sites.server(0).new_net())
-    net, bodies = rounds_by_hand(regressions(run_sites), begun, own, shares, int(4 * warmup), 4)
+    net, bodies = rounds_by_hand(regression_per_site(run_sites), begun, own, shares, int(4 * warmup), 4)
     state = run(run_sites, engine, Plan(4), [records]).state
     torch.testing.assert_close(layer(state["model"], "head"), net.h, atol=1e-6, rtol=0)
     for i in (0, 1):
         found = layer(engine.memory[i]["body" if warmup else PERSONAL], "body.1")
         torch.testing.assert_close(found, bodies[i], atol=1e-6, rtol=0)
-        site, told = run_sites.open(i, 0, {}), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
         x = F.pad(site.test.take(site.test.index)[0].flatten(1).double(), (0, 1), value=1.0)
         p = (F.pad(x @ bodies[i].T, (0, 1), value=1.0) @ net.h.T).softmax(1)
         torch.testing.assert_close(told["test"].double(), p, atol=1e-6, rtol=0)
@@ -127,7 +127,7 @@ def test_the_warm_up_is_fedavg_to_the_bit(toy: Toy, buffers: str):
         engine = LocalEngine(run_sites)
         state = run(run_sites, engine, Plan(2), [records]).state
         states.append(Weights({**state["model"], **state.get("start", {})}))
-        told.append([record.evaluation.predictions["site-1"]["test"] for record in records.seen])
+        told.append([record.evaluation.predictions["site-1"]["test"] for record in records.rounds])
         memories.append({str(i): tree for i, tree in engine.memory.items()})
     assert_same({"model": states[0].only(states[1])}, {"model": states[1]})
     assert_same(*memories)
@@ -141,7 +141,7 @@ def test_the_warm_up_does_not_change_what_comes_before_it_ends():
     for method in (LGFedAvg(warmup=0.5), FedAvg()):
         run_sites, records = TWO.run_sites(method), Records()
         run(run_sites, LocalEngine(run_sites), Plan(4), [records])
-        seen.append([record.evaluation.predictions["site-0"]["test"] for record in records.seen])
+        seen.append([record.evaluation.predictions["site-0"]["test"] for record in records.rounds])
     assert [torch.equal(*pair) for pair in zip(*seen, strict=True)] == [True, True, False, False]
 
 
@@ -149,7 +149,7 @@ def test_the_warm_up_does_not_change_what_comes_before_it_ends():
 @pytest.mark.parametrize("weighting", ["equal", "samples"])
 def test_bodies_are_sent_to_warm_up_and_never_again(buffers: str, weighting: str):
     run_sites = TWO.run_sites(LGFedAvg(warmup=0.5, buffers=buffers, weighting=weighting))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(4, evaluate_every=0)).state
     for job, reply in engine.replies:
         assert list(reply["model"]) == HEAD
@@ -165,18 +165,18 @@ def test_bodies_are_sent_to_warm_up_and_never_again(buffers: str, weighting: str
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_without_a_warm_up_no_body_ever_leaves_its_site(buffers: str):
     run_sites = TWO.run_sites(LGFedAvg(warmup=0.0, buffers=buffers))
-    engine, records = Watching(LocalEngine(run_sites)), Records()
+    engine, records = RecordingEngine(LocalEngine(run_sites)), Records()
     state = run(run_sites, engine, Plan(2, evaluate_every=0), [records]).state
     assert all(set(reply) == {"model"} and list(reply["model"]) == HEAD for _, reply in engine.replies)
     assert set(state) == {"model"}
-    assert {t.item for record in records.seen for t in record.traffic} == {"model"}
+    assert {t.item for record in records.rounds for t in record.traffic} == {"model"}
     assert {*engine.memory[0]} == {PERSONAL}
     assert {*engine.memory[0][PERSONAL]} == {*BODY, *STATISTICS}
 
 
 def shipped(records: Records, item: str) -> list[tuple[int, int]]:
     """Sites' worth of bytes of an item, down and up in each round."""
-    sent = [{t.direction: t.bytes for t in record.traffic if t.item == item} for record in records.seen]
+    sent = [{t.direction: t.bytes for t in record.traffic if t.item == item} for record in records.rounds]
     unit = min(b for by_direction in sent for b in by_direction.values())
     return [(told.get("down", 0) // unit, told.get("up", 0) // unit) for told in sent]
 
@@ -199,7 +199,7 @@ def test_the_ledger_tells_who_was_sent_a_body():
 def test_a_site_that_dropped_out_is_sent_its_start_again():
     run_sites, records = TWO.run_sites(LGFedAvg(warmup=0.3)), Records()
     engine = LocalEngine(run_sites)
-    state = run(run_sites, Losing(engine, 0, 1, "train"), Plan(3, evaluate_every=0), [records]).state
+    state = run(run_sites, DroppingEngine(engine, 0, 1, "train"), Plan(3, evaluate_every=0), [records]).state
     assert shipped(records, "start") == [(0, 0), (2, 0), (1, 0)]  # asked, lost; asked again
     assert state["started"] == {"0": True, "1": True}
 
@@ -209,10 +209,10 @@ def test_a_site_that_joins_after_the_warm_up_starts_from_its_body():
     training = Training(epochs=1, batch_size=64, lr=0.1)
     run_sites = TWO.run_sites(LGFedAvg(warmup=0.5), training=training)
     engine = LocalEngine(run_sites)
-    state = run(run_sites, Losing(engine, 0, 0, "train"), Plan(2, evaluate_every=0)).state
+    state = run(run_sites, DroppingEngine(engine, 0, 0, "train"), Plan(2, evaluate_every=0)).state
     run_sites = TWO.run_sites(FedAvg(), training=training)
-    fedavg = Watching(LocalEngine(run_sites))
-    run(run_sites, Losing(fedavg, 0, 0, "train"), Plan(2, evaluate_every=0))
+    fedavg = RecordingEngine(LocalEngine(run_sites))
+    run(run_sites, DroppingEngine(fedavg, 0, 0, "train"), Plan(2, evaluate_every=0))
     expected = next(reply["model"] for job, reply in fedavg.replies if (job.site, job.round) == (0, 1))
     assert (engine.memory[0]["body"] - expected.only(engine.memory[0]["body"])).norm() == 0
     assert (engine.memory[0]["body"] - state["start"]).norm() > 1e-2
@@ -226,7 +226,7 @@ def test_a_site_predicts_with_its_own_body_and_a_newcomer_with_its_start(warmup:
     state = run(run_sites, engine, plan, [records]).state
     asked = {i for round, cohort in enumerate(cohorts(plan, [0, 1, 2])) if round >= 2 * warmup for i in cohort}
     for i in range(4):
-        site, told = run_sites.open(i, 0, {}, fresh=True), records.seen[-1].evaluation.predictions[f"site-{i}"]
+        site, told = run_sites.open(i, 0, {}, fresh=True), records.rounds[-1].evaluation.predictions[f"site-{i}"]
         if i in asked:
             engine.memory[i]["body" if warmup else PERSONAL].into(site.model)
         elif warmup:
@@ -247,7 +247,7 @@ def test_what_is_deployed_is_what_predicted(warmup: float, plugins: tuple[Finetu
     kept = Cohort(run_sites, engine, 1, [0], keep=False).ask("deploy", down)[0]
     predicted = Cohort(run_sites, engine, 1, [0], keep=False).ask("predict", down)[0]
     site = run_sites.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restored(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
     tuned = (Weights.of(site.model, select.head) - state["model"]).norm()
     assert tuned > 1e-2 if plugins else tuned == 0
 
@@ -257,7 +257,7 @@ def test_without_a_warm_up_bodies_may_differ():
     run_sites.method.check_nets(_networks(two_layers, three_layers))
     engine = LocalEngine(run_sites, strict=True)
     state = run(run_sites, engine, Plan(2), [records]).state
-    assert not any(record.failures for record in records.seen)
+    assert not any(record.failures for record in records.rounds)
     assert {*engine.memory[0][PERSONAL]} == {"body.1.weight", "body.1.bias"}
     assert {*engine.memory[1][PERSONAL]} == {"body.1.weight", "body.1.bias", "body.3.weight", "body.3.bias"}
     assert (state["model"] - Weights.of(run_sites.server(0).new_net(), select.head)).norm() > 1e-2
@@ -291,5 +291,5 @@ def test_options_are_checked(options: dict[str, object]):
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool, method: LGFedAvg):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(method), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

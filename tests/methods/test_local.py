@@ -12,8 +12,8 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.central import Central
 from crossward.methods.local import Local
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, classifier, linear
 
 ONE_STEP = Training(epochs=1, batch_size=64, lr=0.1)
@@ -35,25 +35,25 @@ def test_two_rounds_by_hand():
     run_sites = TWO.run_sites(Local(), training=ONE_STEP, net=alike_linear)
     engine = LocalEngine(run_sites)
     run(run_sites, engine, Plan(2))
-    for i, site in enumerate(regressions(run_sites)):
-        w = start(run_sites)
+    for i, site in enumerate(regression_per_site(run_sites)):
+        w = initial_matrix(run_sites)
         for _ in range(2):
             w = w - 0.1 * site.gradient(w)
-        torch.testing.assert_close(matrix(engine.memory[i]["_personal"]), w, atol=1e-6, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[i]["_personal"]), w, atol=1e-6, rtol=0)
 
 
 def test_nothing_is_sent_and_the_server_knows_nothing():
     run_sites, records = TWO.run_sites(Local()), Records()
     progress = run(run_sites, LocalEngine(run_sites), Plan(2), [records])
     assert progress.state == {}
-    assert [record.traffic for record in records.seen] == [[], []]
+    assert [record.traffic for record in records.rounds] == [[], []]
     assert run_sites.personal
 
 
 def test_sites_begin_with_weights_of_their_own():
     run_sites = TWO.run_sites(Local(), net=linear)
-    a, b = (matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1))
-    again = matrix(Weights.of(run_sites.open(0, 0, {}).model))
+    a, b = (weight_matrix(Weights.of(run_sites.open(i, 0, {}).model)) for i in (0, 1))
+    again = weight_matrix(Weights.of(run_sites.open(0, 0, {}).model))
     assert torch.equal(a, again)
     assert not torch.equal(a, b)
 
@@ -62,7 +62,7 @@ def test_a_site_is_the_same_whoever_else_is_there():
     memories = []
     for sizes in (((6, 2, 2), (10, 2, 2)), ((6, 2, 2),)):
         run_sites = Toy(sizes=sizes, common=0, public=18 - 14 * (len(sizes) - 1)).run_sites(Local())
-        memories.append(finished(run_sites, LocalEngine(run_sites))["memory"]["0"])
+        memories.append(run_to_end(run_sites, LocalEngine(run_sites))["memory"]["0"])
     assert_same(*memories)
 
 
@@ -70,7 +70,7 @@ def test_with_one_site_it_is_central_training():
     ends = []
     for method in (Local(), Central()):
         run_sites = Toy(sizes=((9, 3, 3),)).run_sites(method, net=alike)
-        end = finished(run_sites, LocalEngine(run_sites))
+        end = run_to_end(run_sites, LocalEngine(run_sites))
         model = end["memory"]["0"]["_personal"] if isinstance(method, Local) else end["state"]["model"]
         ends.append({"model": model})
     assert_same(*ends)
@@ -83,9 +83,9 @@ def test_a_site_without_training_data_predicts_with_what_it_began_with():
     assert list(engine.memory) == [0]
     site = run_sites.open(1, 0, {}, fresh=True)
     expected = site.predict(site.model, site.test)
-    assert torch.equal(records.seen[0].evaluation.predictions["site-1"]["test"], expected)
+    assert torch.equal(records.rounds[0].evaluation.predictions["site-1"]["test"], expected)
 
 
 def test_one_sample_and_a_class_nobody_has():
     run_sites = Toy(sizes=((1, 1, 1), (4, 1, 1)), unseen=True).run_sites(Local())
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))

@@ -23,10 +23,10 @@ from crossward.engines.local import LocalEngine
 from crossward.methods import moon
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.moon import PREVIOUS, Moon, contrast
-from crossward.nets.parts.projection import projected
-from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.short_runs import assert_finite, assert_same, finished
+from crossward.nets.parts.projection import with_projection
+from crossward.testing.by_hand import SoftmaxRegression, regression_per_site
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import assert_finite, assert_same, run_to_end
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, segmenter
 
 torch.set_num_threads(1)
@@ -42,7 +42,7 @@ def two_layers() -> nn.Module:
 
 def projected_net(toy: Toy, width: int) -> Callable[[], nn.Module]:
     made = classifier if toy.task == "classification" else segmenter
-    return lambda: projected(made(), width)
+    return lambda: with_projection(made(), width)
 
 
 # in numbers ----------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Layers:
         a = torch.cat([w["body.1.weight"], w["body.1.bias"][:, None]], 1)
         return cls(a.double(), torch.cat([w["head.weight"], w["head.bias"][:, None]], 1).double())
 
-    def stepped(self, site: Regression, glob: Layers, prev: Layers | None, method: Moon, lr: float) -> Layers:
+    def stepped(self, site: SoftmaxRegression, glob: Layers, prev: Layers | None, method: Moon, lr: float) -> Layers:
         z = site.x @ self.a.T
         one = torch.cat([z, torch.ones(site.n, 1)], 1)
         error = ((one @ self.b.T).softmax(1) - F.one_hot(site.y, len(CLASSES))) / site.n
@@ -112,7 +112,7 @@ class Layers:
 def test_three_rounds_by_hand():
     method = Moon(mu=2.0, tau=0.3, projection=0)
     run_sites = TWO.run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.05), net=two_layers)
-    sites = regressions(run_sites)
+    sites = regression_per_site(run_sites)
     glob = Layers.of(Weights.of(run_sites.server(0).new_net()))
     prev: list[Layers | None] = [None, None]
     for _ in range(3):
@@ -193,7 +193,7 @@ def test_frozen_networks_leave_the_statistics_of_the_local_one_alone(toy: Toy):
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_each_site_remembers_the_model_it_sent_and_sends_nothing_more_than_fedavg(buffers: str):
     run_sites = TWO.run_sites(Moon(projection=6, buffers=buffers))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(2)).state
     last = {job.site: reply for job, reply in engine.replies if job.step == "train" and job.round == 1}
     whole = set(select.everything.names(run_sites.server(0).new_net()))
@@ -222,7 +222,7 @@ def test_a_site_that_joins_late_begins_as_fedavg():
     toy, second = Toy(sizes=((6, 2, 2), (10, 2, 2), (4, 2, 2))), []
     for method, net in ((Moon(mu=5.0, projection=6), None), (FedAvg(), projected_net(TWO, 6))):
         run_sites = toy.run_sites(method, net=net)
-        engine = Watching(Losing(LocalEngine(run_sites), 0, 0, "train"))
+        engine = RecordingEngine(DroppingEngine(LocalEngine(run_sites), 0, 0, "train"))
         run(run_sites, engine, Plan(2, evaluate_every=0))
         second.append([reply["model"] for job, reply in engine.replies if job.round == 1])
     apart = [float((ours - fedavgs).norm()) for ours, fedavgs in zip(*second, strict=True)]
@@ -240,7 +240,7 @@ def test_with_mu_0_it_is_fedavg_to_the_bit_at_no_cost(toy: Toy, width: int, monk
     ends = []
     for method, net in ((Moon(mu=0.0, projection=width), None), (FedAvg(), projected_net(toy, width))):
         run_sites = toy.run_sites(method, net=net)
-        ends.append(finished(run_sites, LocalEngine(run_sites)))
+        ends.append(run_to_end(run_sites, LocalEngine(run_sites)))
     assert_same(*ends)
     assert all(not memory for memory in ends[0]["memory"].values())
 
@@ -264,4 +264,4 @@ def test_the_first_round_is_fedavg_to_the_bit_at_no_cost(toy: Toy, monkeypatch: 
 )
 def test_one_sample_no_sample_and_a_class_nobody_has(task: str, sizes: tuple[tuple[int, int, int], ...], unseen: bool):
     run_sites = Toy(task, sizes=sizes, unseen=unseen).run_sites(Moon(mu=5.0, projection=6))
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))

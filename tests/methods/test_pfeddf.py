@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossward.core.method import answer, restored
+from crossward.core.method import answer, restore_predictor
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.tree import Tree
@@ -18,9 +18,9 @@ from crossward.methods.feddf import FedDF
 from crossward.methods.pfeddf import OWN, PFedDF
 from crossward.plugins.finetune import Finetune
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing, Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy, classifier, linear
 
 torch.set_num_threads(1)
@@ -36,9 +36,11 @@ def predicted(run_sites: RunSites, site: int, weights: Weights) -> Tensor:
     return here.predict(here.model, here.test)
 
 
-def watched(run_sites: RunSites, rounds: int, lost: tuple[int, int] | None = None) -> tuple[Tree, Records, Watching]:
+def watched(
+    run_sites: RunSites, rounds: int, lost: tuple[int, int] | None = None
+) -> tuple[Tree, Records, RecordingEngine]:
     engine = LocalEngine(run_sites)
-    tap, records = Watching(engine if lost is None else Losing(engine, *lost, "train")), Records()
+    tap, records = RecordingEngine(engine if lost is None else DroppingEngine(engine, *lost, "train")), Records()
     return run(run_sites, tap, Plan(rounds), [records]).state, records, tap
 
 
@@ -61,7 +63,7 @@ def test_a_site_predicts_with_what_it_ended_its_training_with(net: object):
     state, records, tap = watched(run_sites, 2)
     last = {job.site: reply["model"] for job, reply in tap.replies if job.step == "train" and job.round == 1}
     for i in range(3):
-        found = records.seen[1].evaluation.predictions[f"site-{i}"]["test"]
+        found = records.rounds[1].evaluation.predictions[f"site-{i}"]["test"]
         assert torch.equal(found, predicted(run_sites, i, last[i]))
         fused = state["model"] if net is None else state["model"][net[i].__name__]
         assert not torch.equal(found, predicted(run_sites, i, fused))
@@ -72,9 +74,9 @@ def test_a_round_by_hand():
     run_sites = THREE.run_sites(SMALL, training=Training(epochs=1, batch_size=64, lr=0.1), net=linear)
     engine = LocalEngine(run_sites)
     run(run_sites, engine, Plan(1))
-    w = start(run_sites)
-    for i, site in enumerate(regressions(run_sites)):
-        torch.testing.assert_close(matrix(engine.memory[i][OWN]), w - 0.1 * site.gradient(w), atol=2e-6, rtol=0)
+    w = initial_matrix(run_sites)
+    for i, site in enumerate(regression_per_site(run_sites)):
+        torch.testing.assert_close(weight_matrix(engine.memory[i][OWN]), w - 0.1 * site.gradient(w), atol=2e-6, rtol=0)
 
 
 def test_who_is_absent_keeps_its_network_and_who_was_never_there_has_the_fused_one():
@@ -82,7 +84,7 @@ def test_who_is_absent_keeps_its_network_and_who_was_never_there_has_the_fused_o
     run_sites = toy.run_sites(SMALL)
     state, records, tap = watched(run_sites, 2, lost=(0, 1))
     sent = {(job.round, job.site): reply.get("model") for job, reply in tap.replies if job.step == "train"}
-    told = records.seen[1].evaluation.predictions
+    told = records.rounds[1].evaluation.predictions
     assert torch.equal(told["site-0"]["test"], predicted(run_sites, 0, sent[0, 0]))
     assert torch.equal(told["site-1"]["test"], predicted(run_sites, 1, sent[1, 1]))
     assert torch.equal(told["site-2"]["test"], predicted(run_sites, 2, state["model"]))
@@ -94,7 +96,7 @@ def test_what_is_deployed_predicts_as_before_and_keeps_its_fine_tuning():
     state = run(run_sites, engine, Plan(1)).state
     kept = answer(SMALL, run_sites.open(0, 0, dict(engine.memory[0])), "deploy", SMALL.broadcast(state), seed=7)
     site = run_sites.open(0, 0, {}, fresh=True)
-    restored(SMALL, site, kept)
+    restore_predictor(SMALL, site, kept)
     assert_same({"model": Weights.of(site.model)}, {"model": kept["model"]})
     assert (Weights.of(site.model) - engine.memory[0][OWN]).norm() > 1e-3
 
@@ -102,5 +104,5 @@ def test_what_is_deployed_predicts_as_before_and_keeps_its_fine_tuning():
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_one_image_no_image_and_a_class_nobody_has(task: str):
     run_sites, records = Toy(task, sizes=((1, 1, 1), (0, 1, 1), (3, 1, 1)), unseen=True).run_sites(SMALL), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

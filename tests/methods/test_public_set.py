@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.core.engine import Cohort
+from crossward.core.cohort import Cohort
 from crossward.core.method import Method
 from crossward.core.plugin import Plugin
 from crossward.core.run import Plan, run
@@ -25,8 +25,8 @@ from crossward.methods.kt_pfl import KTpFL
 from crossward.methods.local import Local
 from crossward.methods.public_set import begin, digest, drawn, few, logits, unlabelled
 from crossward.runs.sites import RunSites
-from crossward.testing.by_hand import matrix
-from crossward.testing.engine_wrappers import Losing
+from crossward.testing.by_hand import weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine
 from crossward.testing.short_runs import Records, assert_finite, assert_same
 from crossward.testing.toy import Toy, classifier, linear
 
@@ -108,11 +108,11 @@ def test_two_epochs_of_digestion_by_hand():
     site = TWO.run_sites(Local(), training=training, net=linear).open(1, 0, {}, fresh=True)
     rows, wanted = torch.tensor([3, 1, 2, 0]), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     x = F.pad(site.public.take(site.public.index[rows])[0].flatten(1), (0, 1), value=1.0).double()
-    w = matrix(Weights.of(site.model))
+    w = weight_matrix(Weights.of(site.model))
     for rate in (0.2, 0.1):
         w = w - rate * 2 * (x @ w.T - wanted).T @ x / 12
     digest(site, rows, wanted, F.mse_loss, 2, 64)
-    torch.testing.assert_close(matrix(Weights.of(site.model)), w, atol=1e-5, rtol=0)
+    torch.testing.assert_close(weight_matrix(Weights.of(site.model)), w, atol=1e-5, rtol=0)
     assert site.fits[0].steps == 2
 
 
@@ -203,11 +203,11 @@ def test_every_site_may_have_a_network_of_its_own(method: Method):
     own = [engine.memory[i]["_personal"] for i in (0, 1)]
     assert [len(w) for w in own] == [len(Weights.of(net())) for net in (classifier, linear)]
     assert_finite({"0": own[0], "1": own[1]})
-    assert not records.seen[-1].failures
+    assert not records.rounds[-1].failures
     for i, net in enumerate((classifier(), linear())):
         site = run_sites.open(i, 0, {}, fresh=True)
         own[i].into(net)
-        told = records.seen[-1].evaluation.predictions[f"site-{i}"]["test"]
+        told = records.rounds[-1].evaluation.predictions[f"site-{i}"]["test"]
         torch.testing.assert_close(told, site.predict(net.eval(), site.test))  # each with its own network
 
 
@@ -219,7 +219,7 @@ def test_only_predictions_and_rows_travel(method: Method, toy: Toy):
     numbers = 4 * 3 * (64 if toy is PIXELS else 1)  # |subset| x C, for a pixel or an image
     [item] = method.discloses
     back = "labels" if isinstance(method, DSpFL) else item
-    told = {(t.step, t.direction, t.item): (t.bytes, t.clients) for t in records.seen[0].traffic}
+    told = {(t.step, t.direction, t.item): (t.bytes, t.clients) for t in records.rounds[0].traffic}
     assert told == {
         ("score", "down", "rows"): (2 * 4 * 8, 2),
         ("score", "up", item): (2 * 4 * numbers, 2),
@@ -232,7 +232,7 @@ def test_only_predictions_and_rows_travel(method: Method, toy: Toy):
 def test_a_site_that_is_lost_before_it_learns_keeps_its_network_and_the_others_learn_from_it(method: Method):
     whole, short, scored = (LocalEngine(TWO.run_sites(method)) for _ in range(3))
     run(whole.sites, whole, Plan(1))
-    run(short.sites, Losing(short, 0, 0, "train"), Plan(1))
+    run(short.sites, DroppingEngine(short, 0, 0, "train"), Plan(1))
     Cohort(scored.sites, scored, 0, [0]).ask("score", {"rows": torch.arange(6)})
     assert_same(short.memory[1], whole.memory[1])
     assert_same(short.memory[0], scored.memory[0])
@@ -250,7 +250,7 @@ def test_a_site_that_is_lost_before_it_predicts_counts_for_nothing(method: Metho
         images[federation.sites[0].train] += seed
         run_sites.federation = replace(federation, collection=replace(federation.collection, images=images))
         engine = LocalEngine(run_sites)
-        run(run_sites, Losing(engine, 0, 0, "score"), Plan(1))
+        run(run_sites, DroppingEngine(engine, 0, 0, "score"), Plan(1))
         assert list(engine.memory) == [1]
         ends.append(engine.memory[1])
     assert_same(*ends)
@@ -264,7 +264,7 @@ def test_a_site_without_training_images_predicts_with_what_it_began_with(method:
     assert list(engine.memory) == [0, 2]
     site = run_sites.open(1, 0, {}, fresh=True)
     expected = site.predict(site.model, site.test)
-    assert torch.equal(records.seen[1].evaluation.predictions["site-1"]["test"], expected)
+    assert torch.equal(records.rounds[1].evaluation.predictions["site-1"]["test"], expected)
 
 
 @of_each

@@ -18,9 +18,9 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.random_frozen import RandomFrozen
-from crossward.testing.by_hand import Regression, regressions
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, finished
+from crossward.testing.by_hand import SoftmaxRegression, regression_per_site
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end
 from crossward.testing.toy import CLASSES, SIDE, Toy
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -36,7 +36,7 @@ def layer(weights: Weights, name: str) -> Tensor:
     return torch.cat([weights[f"{name}.weight"], weights[f"{name}.bias"][:, None]], 1).double()
 
 
-def body_gradient(site: Regression, a: Tensor, h: Tensor) -> Tensor:
+def body_gradient(site: SoftmaxRegression, a: Tensor, h: Tensor) -> Tensor:
     """Of the mean cross entropy of softmax(h (a x, 1)), for a."""
     z = torch.cat([site.x @ a.T, torch.ones(site.n, 1)], 1)
     error = ((z @ h.T).softmax(1) - F.one_hot(site.y, len(h))) / site.n
@@ -49,7 +49,7 @@ def test_two_rounds_by_hand():
     a, h = layer(begun, "body.1"), layer(begun, "head")
     for _ in range(2):
         ends = []
-        for site in regressions(run_sites):
+        for site in regression_per_site(run_sites):
             once = a - 0.1 * body_gradient(site, a, h)
             ends.append(once - 0.1 * body_gradient(site, once, h))
         a = 6 / 16 * ends[0] + 10 / 16 * ends[1]
@@ -62,7 +62,7 @@ def test_two_rounds_by_hand():
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_the_body_alone_comes_back(buffers: str):
     run_sites = TWO.run_sites(RandomFrozen(buffers=buffers))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(1, evaluate_every=0))
     body = ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]
     statistics = ["body.1.running_mean", "body.1.running_var"] if buffers == "average" else []
@@ -100,7 +100,7 @@ def test_it_is_fedavg_whose_head_gets_no_gradient_to_the_bit(task: str):
     ends = []
     for method, plugins in ((RandomFrozen(), ()), (FedAvg(), (HeadStill(),))):  # half and half of a head is that head
         run_sites = Toy(task, sizes=((8, 2, 2), (8, 2, 2))).run_sites(method, plugins)
-        ends.append(finished(run_sites, LocalEngine(run_sites)))
+        ends.append(run_to_end(run_sites, LocalEngine(run_sites)))
     assert_same(*ends)
 
 
@@ -110,7 +110,7 @@ def test_there_is_one_model_for_all():
     state = run(run_sites, LocalEngine(run_sites), Plan(1), [records]).state
     site = run_sites.open(1, 0, {}, fresh=True)
     state["model"].into(site.model)
-    found = records.seen[0].evaluation.predictions
+    found = records.rounds[0].evaluation.predictions
     assert torch.equal(found["site-1"]["test"], site.predict(site.model, site.test))
     assert "test" in found["server"]
 
@@ -120,5 +120,5 @@ def test_there_is_one_model_for_all():
 def test_absent_class_one_sample_no_sample_and_a_class_nobody_has(task: str, unseen: bool):
     toy = Toy(task, sizes=((4, 1, 1), (1, 1, 1), (0, 1, 1)), unseen=unseen)
     run_sites, records = toy.run_sites(RandomFrozen()), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert [record.failures for record in records.seen] == [{}, {}]
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert [record.failures for record in records.rounds] == [{}, {}]

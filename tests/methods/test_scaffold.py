@@ -18,10 +18,10 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.scaffold import Scaffold
-from crossward.testing.by_hand import Regression, matrix, regressions, start
-from crossward.testing.engine_wrappers import Losing
-from crossward.testing.invariants import MeanOfAll
-from crossward.testing.short_runs import assert_finite, finished
+from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.engine_wrappers import DroppingEngine
+from crossward.testing.invariants import MeanOfMemories
+from crossward.testing.short_runs import assert_finite, run_to_end
 from crossward.testing.toy import Toy, linear
 
 FULL_BATCH = Training(epochs=1, batch_size=64, lr=0.1)
@@ -32,7 +32,7 @@ TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 class ByHand:
     """Algorithm 1 with option II on full batches, and momentum before the correction is read off the movement."""
 
-    sites: list[Regression]
+    sites: list[SoftmaxRegression]
     x: Tensor
     steps: int
     lr: float = 0.1
@@ -72,26 +72,31 @@ class ByHand:
 def test_three_rounds_by_hand(method: Scaffold, training: Training):
     run_sites = TWO.run_sites(method, training=training, net=linear)
     expected = ByHand(
-        regressions(run_sites), start(run_sites), training.epochs, 0.1, training.momentum, method.server_lr
+        regression_per_site(run_sites),
+        initial_matrix(run_sites),
+        training.epochs,
+        0.1,
+        training.momentum,
+        method.server_lr,
     )
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(3)).state
     for _ in range(3):
         expected.round()
-    torch.testing.assert_close(matrix(state["model"]), expected.x, atol=2e-6, rtol=0)
-    torch.testing.assert_close(matrix(state["c"]), expected.c, atol=1e-5, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["model"]), expected.x, atol=2e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(state["c"]), expected.c, atol=1e-5, rtol=0)
     for i in (0, 1):
-        torch.testing.assert_close(matrix(engine.memory[i]["c"]), expected.c_i[i], atol=1e-5, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[i]["c"]), expected.c_i[i], atol=1e-5, rtol=0)
     assert expected.c.abs().max() > 1e-2
 
 
 def test_option_1_keeps_the_gradient_at_what_was_sent():
     run_sites = TWO.run_sites(Scaffold(option="I"), training=replace(FULL_BATCH, epochs=3), net=linear)
     engine = LocalEngine(run_sites)
-    w = start(run_sites)
+    w = initial_matrix(run_sites)
     run(run_sites, engine, Plan(1))
-    for i, site in enumerate(regressions(run_sites)):
-        torch.testing.assert_close(matrix(engine.memory[i]["c"]), site.gradient(w), atol=1e-6, rtol=0)
+    for i, site in enumerate(regression_per_site(run_sites)):
+        torch.testing.assert_close(weight_matrix(engine.memory[i]["c"]), site.gradient(w), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("net", [linear, None], ids=["linear", "batchnorm"])
@@ -115,7 +120,7 @@ def test_the_mean_of_the_control_variates_is_the_servers(option: str, participat
     training = Training(epochs=2, batch_size=4, lr=0.02, momentum=momentum)
     run_sites = toy.run_sites(Scaffold(option=option), training=training)
     engine = LocalEngine(run_sites)
-    invariant = MeanOfAll(engine.memory, {"c": "c"})
+    invariant = MeanOfMemories(engine.memory, {"c": "c"})
     run(run_sites, engine, Plan(4, participation=participation), [invariant])
     assert max(invariant.gaps) < 1e-5
     assert min(invariant.sizes) > 1e-2
@@ -124,8 +129,8 @@ def test_the_mean_of_the_control_variates_is_the_servers(option: str, participat
 def test_a_client_that_drops_out_keeps_its_control_variate():
     run_sites = Toy(sizes=((6, 0, 0), (9, 0, 0), (5, 0, 0)), common=0).run_sites(Scaffold())
     engine = LocalEngine(run_sites)
-    invariant = MeanOfAll(engine.memory, {"c": "c"})
-    run(run_sites, Losing(engine, 1, 1, "train"), Plan(3), [invariant])
+    invariant = MeanOfMemories(engine.memory, {"c": "c"})
+    run(run_sites, DroppingEngine(engine, 1, 1, "train"), Plan(3), [invariant])
     assert max(invariant.gaps) < 1e-5
 
 
@@ -208,4 +213,4 @@ def test_a_schedule_is_counted_into_the_step_size():
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy, option: str):
     run_sites = toy.run_sites(Scaffold(option=option))
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))

@@ -17,8 +17,8 @@ from crossward.methods.fedcb import FedCB
 from crossward.methods.fedetf import FedETF
 from crossward.methods.fedrod import FedRoD
 from crossward.plugins.bsm import Bsm
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.short_runs import assert_same, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.short_runs import assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))  # the first site lacks class 2
@@ -40,7 +40,7 @@ def test_an_even_prior_is_cross_entropy():
 
 def test_two_rounds_by_hand():
     run_sites = TWO.run_sites(FedAvg(), (Bsm(),), Training(epochs=2, batch_size=64, lr=0.1), linear)
-    sites, w = regressions(run_sites), start(run_sites)
+    sites, w = regression_per_site(run_sites), initial_matrix(run_sites)
     end = run(run_sites, LocalEngine(run_sites), Plan(2))
     for _ in range(2):
         ends = []
@@ -51,7 +51,7 @@ def test_two_rounds_by_hand():
                 own = own - 0.1 * error.T @ site.x / site.n
             ends.append(own)
         w = sum(site.n * own for site, own in zip(sites, ends, strict=True)) / sum(site.n for site in sites)
-    torch.testing.assert_close(matrix(end.state["model"]), w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(end.state["model"]), w, atol=1e-6, rtol=0)
 
 
 def test_pixels_are_counted_in_segmentation():
@@ -66,14 +66,14 @@ def test_strength_scales_the_prior_and_zero_is_nothing():
     half = Bsm(strength=0.5).shift(site, torch.zeros(1, 3))
     torch.testing.assert_close(half[0], 0.5 * log_prior(site.counts))
     plain, plugged = TWO.run_sites(FedAvg()), TWO.run_sites(FedAvg(), (Bsm(strength=0.0),))
-    assert_same(finished(plugged, LocalEngine(plugged)), finished(plain, LocalEngine(plain)))
+    assert_same(run_to_end(plugged, LocalEngine(plugged)), run_to_end(plain, LocalEngine(plain)))
 
 
 @pytest.mark.parametrize("method", [FedETF(), FedCB(tau=5.0, balanced=True)], ids=["fedetf", "fedcb"])
 def test_a_method_that_allows_for_the_prior_is_left_as_it_is(method: FedETF | FedCB):
     assert method.allows_for_prior
     plain, plugged = TWO.run_sites(method), TWO.run_sites(method, (Bsm(),))
-    assert_same(finished(plugged, LocalEngine(plugged)), finished(plain, LocalEngine(plain)))
+    assert_same(run_to_end(plugged, LocalEngine(plugged)), run_to_end(plain, LocalEngine(plain)))
 
 
 def test_fedrods_generic_half_is_left_as_it_is():

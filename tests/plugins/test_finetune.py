@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from crossward.core.engine import Cohort
+from crossward.core.cohort import Cohort
 from crossward.core.method import Method
 from crossward.core.run import Plan, Progress, run
 from crossward.core.seeds import derive
@@ -17,9 +17,9 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
 from crossward.plugins.finetune import Finetune
-from crossward.testing.by_hand import regressions
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_same, finished
+from crossward.testing.by_hand import regression_per_site
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -33,7 +33,7 @@ def test_predictions_are_those_of_a_fit_on_the_broadcast_model():
     end.state["model"].into(site.model)
     site.rng.manual_seed(derive(run_sites.seed, "predict", 0, 0, 1))
     site.fit(epochs=3)
-    found = records.seen[0].evaluation.predictions["site-1"]
+    found = records.rounds[0].evaluation.predictions["site-1"]
     assert torch.equal(found["val"], site.predict(site.model, site.val))
     assert torch.equal(found["test"], site.predict(site.model, site.test))
     assert torch.equal(found["common_test"], site.predict(site.model, site.common["test"]))
@@ -45,7 +45,7 @@ def test_two_steps_by_hand():
     server = Weights.of(run_sites.server(0).new_net())
     cohort = Cohort(run_sites, LocalEngine(run_sites), 0, [0, 1], keep=False)
     replies = cohort.ask("predict", {"model": server})
-    sites = regressions(run_sites)
+    sites = regression_per_site(run_sites)
     for i, site in enumerate(sites):
         w = torch.cat([server["head.weight"], server["head.bias"][:, None]], 1).double()
         for _ in range(2):
@@ -63,8 +63,8 @@ def test_the_copy_is_neither_sent_nor_kept(method: Method, keep_state: bool):
     ends = []
     for plugins in ((), (Finetune(),)):
         run_sites = TWO.run_sites(method, plugins, training)
-        engine = Watching(LocalEngine(run_sites))
-        end = finished(run_sites, engine)
+        engine = RecordingEngine(LocalEngine(run_sites))
+        end = run_to_end(run_sites, engine)
         ends.append({"state": end["state"], "memory": end["memory"]})
     assert_same(*ends)
     told = {name for job, reply in engine.replies if job.step == "predict" for name in reply}
@@ -94,7 +94,7 @@ def test_a_site_without_training_data_predicts_with_what_it_was_sent():
     site = run_sites.open(1, 0, {}, fresh=True)
     state["model"].into(site.model)
     expected = site.predict(site.model, site.test)
-    assert torch.equal(records.seen[0].evaluation.predictions["site-1"]["test"], expected)
+    assert torch.equal(records.rounds[0].evaluation.predictions["site-1"]["test"], expected)
 
 
 def test_what_is_deployed_is_what_predicted():

@@ -20,7 +20,7 @@ from crossward.methods.fedrep import FedRep
 from crossward.methods.scaffold import Scaffold
 from crossward.plugins.npr import Clusters, Npr
 from crossward.statistics import class_means, class_sums
-from crossward.testing.short_runs import assert_same, finished
+from crossward.testing.short_runs import assert_same, run_to_end
 from crossward.testing.toy import Toy
 
 TOY = Toy(sizes=((12, 2, 2), (20, 2, 2)))  # the first site lacks class 2
@@ -45,7 +45,7 @@ def directions(*rows: list[float]) -> Tensor:
 def test_without_weight_it_is_nothing(method: FedAvg | Scaffold | FedRep, task: str):
     toy, training = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0), Training(2, 4, lr=0.05, momentum=0.5)
     plain, plugged = (toy.run_sites(method, plugins, training) for plugins in ((), (Npr(weight=0.0),)))
-    assert_same(finished(plugged, LocalEngine(plugged)), finished(plain, LocalEngine(plain)))
+    assert_same(run_to_end(plugged, LocalEngine(plugged)), run_to_end(plain, LocalEngine(plain)))
 
 
 def test_one_cluster_is_the_normalised_class_mean():

@@ -14,8 +14,8 @@ from crossward.methods.fedprox import FedProx
 from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
 from crossward.plugins.prox import Prox
-from crossward.testing.by_hand import matrix, regressions, start
-from crossward.testing.short_runs import assert_same, finished
+from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
+from crossward.testing.short_runs import assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -27,12 +27,12 @@ def test_on_fedavg_it_is_fedprox_to_the_bit(task: str, momentum: float):
     toy, training = Toy(task, sizes=((6, 2, 0), (9, 2, 0)), common=0), Training(2, 4, lr=0.05, momentum=momentum)
     plugged = toy.run_sites(FedAvg(), (Prox(weight=0.3),), training)
     method = toy.run_sites(FedProx(mu=0.3), training=training)
-    assert_same(finished(plugged, LocalEngine(plugged)), finished(method, LocalEngine(method)))
+    assert_same(run_to_end(plugged, LocalEngine(plugged)), run_to_end(method, LocalEngine(method)))
 
 
 def test_without_weight_it_is_nothing():
     plain, plugged = TWO.run_sites(Scaffold()), TWO.run_sites(Scaffold(), (Prox(weight=0.0),))
-    assert_same(finished(plugged, LocalEngine(plugged)), finished(plain, LocalEngine(plain)))
+    assert_same(run_to_end(plugged, LocalEngine(plugged)), run_to_end(plain, LocalEngine(plain)))
 
 
 def test_two_steps_by_hand_where_weights_stay():
@@ -40,13 +40,13 @@ def test_two_steps_by_hand_where_weights_stay():
     training = Training(epochs=2, batch_size=64, lr=0.1)
     run_sites = TWO.run_sites(Local(), (Prox(weight=3.0),), training, linear)
     engine = LocalEngine(run_sites)
-    w = matrix(Weights.of(run_sites.open(1, 0, {}).model))
-    site = regressions(run_sites)[1]
+    w = weight_matrix(Weights.of(run_sites.open(1, 0, {}).model))
+    site = regression_per_site(run_sites)[1]
     run(run_sites, engine, Plan(2))
     for _ in range(2):
         once = w - 0.1 * site.gradient(w)
         w = once - 0.1 * (site.gradient(once) + 3.0 * (once - w))
-    torch.testing.assert_close(matrix(engine.memory[1]["_personal"]), w, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(engine.memory[1]["_personal"]), w, atol=1e-6, rtol=0)
 
 
 def test_on_scaffold_by_hand():
@@ -55,8 +55,8 @@ def test_on_scaffold_by_hand():
     run_sites = TWO.run_sites(Scaffold(), (Prox(weight=3.0),), training, linear)
     engine = LocalEngine(run_sites)
     run(run_sites, engine, Plan(1))
-    w = start(run_sites)
-    for i, site in enumerate(regressions(run_sites)):
+    w = initial_matrix(run_sites)
+    for i, site in enumerate(regression_per_site(run_sites)):
         once = w - 0.1 * site.gradient(w)
         twice = once - 0.1 * (site.gradient(once) + 3.0 * (once - w))
-        torch.testing.assert_close(matrix(engine.memory[i]["c"]), (w - twice) / 0.2, atol=1e-5, rtol=0)
+        torch.testing.assert_close(weight_matrix(engine.memory[i]["c"]), (w - twice) / 0.2, atol=1e-5, rtol=0)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from crossward.core.net import NetSpec
 from crossward.errors import ConfigError
-from crossward.nets.requirements import require_least
+from crossward.nets.requirements import require_at_least
 
 LEAST, MOST = 8, 512  # pixels of a side
 SMALLEST_START = 4  # pixels of the map that the embedding is turned into
@@ -37,7 +37,7 @@ class Generator(nn.Module):
         labels: int = 0,
     ) -> None:
         super().__init__()
-        require_least("generator", "width", width, 0)
+        require_at_least("generator", "width", width, 0)
         self.start, ups = layout(size)
         self.size, self.kind = size, kind
         narrow = max(4, round(64 * width))

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 
 from crossward.core.concepts import Concepts
 from crossward.core.disclosure import SAMPLE_COUNT, VALIDATION_CONFUSION, WEIGHTS, Disclosure, DisclosureKind
-from crossward.core.gradient_descent import descend
+from crossward.core.gradient_descent import minimise
 from crossward.core.method import Clients, RoundContext
 from crossward.core.net import Net, NetSpec
 from crossward.core.samples import Batch
@@ -56,7 +56,14 @@ from crossward.losses import diversity
 from crossward.methods.fedbm.generator import Generator, shaken, shown
 from crossward.methods.fedbm.split_body import Cut, Joined, cut
 from crossward.methods.fedcb import KNOWS, FedCB
-from crossward.nets.parts.feature_moments import Moment, measured, pooled, remeasured, running, seen
+from crossward.nets.parts.feature_moments import (
+    Moments,
+    forward_with_moments,
+    measure_moments,
+    pool_moments,
+    reset_batchnorm_statistics,
+    running_moments,
+)
 
 JITTER = 1e-4  # added to the covariance, which has rank M - 1 at most
 CHUNK = 256  # images that a client has made at a time; each is used once
@@ -139,34 +146,34 @@ class FedBM(FedCB):
         state["model"].into(teacher)
         self.furnish(teacher, state).eval().requires_grad_(False)
         generator = self.generator(teacher, spec, state["generator"]).to(device).train()
-        wanted = (running(teacher) or self._observed(state, clients, device)) if self.lambda_dis else []
+        wanted = (running_moments(teacher) or self._observed(state, clients, device)) if self.lambda_dis else []
 
         def loss() -> Tensor:  # Eq. 10
             y = torch.randint(spec.classes, (self.generator_batch,), generator=rng).to(device)
             z = self.drawn(state["text"], y, rng)
             made = generator(z, y)
             entered = Joined(None, made) if self.generate == "features" else shaken(made, spec, rng)
-            h, moments = seen(teacher, lambda: cast(Tensor, teacher.body(entered)))
+            h, moments = forward_with_moments(teacher, lambda: cast(Tensor, teacher.body(entered)))
             sem = ctx.task.loss(teacher.head(h), y)  # Eq. 6
             if self.semantic == "surrogate":
                 sem = sem + self.alignment(teacher, h, y).mean()
-            gaps = [a.gap(b) for a, b in zip(moments, wanted) if a is not None]  # none where lambda_dis is 0
+            gaps = [a.distance(b) for a, b in zip(moments, wanted) if a is not None]  # none where lambda_dis is 0
             dis = torch.stack(gaps).sum() if gaps else sem.new_zeros(())  # Eq. 8
             return sem + self.lambda_div * diversity(made, z, y, spec.classes) + self.lambda_dis * dis
 
         what = "the training of FedBM's generator"
-        descend(loss, generator.parameters(), self.iterations, lr=self.generator_lr, betas=(0.5, 0.999), what=what)
+        minimise(loss, generator.parameters(), self.iterations, lr=self.generator_lr, betas=(0.5, 0.999), what=what)
         return Weights.of(generator)
 
-    def _observed(self, state: Tree, clients: Clients, device: torch.device) -> list[Moment]:
+    def _observed(self, state: Tree, clients: Clients, device: torch.device) -> list[Moments]:
         """What the new global model's layers see of the clients' images, for a net without BatchNorm."""
         replies = list(clients.ask("observe", self.broadcast(state)).values())
         sizes = [float(reply["n"]) for reply in replies]
         told = [
-            [Moment(m["mean"].to(device), m["variance"].to(device)) for m in reply["moments"].values()]
+            [Moments(m["mean"].to(device), m["variance"].to(device)) for m in reply["moments"].values()]
             for reply in replies
         ]
-        return [pooled(layer, sizes) for layer in zip(*told, strict=True)]
+        return [pool_moments(layer, sizes) for layer in zip(*told, strict=True)]
 
     def pictures(self, state: Tree, ctx: RoundContext) -> Mapping[str, Tensor]:
         if state["trained"] != ctx.round + 1:
@@ -186,7 +193,7 @@ class FedBM(FedCB):
         share = self.synthetic / (self.synthetic + site.training.batch_size)
         site.fit(self.loss(site, share), batches=self.batches(site, down))  # Eq. 11
         if self.statistics == "real":
-            remeasured(site.model, (x for x, _ in site.train.in_order(CHUNK)))
+            reset_batchnorm_statistics(site.model, (x for x, _ in site.train.in_order(CHUNK)))
 
     def batches(self, site: Site, down: Tree) -> Iterator[Batch]:
         """Real images with generated ones behind them, in one batch."""
@@ -213,6 +220,6 @@ class FedBM(FedCB):
     def observe(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         self.furnish(site.model, down).eval()
-        layers = measured(site.model, (x for x, _ in site.train.in_order(CHUNK)))
+        layers = measure_moments(site.model, (x for x, _ in site.train.in_order(CHUNK)))
         kept = {str(k): {"mean": m.mean, "variance": m.variance} for k, m in enumerate(layers)}
         return {"moments": kept, "n": site.size}

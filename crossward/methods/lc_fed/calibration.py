@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from crossward.core.net import Net, NetSpec
 from crossward.core.weights import Weights
-from crossward.nets.segmentation_layers import resized
+from crossward.nets.segmentation_layers import resize_like
 
 SQUEEZE = 16  # channels to one hidden number of the gates
 LEAST = 4  # hidden numbers: a single one may be dead from the start
@@ -82,7 +82,7 @@ class HeadCalibration(nn.Module):
 
     def forward(self, z: Tensor, logits: Tensor, others: Iterable[Tensor]) -> Tensor:
         """Features (B, D, H, W), the logits of the site's own head, and those of the others."""
-        z = z if z.shape[2:] == logits.shape[2:] else resized(z, logits)
+        z = z if z.shape[2:] == logits.shape[2:] else resize_like(z, logits)
         p = foreground(logits)
         apart = disagreement(p, map(foreground, others))
         maps = torch.cat([spots(peaks(apart, self.radius, self.threshold), self.radius), blurred(p, self.radius)], 1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.core.method import Method, RoundContext
 from crossward.core.net import Net, NetSpec
 from crossward.core.run import Plan, run
@@ -21,11 +21,11 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedbm.method import FedBM
 from crossward.methods.fedbm.split_body import Joined
 from crossward.methods.fedcb import FedCB
-from crossward.nets.parts.feature_moments import of
+from crossward.nets.parts.feature_moments import batch_moments
 from crossward.runs.sites import RunSites
 from crossward.testing import conformance
 from crossward.testing.cases import Case
-from crossward.testing.short_runs import Records, assert_finite, finished
+from crossward.testing.short_runs import Records, assert_finite, run_to_end
 from crossward.testing.toy import CLASSES, Toy
 
 TRAINING = Training(epochs=1, batch_size=4, lr=0.05)
@@ -72,20 +72,20 @@ def test_when_it_is_trained_and_sent():
     """Trained after rounds 2 and 4; sent to everyone in 3 and 5, and to nobody else."""
     _, records = end(SMALL, 5)
     sent = [
-        [r.bytes for r in record.traffic if (r.direction, r.item) == ("down", "generator")] for record in records.seen
+        [r.bytes for r in record.traffic if (r.direction, r.item) == ("down", "generator")] for record in records.rounds
     ]
-    size = sum(t.numel() * 4 for t in records.seen[-1].progress.state["generator"].values())
+    size = sum(t.numel() * 4 for t in records.rounds[-1].progress.state["generator"].values())
     assert sent == [[], [], [4 * size], [], [4 * size]]
-    assert [record.progress.state["trained"] for record in records.seen] == [0, 2, 2, 4, 4]
-    assert [list(record.pictures) for record in records.seen] == [[], ["generated"], [], ["generated"], []]
+    assert [record.progress.state["trained"] for record in records.rounds] == [0, 2, 2, 4, 4]
+    assert [list(record.pictures) for record in records.rounds] == [[], ["generated"], [], ["generated"], []]
 
 
 def test_who_was_not_there_gets_it_later():
     run_sites, records = Toy().run_sites(SMALL, training=TRAINING), Records()
     run(run_sites, LocalEngine(run_sites), Plan(8, participation=0.5), [records])
     has: dict[str, int] = {}
-    for record in records.seen:
-        version = records.seen[record.round - 2].progress.state["trained"] if record.round > 1 else 0
+    for record in records.rounds:
+        version = records.rounds[record.round - 2].progress.state["trained"] if record.round > 1 else 0
         wanted = [name for name in record.cohort if version and has.get(name) != version]
         sent = [r.bytes for r in record.traffic if (r.direction, r.item) == ("down", "generator")]
         size = sum(t.numel() * 4 for t in record.progress.state["generator"].values())
@@ -129,7 +129,7 @@ def test_training_it_lowers_its_loss():
 
 def test_pictures_show_every_class():
     _, records = end(EACH_ROUND, 1)
-    shown = records.seen[0].pictures["generated"]
+    shown = records.rounds[0].pictures["generated"]
     assert shown.shape == (3, 8, 8, 8, 1)
     assert shown.dtype == torch.uint8
     assert len(shown.unique()) > 1
@@ -182,7 +182,7 @@ def test_statistics_of_real_images_alone():
     site.rng.manual_seed(3)
     reply = method.train(site, {name: state[name] for name in ("model", "tau", "text", "generator")})
     x, _ = site.train.take(site.train.index)
-    wanted = of(site.model.body[0][0](x))
+    wanted = batch_moments(site.model.body[0][0](x))
     names = sorted(name for name in reply["model"] if "running" in name)
     assert torch.allclose(reply["model"][names[0]], wanted.mean, atol=1e-5)
     assert torch.allclose(reply["model"][names[1]], wanted.variance, atol=1e-5)
@@ -212,7 +212,7 @@ def test_measured_statistics_are_those_of_all_training_images():
     net = ctx.server.new_net()
     images = [run_sites.open(i, 0, {}).train for i in run_sites.ids]
     x = torch.cat([samples.take(samples.index)[0] for samples in images])
-    wanted = of(net.body[0][0](x))
+    wanted = batch_moments(net.body[0][0](x))
     assert len(found) == 1
     assert torch.allclose(found[0].mean, wanted.mean, atol=1e-5)
     assert torch.allclose(found[0].variance, wanted.variance, atol=1e-5)
@@ -220,7 +220,7 @@ def test_measured_statistics_are_those_of_all_training_images():
 
 def test_they_are_asked_for_only_where_they_are_needed():
     steps = {
-        net: {row.step for record in end(SMALL, 2, net=net)[1].seen for row in record.traffic}
+        net: {row.step for record in end(SMALL, 2, net=net)[1].rounds for row in record.traffic}
         for net in (None, unnormed)
     }
     assert steps == {None: {"train"}, unnormed: {"train", "observe"}}
@@ -256,8 +256,8 @@ def test_every_variant_changes_the_result_and_conforms(options: dict[str, object
 @pytest.mark.parametrize("toy", [Toy(unseen=True), Toy(sizes=((1, 1, 1), (5, 1, 1)))], ids=["unseen", "single"])
 def test_a_class_nobody_has_and_a_site_with_one_image(toy: Toy):
     run_sites, records = toy.run_sites(EACH_ROUND, training=TRAINING), Records()
-    assert_finite(finished(run_sites, LocalEngine(run_sites), records))
-    assert not any(record.failures for record in records.seen)
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert not any(record.failures for record in records.rounds)
 
 
 # bad input ----------------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def test_a_class_nobody_has_and_a_site_with_one_image(toy: Toy):
 def test_bad_options_are_refused(options: dict[str, object]):
     key = next(iter(options))
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
-        checked({"method": {"name": "fedbm"} | options})
+        config_from({"method": {"name": "fedbm"} | options})
 
 
 def test_a_size_that_cannot_be_reached_is_told_before_training():

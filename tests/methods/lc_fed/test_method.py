@@ -27,7 +27,7 @@ from crossward.methods.lc_fed.calibration import selection_of
 from crossward.methods.lc_fed.method import LCFed
 from crossward.nets import build
 from crossward.runs.sites import RunSites
-from crossward.testing.engine_wrappers import Watching
+from crossward.testing.engine_wrappers import RecordingEngine
 from crossward.testing.toy import Toy, segmenter
 
 TWO = Toy("segmentation", sizes=((6, 2, 2), (10, 2, 2)))
@@ -135,7 +135,7 @@ def test_models_count_alike_and_heads_are_kept_by_site():
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_what_travels(buffers: str):
     run_sites = TWO.run_sites(LCFed(buffers=buffers))
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1, evaluate_every=0)).state
     statistics = {"body.0.1.running_mean", "body.0.1.running_var"}
     for _, reply in engine.replies:

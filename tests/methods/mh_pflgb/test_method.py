@@ -27,8 +27,8 @@ from crossward.methods.mh_pflgb.method import MHpFLGB
 from crossward.nets import build
 from crossward.runs.architectures import NetPlan
 from crossward.runs.sites import RunSites
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, assert_finite, assert_same, crew, finished
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end, shared_pool
 from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -129,7 +129,7 @@ def test_epochs_and_rates_of_the_stages():
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_only_the_bypass_travels(task: str):
     run_sites = Toy(task).run_sites(MHpFLGB())
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     state = run(run_sites, engine, Plan(1, evaluate_every=0)).state
     names = {*state["model"]}
     assert names
@@ -159,7 +159,7 @@ def test_the_ledger_of_a_round_is_under_a_hundredth_of_fedavg_with_resnet18():
 
 
 def _bytes(records: Records, way: str) -> int:
-    return sum(t.bytes for record in records.seen for t in record.traffic if t.direction == way)
+    return sum(t.bytes for record in records.rounds for t in record.traffic if t.direction == way)
 
 
 MIXED = (classifier, linear, wide, classifier)
@@ -169,14 +169,16 @@ def test_every_site_may_have_another_network():
     """And nothing depends on how they are kept in memory, or on who computes them."""
     run_sites = Toy().run_sites(MHpFLGB(), net=MIXED)
     assert list(run_sites.architectures) == ["classifier", "linear", "wide"]
-    end = finished(run_sites, LocalEngine(run_sites))
+    end = run_to_end(run_sites, LocalEngine(run_sites))
     assert_finite(end)
     again = Toy().run_sites(MHpFLGB(), net=MIXED)
-    assert_same(finished(again, LocalEngine(again, strict=True)), end, "strict")
+    assert_same(run_to_end(again, LocalEngine(again, strict=True)), end, "strict")
     pooled = Toy().run_sites(MHpFLGB(), net=(classifier, linear, classifier, classifier))
     by_one = Toy().run_sites(MHpFLGB(), net=(classifier, linear, classifier, classifier))
     pooled.share_images()
-    assert_same(finished(pooled, PoolEngine(pooled, crew=crew(2))), finished(by_one, LocalEngine(by_one)), "pool")
+    assert_same(
+        run_to_end(pooled, PoolEngine(pooled, worker_pool=shared_pool(2))), run_to_end(by_one, LocalEngine(by_one)), "pool"
+    )
 
 
 def test_sites_keep_their_own_networks_and_share_the_bypass():
@@ -222,7 +224,7 @@ def own(architecture: type[Net]) -> NetPlan:
 
 def test_a_network_of_ones_own_may_compute_with_tensors_of_its_own():
     run_sites = TWO.run_sites(MHpFLGB(), net=(own(Ramped), linear))
-    assert_finite(finished(run_sites, LocalEngine(run_sites)))
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))
 
 
 def test_a_network_that_is_more_than_body_and_head_is_refused_before_it_loses_layers():
@@ -234,7 +236,7 @@ def test_a_network_that_is_more_than_body_and_head_is_refused_before_it_loses_la
 @pytest.mark.parametrize("option", [{"fusion": "add"}, {"body": False}, {"head": False}])
 def test_ablations(option: dict[str, object]):
     run_sites = TWO.run_sites(MHpFLGB(**option))
-    end = finished(run_sites, LocalEngine(run_sites))
+    end = run_to_end(run_sites, LocalEngine(run_sites))
     assert_finite(end)
     kept = [*end["state"]["model"]]
     assert any(n.startswith("bypass.body") for n in kept) == option.get("body", True)
