@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crossward.data.sources.npz import MEDMNIST
+from crossward.data.sources import medmnist
 from crossward.data.sources.phantom.blood import CLASSES
 from crossward.text.lexicon import LEXICONS, fitting, plain, spaced
 
@@ -79,9 +79,9 @@ def test_plain_names(name, same):
     [
         (CLASSES, "pbc"),
         (["Basophils", "eosinophils", "ERYTHROBLAST", "ig", "lymphocyte", "monocyte", "neutrophils"], "pbc"),
-        (MEDMNIST["bloodmnist"], "pbc"),
-        (MEDMNIST["dermamnist"], "ham10000"),
-        (MEDMNIST["octmnist"], "oct2017"),
+        (medmnist.CLASSES["bloodmnist"], "pbc"),
+        (medmnist.CLASSES["dermamnist"], "ham10000"),
+        (medmnist.CLASSES["octmnist"], "oct2017"),
         (["akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"], "ham10000"),
         (["MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC"], "isic2019"),
         (["CNV", "DME", "DRUSEN", "NORMAL"], "oct2017"),

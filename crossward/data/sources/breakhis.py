@@ -1,4 +1,6 @@
-"""BreaKHis: 7,909 images of breast tumours at four magnifications (Spanhol et al., IEEE TBME 63, 2016, 1455-1462).
+"""BreaKHis breast histology (2 or 8 classes, patients as groups), from data.path or CROSSWARD_DATA.
+
+7,909 images of breast tumours at four magnifications (Spanhol et al., IEEE TBME 63, 2016, 1455-1462).
 
 https://web.inf.ufpr.br/vri/databases/breast-cancer-histopathological-database-breakhis: BreaKHis_v1/histology_slides/
 breast/<benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X/*.png in any case, a folder or one .zip of it.
@@ -23,7 +25,10 @@ from crossward.data import cache as decoded_images
 from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
+from crossward.settings import AbsolutePath
+from crossward.user_folders import data_root
 
 NAME = "BreaKHis_v1"
 WHERE = "https://web.inf.ufpr.br/vri/databases/breast-cancer-histopathological-database-breakhis"
@@ -45,6 +50,19 @@ LAYOUT = re.compile(
     rf"/(?P<slide>[^/]+)/(?P<magnification>{'|'.join(MAGNIFICATIONS)})X/(?P<file>[^/]+)",
     re.IGNORECASE,
 )
+
+
+class BreaKHisSettings(ImageFileSettings):
+    source: Literal["breakhis"]
+    path: AbsolutePath | None = None  # None: BreaKHis_v1.zip, or that folder, in CROSSWARD_DATA
+    magnification: Literal["40", "100", "200", "400", "all"] = "all"
+    classes: Literal["binary", "subtypes"] = "binary"
+
+    def load(self) -> Loaded:
+        path = self.path or located(data_root())
+        options = {"magnification": self.magnification, "classes": self.classes}
+        collection, left_out = read(path, **self.decoding(), **options)
+        return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)

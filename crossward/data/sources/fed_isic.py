@@ -1,4 +1,6 @@
-"""Fed-ISIC2019: 23,247 dermatoscopic images of eight kinds of lesions at six hospitals, with a published split.
+"""The public Fed-ISIC2019 list (8 classes, 6 centres), over images in data.path or CROSSWARD_DATA.
+
+23,247 dermatoscopic images of eight kinds of lesions at six hospitals, with a published split.
 
 Ogier du Terrail et al., FLamby, NeurIPS 2022 Datasets and Benchmarks, https://github.com/owkin/FLamby: a public list of
 images of the ISIC 2019 challenge, https://challenge.isic-archive.com/data/#2019, with their hospital, class and fold.
@@ -16,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import torch
 
@@ -24,7 +27,10 @@ from crossward.data.archives import Files, Quarantined, checked_policy, opened, 
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame
 from crossward.data.sources import ham10000
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
+from crossward.settings import AbsolutePath
+from crossward.user_folders import data_root
 
 LIST = "https://github.com/owkin/FLamby/tree/main/flamby/datasets/fed_isic2019/dataset_creation_scripts"
 IMAGES = "https://challenge.isic-archive.com/data/#2019"
@@ -39,6 +45,17 @@ LISTS = (
 )
 FULL = ("ISIC_2019_Training_Input", "ISIC_2019_Training_Input_preprocessed")  # the latter by FLamby's scripts
 UNKNOWN = "UNK"  # a ninth class of the challenge, which no image of the list has
+
+
+class FedIsicSettings(ImageFileSettings):
+    source: Literal["fed-isic2019"]
+    path: AbsolutePath | None = None  # of the images; None: ISIC_2019_Training_Input or HAM10000 in CROSSWARD_DATA
+    listing: AbsolutePath | None = None  # of images, centres and folds; None: fed_isic2019_train_test_split.csv there
+
+    def load(self) -> Loaded:
+        listing, images = located(data_root(), listing=self.listing, images=self.path)
+        collection, left_out = read(images, listing=listing, **self.decoding())
+        return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""FEMNIST: handwritten digits and letters by writer, in the JSON of LEAF (Caldas et al., 2018, arXiv:1812.01097).
+"""LEAF's FEMNIST (62 characters): a writer is a site.
+
+Handwritten digits and letters by writer, in the JSON of LEAF (Caldas et al., 2018, arXiv:1812.01097).
 
 https://github.com/TalwalkarLab/leaf, data/femnist: all_data/*.json, or train/*.json and test/*.json, made by its
 preprocess.sh. Each file is {"users": [...], "num_samples": [...], "user_data": {user: {"x": [784 numbers from 0 to 1, 1
@@ -15,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,7 +26,10 @@ from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
 from crossward.data.sources.idx import gathered
+from crossward.data.sources.settings import Loaded, SmallImageSettings
 from crossward.errors import ConfigError, DataError
+from crossward.settings import Count, NonNegative, Seed
+from crossward.user_folders import data_root
 
 NAME = "femnist"
 WHERE = "https://github.com/TalwalkarLab/leaf"
@@ -32,6 +37,24 @@ CLASSES = (*digits, *ascii_uppercase, *ascii_lowercase)
 SIDE = 28
 ROLES = ("train", "val", "test")
 Sides = dict[str, tuple[Path, ...]]  # "train" and "test", or "" alone (undecided) -> files
+
+
+class FemnistSettings(SmallImageSettings):
+    source: Literal["femnist"]
+    max_samples: Count | None = None  # of a writer, others are left out; FedBM: 149
+    users: tuple[Count, NonNegative, NonNegative] | None = None  # drawn: train, val, test
+    users_seed: Seed = 0
+
+    def load(self) -> Loaded:
+        collection, left_out = read(
+            self.path or located(data_root()),
+            size=self.size,
+            channels=self.channels,
+            max_samples=self.max_samples,
+            users=self.users,
+            users_seed=self.users_seed,
+        )
+        return collection, [str(user) for user in left_out]
 
 
 @dataclass(frozen=True)

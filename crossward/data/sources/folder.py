@@ -1,4 +1,7 @@
-"""Folders of classes: root/<class>/**/image, or root/<split>/<class>/**/image, unpacked or in a .zip archive."""
+"""Images in a folder, or a zip, per class; train/val/test folders above them if you like.
+
+root/<class>/**/image, or root/<split>/<class>/**/image, unpacked or in a .zip archive.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -13,10 +17,23 @@ from crossward.data import cache as decoded_images
 from crossward.data.archives import Quarantined, checked_policy, opened, settle
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
+from crossward.settings import AbsolutePath
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
+
+
+class FolderSettings(ImageFileSettings):
+    path: AbsolutePath
+    source: Literal["folder"]
+    group: str | None = None  # regular expression on the path whose first group is the patient
+    classes: tuple[str, ...] | None = None  # all of them in their order, also those without a folder; None: the folders
+
+    def load(self) -> Loaded:
+        collection, left_out = read(self.path, **self.decoding(), group=self.group, classes=self.classes)
+        return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)

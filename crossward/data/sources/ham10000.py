@@ -1,4 +1,6 @@
-"""HAM10000: 10,015 dermatoscopic images of 7,470 lesions of seven kinds (Tschandl et al., Sci Data 5, 2018, 180161).
+"""HAM10000 skin lesions (7 classes, 4 hospitals, lesions as groups), from data.path or CROSSWARD_DATA.
+
+10,015 dermatoscopic images of 7,470 lesions (Tschandl et al., Sci Data 5, 2018, 180161).
 
 https://doi.org/10.7910/DVN/DBW86T: a table HAM10000_metadata, and images in HAM10000_images_part_1 and _part_2, in
 HAM10000_images or beside the table; a folder, or one .zip of it. The column lesion_id gives the groups, the column
@@ -15,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import torch
 
@@ -22,7 +25,10 @@ from crossward.data import cache as decoded_images
 from crossward.data.archives import Files, Quarantined, checked_policy, dataset_in, opened, settle
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
+from crossward.settings import AbsolutePath
+from crossward.user_folders import data_root
 
 NAME = "HAM10000"
 WHERE = "https://doi.org/10.7910/DVN/DBW86T"
@@ -32,6 +38,15 @@ TABLES = ("HAM10000_metadata.csv", "HAM10000_metadata", "HAM10000_metadata.tab")
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 FIRST = 10  # absent images that are named
 Cells = tuple[int, dict[str, str]]  # a row's number, the header being 1, and its cells by column
+
+
+class Ham10000Settings(ImageFileSettings):
+    source: Literal["ham10000"]
+    path: AbsolutePath | None = None  # None: HAM10000.zip, or that folder, in CROSSWARD_DATA
+
+    def load(self) -> Loaded:
+        collection, left_out = read(self.path or located(data_root()), **self.decoding())
+        return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)

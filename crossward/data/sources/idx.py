@@ -1,4 +1,6 @@
-"""MNIST, Fashion-MNIST and EMNIST from their idx files, packed or not; and what all sets of small images share.
+"""MNIST, Fashion-MNIST and the letters of EMNIST: idx files.
+
+The files may be packed or not.
 
 MNIST: http://yann.lecun.com/exdb/mnist/ (60,000 and 10,000 digits). Fashion-MNIST: Xiao, Rasul and Vollgraf, 2017,
 https://github.com/zalandoresearch/fashion-mnist, also Debian's package dataset-fashion-mnist. EMNIST: Cohen et al.,
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from string import ascii_lowercase, ascii_uppercase, digits
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,8 +30,10 @@ from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
 from crossward.data.sources.npz import resized
+from crossward.data.sources.settings import Loaded, SmallImageSettings
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
+from crossward.user_folders import data_root
 
 TARBALLS = (".tar.gz", ".tgz", ".tar")
 CUT_SHORT = (tarfile.TarError, OSError, EOFError, zlib.error)
@@ -52,6 +57,14 @@ PLACES = {
 }
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 MAGIC = {3: 2051, 1: 2049}  # dimensions of images and of labels -> bytes 0, 0, 8 (uint8) and their number
+
+
+class IdxSettings(SmallImageSettings):
+    source: Literal["mnist", "fashion-mnist", "emnist-letters"]
+
+    def load(self) -> Loaded:
+        path = self.path or located(data_root(), self.source)
+        return read(path, name=self.source, size=self.size, channels=self.channels), []
 
 
 @dataclass(frozen=True)

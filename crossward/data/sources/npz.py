@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,44 +17,26 @@ from torch.nn.functional import interpolate
 from crossward.data.cache import digest
 from crossward.data.collection import Collection
 from crossward.data.prepare import EXAMPLE, Preparation, Window, by_parts, preparation
+from crossward.data.sources.settings import Loaded, SourceSettings
 from crossward.errors import ConfigError, DataError
+from crossward.settings import AbsolutePath, Count
 
 SPLITS = ("train", "val", "test")
 CHUNK = 1024  # images resized at once, which bounds the memory
 LUMA = (0.299, 0.587, 0.114)
-ORGANS = (
-    "bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left", "lung-right",
-    "pancreas", "spleen",
-)  # fmt: skip
-MEDMNIST = {  # the single-label sets of two dimensions, with the names of MedMNIST's info.py, some of them put shorter
-    "bloodmnist": (
-        "basophil", "eosinophil", "erythroblast", "immature granulocyte", "lymphocyte", "monocyte", "neutrophil",
-        "platelet",
-    ),
-    "breastmnist": ("malignant", "normal or benign"),
-    "dermamnist": (
-        "actinic keratoses and intraepithelial carcinoma", "basal cell carcinoma", "benign keratosis-like lesions",
-        "dermatofibroma", "melanoma", "melanocytic nevi", "vascular lesions",
-    ),
-    "octmnist": ("choroidal neovascularization", "diabetic macular edema", "drusen", "normal"),
-    "organamnist": ORGANS,
-    "organcmnist": ORGANS,
-    "organsmnist": ORGANS,
-    "pathmnist": (
-        "adipose", "background", "debris", "lymphocytes", "mucus", "smooth muscle", "normal colon mucosa",
-        "cancer-associated stroma", "colorectal adenocarcinoma epithelium",
-    ),
-    "pneumoniamnist": ("normal", "pneumonia"),
-    "retinamnist": (
-        "no diabetic retinopathy", "mild nonproliferative diabetic retinopathy",
-        "moderate nonproliferative diabetic retinopathy", "severe nonproliferative diabetic retinopathy",
-        "proliferative diabetic retinopathy",
-    ),
-    "tissuemnist": (
-        "collecting duct or connecting tubule", "distal convoluted tubule", "glomerular endothelial cells",
-        "interstitial endothelial cells", "leukocytes", "podocytes", "proximal tubule segments", "thick ascending limb",
-    ),
-}  # fmt: skip
+
+
+class NpzSettings(SourceSettings):
+    source: Literal["npz"]
+    path: AbsolutePath
+    prepare: tuple[str, ...] = ()
+    size: Count | None = None
+    channels: Literal[1, 3] | None = None
+    classes: tuple[str, ...] | None = None
+
+    def load(self) -> Loaded:
+        options = {"size": self.size, "channels": self.channels, "classes": self.classes, "prepare": self.prepare}
+        return read(self.path, **options), []
 
 
 def read(
@@ -87,25 +68,6 @@ def read(
         ids=tuple(f"{split}/{row}" for split, count in zip(SPLITS, counts, strict=True) for row in range(count)),
         hashes=tuple(digest(image.data) for image in images.numpy()),
         splits=tuple(split for split, count in zip(SPLITS, counts, strict=True) for _ in range(count)),
-    )
-
-
-def medmnist(name: str, *, root: Path, size: int, prepare: tuple[str, ...] = ()) -> Collection:
-    """A set of MedMNIST by name, from root/<name>_<size>.npz, else from root/<name>.npz resized."""
-    if name not in MEDMNIST:
-        nearest = difflib.get_close_matches(name.lower(), MEDMNIST, n=1, cutoff=0)[0]
-        raise ConfigError(
-            f'"{name}" is not a single-label set of MedMNIST in two dimensions; the nearest is "{nearest}".',
-            hint=f"Known: {', '.join(MEDMNIST)}.",
-        )
-    files = [root / f"{name}_{size}.npz", root / f"{name}.npz"]
-    for file in files:
-        if file.is_file():
-            return replace(read(file, size=size, prepare=prepare, classes=MEDMNIST[name]), name=name)
-    raise DataError(
-        f"The arrays of {name} are not in {root}.",
-        hint=f"Download {name}.npz (28 pixels) or {name}_{size}.npz, where MedMNIST offers that size, "
-        f"from https://medmnist.com and put it at {files[1]} or {files[0]}.",
     )
 
 

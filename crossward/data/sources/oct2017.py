@@ -1,4 +1,6 @@
-"""OCT2017: retinal OCT scans with CNV, DME or drusen, or healthy (Kermany et al., Cell 172, 2018, 1122-1131).
+"""OCT2017 retinal scans (4 classes, patients as groups), from data.path or CROSSWARD_DATA.
+
+Scans with CNV, DME or drusen, or healthy (Kermany et al., Cell 172, 2018, 1122-1131).
 
 https://data.mendeley.com/datasets/rscbjbr9sj: <train, val or test>/<class>/<class>-<patient>-<n>.jpeg in any case, a
 folder or one .zip of it. The number of the patient gives the groups, whatever the class: one number is found under
@@ -23,7 +25,10 @@ from crossward.data import cache as decoded_images
 from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import DataError
+from crossward.settings import AbsolutePath
+from crossward.user_folders import data_root
 
 NAME = "OCT2017"
 WHERE = "https://data.mendeley.com/datasets/rscbjbr9sj"
@@ -33,6 +38,18 @@ LAYOUT = re.compile(
     rf"(?P<home>(?:.*/)?)(?P<side>{'|'.join(SIDES)})/(?P<label>{'|'.join(CLASSES)})/(?P<file>[^/]+)", re.IGNORECASE
 )
 SCAN = re.compile(rf"({'|'.join(CLASSES)})-(\d+)-\d+\.\w+", re.IGNORECASE)
+
+
+class Oct2017Settings(ImageFileSettings):
+    source: Literal["oct2017"]
+    path: AbsolutePath | None = None  # None: OCT2017.zip, or that folder, in CROSSWARD_DATA
+    channels: Literal[1, 3] = 1
+    split: Literal["official", "none"] = "none"  # "none" leaves it to [partition]
+
+    def load(self) -> Loaded:
+        path = self.path or located(data_root())
+        collection, left_out = read(path, **self.decoding(), split=self.split)
+        return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""PBC: 17,092 peripheral blood cells of eight kinds (Acevedo et al., Data in Brief 30, 2020, 105474).
+"""Peripheral blood cells (8 classes, 17,092 images), from data.path or CROSSWARD_DATA.
+
+PBC (Acevedo et al., Data in Brief 30, 2020, 105474).
 
 https://data.mendeley.com/datasets/snkd93bnjr/1: one folder per class, as PBC_dataset_normal_DIB.zip or unpacked. The
 split has the counts of each class that MedMNIST v2 (Yang et al., Scientific Data 10, 2023) published for this set as
@@ -21,12 +23,28 @@ from crossward.data.collection import Collection
 from crossward.data.decode import is_image
 from crossward.data.partition import Ints, tied
 from crossward.data.sources import folder
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import DataError
+from crossward.settings import AbsolutePath, Count, Seed
+from crossward.user_folders import data_root
 
 NAME = "PBC_dataset_normal_DIB"
 WHERE = "https://data.mendeley.com/datasets/snkd93bnjr/1"
 CLASSES = ("basophil", "eosinophil", "erythroblast", "ig", "lymphocyte", "monocyte", "neutrophil", "platelet")
 SIDES = ("train", "val", "test")
+
+
+class PbcSettings(ImageFileSettings):
+    source: Literal["pbc"]
+    path: AbsolutePath | None = None  # None: PBC_dataset_normal_DIB.zip, or that folder, in CROSSWARD_DATA
+    size: Count = 28
+    split: Literal["paper", "none"] = "paper"  # "none" leaves it to [partition]
+    split_seed: Seed = 0
+
+    def load(self) -> Loaded:
+        path = self.path or located(data_root())
+        collection, left_out = read(path, **self.decoding(), split=self.split, split_seed=self.split_seed)
+        return collection, [str(file) for file in left_out]
 
 
 def located(root: Path | None) -> Path:

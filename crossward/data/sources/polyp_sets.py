@@ -1,5 +1,7 @@
-"""A federation of several sets of polyps, each of them a hospital, as in MH-pFLGB's paper (CVC-ColonDB, ETIS,
-CVC-ClinicDB and Kvasir-SEG are its clients); PolypGen's six hospitals may be among them.
+"""Several sets of polyps as one federation, each a hospital.
+
+As in MH-pFLGB's paper, whose clients are CVC-ColonDB, ETIS, CVC-ClinicDB and Kvasir-SEG; PolypGen's six hospitals may
+be among them.
 
 A site is named after its set (polypgen-C1 for a hospital of PolypGen), rows after their site and file. Groups are those
 of each set; a frame of no known patient is one of its own. The same pixels in two sets are noticed, but not a picture
@@ -16,17 +18,33 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from crossward.data import cache as decoded_images
 from crossward.data.archives import Files, Quarantined, checked_policy, opened
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame
 from crossward.data.sources import polyps
+from crossward.data.sources.polyps import PolypSet
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
+from crossward.settings import AbsolutePath
+from crossward.user_folders import data_root
 
 NAME = "polyps"
-SETS = ("cvc-colondb", "etis", "cvc-clinicdb", "kvasir-seg")  # the paper's
+SETS: tuple[PolypSet, ...] = ("cvc-colondb", "etis", "cvc-clinicdb", "kvasir-seg")  # the paper's
+
+
+class PolypSetsSettings(ImageFileSettings):
+    source: Literal["polyps"]
+    sets: tuple[PolypSet, ...] = SETS  # a site each
+    paths: dict[PolypSet, AbsolutePath] = {}  # of sets that are not to be looked for in CROSSWARD_DATA
+
+    def load(self) -> Loaded:
+        places = located(data_root(), self.sets, dict(self.paths.items()))
+        collection, left_out = read(places, **self.decoding())
+        return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""Polyps: five public sets of colonoscopic frames with a mask of the polyp in each, a folder or one .zip of it.
+"""PolypGen (six hospitals) and four sets of one hospital each: polyps with their masks.
+
+Five public sets of colonoscopic frames with a mask of the polyp in each, a folder or one .zip of it.
 
 PolypGen (Ali et al., Sci Data 10, 2023, 75): the single frames of six hospitals, data_C1 to data_C6, which are the
 sites; its sequences, boxes and pooled copies are not read. Names of C1 tell the examination (176OLCV1_100H0012) and
@@ -20,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from crossward.data import cache as decoded_images
 from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
@@ -27,8 +30,12 @@ from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
 from crossward.data.partition import natural
 from crossward.data.sources import ham10000
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
+from crossward.settings import AbsolutePath
+from crossward.user_folders import data_root
 
+PolypSet = Literal["polypgen", "kvasir-seg", "cvc-clinicdb", "etis", "cvc-colondb"]
 CLASSES = ("background", "polyp")
 CENTRES = ("C1", "C2", "C3", "C4", "C5", "C6")
 SEQUENCE_ENDS = (  # the last frame of each sequence of CVC-ClinicDB
@@ -45,6 +52,16 @@ STEM, CENTRE = "(?P<stem>[^/]+?)", "data_(?P<site>C[1-6])"
 PLAIN = (f"images/{STEM}", f"masks/{STEM}")
 Key = tuple[str, str]  # site ("" when there is one), and the name without what its folder adds to it
 Found = dict[Key, list[tuple[str, str]]]  # the folder that holds the layout, and the path
+
+
+class PolypSettings(ImageFileSettings):
+    source: PolypSet
+    path: AbsolutePath | None = None  # None: the archive, or the folder, of the set in CROSSWARD_DATA
+
+    def load(self) -> Loaded:
+        path = self.path or located(data_root(), self.source)
+        collection, left_out = read(path, name=self.source, **self.decoding())
+        return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)

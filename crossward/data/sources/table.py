@@ -1,4 +1,6 @@
-"""Tables: a CSV manifest with one row for each image, checked as a whole before anything starts.
+"""A CSV of path, label or mask, and if known site, group, split.
+
+One row for each image. The table is checked as a whole before anything starts.
 
 Columns: path (always); label, or mask for segmentation; site, group, split (each optional). The header is row 1.
 """
@@ -13,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -20,11 +23,24 @@ from crossward.data import cache as decoded_images
 from crossward.data.archives import Quarantined, checked_policy, opened, safe, settle
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame
+from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
+from crossward.settings import AbsolutePath
 
 COLUMNS = ("path", "label", "site", "group", "split", "mask")
 SPLITS = ("train", "val", "test", "")
 FOREGROUND = ("background", "foreground")
+
+
+class TableSettings(ImageFileSettings):
+    path: AbsolutePath
+    source: Literal["table"]
+    root: AbsolutePath | None = None  # of the paths in the table; None: the table's own folder
+    classes: tuple[str, ...] | None = None
+
+    def load(self) -> Loaded:
+        collection, left_out = read(self.path, **self.decoding(), root=self.root, classes=self.classes)
+        return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)

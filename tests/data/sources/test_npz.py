@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from crossward.data.collection import Collection
-from crossward.data.sources.npz import MEDMNIST, medmnist, read
+from crossward.data.sources import medmnist
+from crossward.data.sources.npz import read
 from crossward.errors import ConfigError, DataError
 
 SIZES = {"train": 2, "val": 1, "test": 1}
@@ -156,7 +157,7 @@ def test_colours_are_prepared_after_resizing(tmp_path):
 
 def medmnist_like(folder: Path) -> Collection:
     saved(folder / "pneumoniamnist.npz", arrays())
-    return medmnist("pneumoniamnist", root=folder, size=2, prepare=("brightness:0.2",))
+    return medmnist.read("pneumoniamnist", root=folder, size=2, prepare=("brightness:0.2",))
 
 
 def test_colour_operations_need_colour(tmp_path):
@@ -196,24 +197,24 @@ def test_wrong_options(tmp_path, wrong):
 
 def test_medmnist_prefers_the_file_of_the_size(tmp_path):
     saved(tmp_path / "pneumoniamnist.npz", arrays((4, 4)))
-    small = medmnist("pneumoniamnist", root=tmp_path, size=2)
+    small = medmnist.read("pneumoniamnist", root=tmp_path, size=2)
     assert (small.name, small.size, small.classes) == ("pneumoniamnist", (2, 2), ("normal", "pneumonia"))
     saved(tmp_path / "pneumoniamnist_8.npz", arrays((8, 8), val_images=np.full((1, 8, 8), 77, np.uint8)))
-    large = medmnist("pneumoniamnist", root=tmp_path, size=8)
+    large = medmnist.read("pneumoniamnist", root=tmp_path, size=8)
     assert (large.name, large.images[2].unique().tolist()) == ("pneumoniamnist", [77])
 
 
 def test_medmnist_names_what_is_nearest_and_what_is_missing(tmp_path):
     with pytest.raises(ConfigError, match='the nearest is "bloodmnist"'):
-        medmnist("BloodMnist", root=tmp_path, size=28)
+        medmnist.read("BloodMnist", root=tmp_path, size=28)
     with pytest.raises(DataError, match="bloodmnist are not in") as error:
-        medmnist("bloodmnist", root=tmp_path, size=64)
+        medmnist.read("bloodmnist", root=tmp_path, size=64)
     assert str(tmp_path / "bloodmnist_64.npz") in error.value.hint
 
 
 def test_medmnist_counts_of_classes():
-    assert {name: len(classes) for name, classes in MEDMNIST.items()} == {
+    assert {name: len(classes) for name, classes in medmnist.CLASSES.items()} == {
         "bloodmnist": 8, "breastmnist": 2, "dermamnist": 7, "octmnist": 4, "organamnist": 11, "organcmnist": 11,
         "organsmnist": 11, "pathmnist": 9, "pneumoniamnist": 2, "retinamnist": 5, "tissuemnist": 8,
     }  # fmt: skip
-    assert all(len(set(classes)) == len(classes) for classes in MEDMNIST.values())
+    assert all(len(set(classes)) == len(classes) for classes in medmnist.CLASSES.values())

@@ -12,11 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.data.federation import federate
 from crossward.data.sources import pbc
 from crossward.errors import ConfigError, DataError
-from crossward.runs.build import collect
 
 REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
 PUBLISHED = {  # train, val, test
@@ -198,18 +197,18 @@ def test_the_source_of_a_configuration(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("CROSSWARD_CACHE", str(tmp_path))
     monkeypatch.delenv("CROSSWARD_DATA", raising=False)
     with pytest.raises(ConfigError, match="CROSSWARD_DATA"):
-        collect(checked({"data": {"source": "pbc"}}))
+        config_from({"data": {"source": "pbc"}}).data.load()
     monkeypatch.setenv("CROSSWARD_DATA", str(tiny))
-    by_name, aside = collect(checked({"data": {"source": "pbc"}}))
+    by_name, aside = config_from({"data": {"source": "pbc"}}).data.load()
     assert (by_name.name, by_name.images.shape, aside) == ("pbc", (57, 28, 28, 3), [])
     assert Counter(by_name.splits) == {"train": 37, "val": 5, "test": 15}
     asked = {"path": str(tiny / pbc.NAME), "size": 8, "channels": 1, "split": "none"}
-    by_path, _ = collect(checked({"data": {"source": "pbc"} | asked}))
+    by_path, _ = config_from({"data": {"source": "pbc"} | asked}).data.load()
     assert (by_path.images.shape, by_path.splits) == ((57, 8, 8, 1), None)
-    reseeded, _ = collect(checked({"data": {"source": "pbc", "split_seed": 1}}))
+    reseeded, _ = config_from({"data": {"source": "pbc", "split_seed": 1}}).data.load()
     assert reseeded.splits != by_name.splits
     with pytest.raises(ConfigError, match=r"data\.split"):
-        checked({"data": {"source": "pbc", "split": "half"}})
+        config_from({"data": {"source": "pbc", "split": "half"}})
 
 
 # what is refused -----------------------------------------------------------------------------------------------------

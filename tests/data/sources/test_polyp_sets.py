@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import crossward
+from crossward.config.reading import config_from
 from crossward.data.federation import audit, federate, from_manifest, manifest, warnings
 from crossward.data.sources import polyp_sets, polyps
 from crossward.errors import ConfigError, DataError
@@ -229,6 +233,79 @@ def test_a_set_of_which_nothing_is_left(root, read):
     with pytest.raises(DataError, match="no usable image is left of etis") as error:
         read(polyp_sets.located(root), bad_files="quarantine")
     assert len(error.value.details) == 6
+
+
+# from the configuration to a run --------------------------------------------------------------------------------------
+DRAWN = {"Kvasir-SEG": "masks/{}.png", "ETIS-LaribPolypDB": "masks/p{}.png"}
+
+
+@pytest.fixture
+def section(gallery) -> dict[str, Any]:
+    """The data section of a federation of two drawn sets."""
+    for folder, mask in DRAWN.items():
+        for n in range(1, 7):
+            gallery.image(f"{folder}/images/{n}.png", (32, 32))
+            gallery.mask(f"{folder}/{mask.format(n)}", (32, 32))
+    paths = {"kvasir-seg": str(gallery.root / "Kvasir-SEG"), "etis": str(gallery.root / "ETIS-LaribPolypDB")}
+    return {"source": "polyps", "sets": ["kvasir-seg", "etis"], "paths": paths, "size": 32}
+
+
+def test_the_sets_of_a_configuration():
+    config = config_from({"data": {"source": "polyps", "paths": {"etis": "ETIS.zip"}}})
+    assert config.data.sets == polyp_sets.SETS == ("cvc-colondb", "etis", "cvc-clinicdb", "kvasir-seg")
+    assert set(get_args(polyps.PolypSet)) == set(polyps.SOURCES)
+    assert config.data.paths == {"etis": Path.cwd() / "ETIS.zip"}
+    assert config_from(json.loads(json.dumps(config.canonical()))) == config
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"sets": ["etis", "kvasir"]}, "data.sets.1: input should be 'polypgen', 'kvasir-seg'"),
+        ({"paths": {"kvasir": "x"}}, "data.paths.kvasir"),
+        ({"path": "x"}, "data.path: no such key. Did you mean 'paths'?"),
+    ],
+)
+def test_wrong_sets_are_told_with_their_key(wrong, told):
+    with pytest.raises(ConfigError) as error:
+        config_from({"data": {"source": "polyps"} | wrong})
+    assert error.value.details[0].startswith(told)
+
+
+def test_missing_sets_and_one_named_twice_are_refused_by_the_run(config, untrained):
+    with untrained(), pytest.raises(ConfigError, match="4 of 4 sets of polyps are not there"):
+        crossward.run(config(data={"source": "polyps"}))
+    with untrained(), pytest.raises(ConfigError, match=r"data\.sets names a set twice"):
+        crossward.run(config(data={"source": "polyps", "sets": ["etis", "etis"]}))
+
+
+def test_sets_are_found_where_datasets_are_kept_unless_said_otherwise(section, gallery, monkeypatch):
+    monkeypatch.setenv("CROSSWARD_DATA", str(gallery.root))
+    plain, left_out = config_from({"data": {key: section[key] for key in ("source", "sets", "size")}}).data.load()
+    assert (len(plain), left_out) == (12, [])
+    assert plain.ids == config_from({"data": section}).data.load()[0].ids
+
+
+def test_inspect_shows_a_site_for_each_set(cli, toml_file, section):
+    said = cli("data", "inspect", toml_file({"data": section}), "--json")
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    assert list(told["sites"]) == ["etis", "kvasir-seg", "server"]
+    assert [sum(told["sites"][name].values()) for name in told["sites"]] == [6, 6, 0]
+
+
+def test_sets_train_networks_of_their_own(config, section):
+    asked = config(
+        data=section,
+        partition={"split": [0.7, 0.3, 0.0]},  # the surface distances of tests would cost an import of MONAI
+        net={"name": ["unet", "fcn"], "base": 4},
+        method={"name": "mh-pflgb"},
+        run={"rounds": 1},
+    )
+    result = crossward.run(asked)
+    assert {name: net["name"] for name, net in result.about["nets"].items()} == {"etis": "unet", "kvasir-seg": "fcn"}
+    assert result.summary["failures"] == 0
+    assert config_from(crossward.load(result.folder).config).data == config_from(asked).data
 
 
 # the real ones -------------------------------------------------------------------------------------------------------

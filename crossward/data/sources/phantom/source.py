@@ -1,10 +1,14 @@
-"""Phantom: the built-in datasets. Procedural, seeded and licence-free images that look like what they name."""
+"""Drawn on the spot: blood smears (8 classes) or polyps with masks, each hospital with its own style.
+
+Procedural, seeded and licence-free images that look like what they name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,7 +17,9 @@ from numpy.typing import NDArray
 from crossward.data.collection import Collection
 from crossward.data.sources.phantom import blood as phantom_blood
 from crossward.data.sources.phantom import polyp as phantom_polyp
+from crossward.data.sources.settings import Loaded, SourceSettings
 from crossward.errors import ConfigError
+from crossward.settings import Count, NonNegative, Positive
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -21,6 +27,26 @@ Paint = Callable[[int, Ints, Ints, np.random.Generator], tuple[Bytes, NDArray[np
 
 SMALLEST = 24  # pixels along one side: below this a platelet is less than a pixel
 SERVER = "global"  # how ids and patients of the server's own rows begin
+
+
+class PhantomSettings(SourceSettings):
+    source: Literal["phantom"] = "phantom"
+    kind: Literal["blood", "polyp"] = "blood"
+    sites: Count = 6
+    train: Count = 300  # images a site has on average
+    val: NonNegative = 60
+    test: NonNegative = 60
+    global_test: NonNegative = 400
+    size: Count | None = None  # pixels; None: 28 for blood, 64 for polyp
+    skew: Positive = 0.5  # Dirichlet parameter of the sites' class mix (blood)
+    difficulty: Positive = 1.0
+    seed: NonNegative = 0
+
+    def load(self) -> Loaded:
+        shared = self.model_dump(include={"sites", "train", "val", "test", "global_test", "seed", "difficulty"})
+        if self.kind == "polyp":
+            return polyp(size=self.size or 64, **shared), []
+        return blood(size=self.size or 28, skew=self.skew, **shared), []
 
 
 @dataclass(frozen=True)
