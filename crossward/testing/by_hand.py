@@ -1,4 +1,4 @@
-"""By hand: softmax regression with plain matrices, an oracle for what a few steps of a method do to toy.linear."""
+"""Softmax regression by hand, in plain matrices: tests compare with it what some steps of a method do to toy.linear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crossward.runs.sites import RunSites
 
 
 @dataclass(frozen=True)
-class Regression:
+class SoftmaxRegression:
     """One site's training data. Weights are one matrix w, (K, D + 1), the bias in its last column."""
 
     x: Tensor  # (n, D + 1), the last column 1
@@ -29,22 +29,23 @@ class Regression:
         return len(self.y)
 
 
-def regressions(run_sites: RunSites) -> list[Regression]:
+def regression_per_site(run_sites: RunSites) -> list[SoftmaxRegression]:
     """The training data of every site that has some."""
-    found = []
+    regressions = []
     for i in run_sites.ids:
         site = run_sites.open(i, 0, {})
         if site.size:
             x, y = site.train.take(site.train.index)
-            found.append(Regression(torch.cat([x.flatten(1), torch.ones(len(y), 1)], 1).double(), y))
-    return found
+            with_ones = torch.cat([x.flatten(1), torch.ones(len(y), 1)], 1)
+            regressions.append(SoftmaxRegression(with_ones.double(), y))
+    return regressions
 
 
-def matrix(weights: Weights) -> Tensor:
+def weight_matrix(weights: Weights) -> Tensor:
     """The weights of toy.linear, or a control variate of their shape, as one matrix."""
     return torch.cat([weights["head.weight"], weights["head.bias"][:, None]], 1).double()
 
 
-def start(run_sites: RunSites) -> Tensor:
-    """What the server begins with."""
-    return matrix(Weights.of(run_sites.server(0).new_net()))
+def initial_matrix(run_sites: RunSites) -> Tensor:
+    """The weights that the server starts with, as one matrix."""
+    return weight_matrix(Weights.of(run_sites.server(0).new_net()))

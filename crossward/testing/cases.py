@@ -1,5 +1,5 @@
-"""Cases of conformance: every method with every task it serves, plain and with each plugin; and what is seen of a case
-when it runs by reference."""
+"""The cases of conformance: every method with every task it serves, plain and with each plugin; and the reference run
+of a case, which the other runs are compared with."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from crossward.engines.local import LocalEngine
 from crossward.methods import METHODS, method_class
 from crossward.plugins import PLUGINS, plugin_class
 from crossward.runs.sites import RunSites
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.short_runs import Records, finished
-from crossward.testing.small_options import SMALL_OPTIONS
-from crossward.testing.toy import Toy, mixed
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.short_runs import Records, run_to_end
+from crossward.testing.small_options import SMALL_METHOD_OPTIONS, SMALL_PLUGIN_OPTIONS
+from crossward.testing.toy import Toy, alternating_nets
 
 TRAINING = Training(epochs=1, batch_size=4, lr=0.05, momentum=0.5, keep_state=True)  # so that every site has a memory
 SIZES = ((6, 2, 0), (9, 2, 0), (4, 2, 0))
@@ -32,45 +32,49 @@ class Case:
     plugins: tuple[Plugin, ...] = ()
 
     def __str__(self) -> str:
-        return f"{'+'.join(type(part).__name__.lower() for part in (self.method, *self.plugins))}-{self.task}"
+        parts = (self.method, *self.plugins)
+        return f"{'+'.join(type(part).__name__.lower() for part in parts)}-{self.task}"
 
     def run_sites(
         self, sizes: tuple[tuple[int, int, int], ...] = SIZES, unseen: bool = False, differ: bool = False
     ) -> RunSites:
-        """`differ`: networks of two architectures."""
-        toy, net = Toy(self.task, sizes, common=0, public=4, unseen=unseen), mixed(self.task, len(sizes))
-        return toy.run_sites(self.method, self.plugins, TRAINING, net if differ else None)
+        """Three tiny sites; `unseen`: without a sample of the last class; `differ`: with nets of two architectures."""
+        toy = Toy(self.task, sizes, common=0, public=4, unseen=unseen)
+        net = alternating_nets(self.task, len(sizes)) if differ else None
+        return toy.run_sites(self.method, self.plugins, TRAINING, net)
 
 
 def cases() -> Iterator[Case]:
     """Every method with every task it serves, plain and with each plugin."""
-    plugins = [plugin_class(name)() for name in PLUGINS]
+    plugins = [plugin_class(name)(**SMALL_PLUGIN_OPTIONS.get(name, {})) for name in PLUGINS]
     for name in METHODS:
-        method = method_class(name)(**SMALL_OPTIONS.get(name, {}))
+        method = method_class(name)(**SMALL_METHOD_OPTIONS.get(name, {}))
         for task in method.tasks:
             yield Case(method, task)
-            yield from (Case(method, task, (plugin,)) for plugin in plugins if task in plugin.tasks)
+            for plugin in plugins:
+                if task in plugin.tasks:
+                    yield Case(method, task, (plugin,))
 
 
 @dataclass(frozen=True)
-class Account:
-    """What was seen of a run by reference."""
+class ReferenceRun:
+    """A run of a case in this process, by reference, with the clients in order."""
 
     end: Tree
     checkpoints: tuple[bytes, ...]  # after each round
     replies: tuple[tuple[Job, Tree], ...]  # to the steps of the method
-    edited: tuple[Job, ...]
+    edited: tuple[Job, ...]  # jobs in which a client changed its payload
 
 
 @cache
-def reference(case: Case) -> Account:
-    """The run that the others are compared with: in this process, by reference, clients in order."""
+def reference_run(case: Case) -> ReferenceRun:
     run_sites = case.run_sites()
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     records = Records(engine.memory)
-    end = finished(run_sites, engine, records)
-    return Account(end, tuple(records.checkpoints), tuple(of_the_method(case, engine)), tuple(engine.edited))
+    end = run_to_end(run_sites, engine, records)
+    return ReferenceRun(end, tuple(records.checkpoints), tuple(method_replies(case, engine)), tuple(engine.edited))
 
 
-def of_the_method(case: Case, engine: Watching) -> list[tuple[Job, Tree]]:
+def method_replies(case: Case, engine: RecordingEngine) -> list[tuple[Job, Tree]]:
+    """The replies to the method's own steps, without the predictions."""
     return [(job, reply) for job, reply in engine.replies if job.step in case.method.steps]

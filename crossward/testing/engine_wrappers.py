@@ -1,4 +1,4 @@
-"""Taps: engines in front of another engine that watch what passes, change the order of the jobs, or lose one."""
+"""Engines that wrap another engine: to record what passes, to change the order of the jobs, or to drop one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from crossward.core.tree import Tree, encode
 Order = Callable[[Sequence[Job]], Sequence[Job]]
 
 
-class Tap:
-    """Passes everything on."""
+class EngineWrapper:
+    """Passes everything on to the engine that it wraps."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.memory = engine, engine.memory
+        self.engine = engine
+        self.memory = engine.memory
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
         yield from self.engine.perform(jobs, payload)
@@ -23,8 +24,8 @@ class Tap:
         self.engine.close()
 
 
-class Watching(Tap):
-    """Notes every reply, and every job in which a client changed what it had been sent."""
+class RecordingEngine(EngineWrapper):
+    """Records every reply, and every job in which a client changed the payload that it was sent."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -42,7 +43,9 @@ class Watching(Tap):
                 yield outcome
 
 
-class Reordered(Tap):
+class ReorderingEngine(EngineWrapper):
+    """Performs the jobs of a step in another order."""
+
     def __init__(self, engine: Engine, order: Order) -> None:
         super().__init__(engine)
         self.order = order
@@ -51,16 +54,16 @@ class Reordered(Tap):
         yield from self.engine.perform(self.order(jobs), payload)
 
 
-class Losing(Tap):
+class DroppingEngine(EngineWrapper):
     """One client does not answer one step of one round."""
 
     def __init__(self, engine: Engine, site: int, round: int, step: str) -> None:
         super().__init__(engine)
-        self.lost = (site, round, step)
+        self.dropped = (site, round, step)
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
         for job in jobs:
-            if (job.site, job.round, job.step) == self.lost:
+            if (job.site, job.round, job.step) == self.dropped:
                 yield Outcome(job, failure="its line went dead")
             else:
                 yield from self.engine.perform([job], payload)

@@ -1,4 +1,4 @@
-"""Faults: methods that misbehave, for the tests of the engines and of the conformance checks. Here, and not in tests/,
+"""Methods that misbehave, for the tests of the engines and of the conformance checks. They are here, and not in tests/,
 because the worker processes of the pool must be able to import them.
 
 Departures: from every rule.
@@ -18,7 +18,7 @@ from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.methods.scaffold import Scaffold
 
-BOARD: Tree = {}  # what HiddenInModule hides
+BOARD: Tree = {}  # where HiddenInModule keeps its state
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class HiddenInModule(Scaffold):
 
 @dataclass(frozen=True)
 class EditsPayload(Scaffold):
+    """The client changes the tensors that the server sent."""
+
     def train(self, site: Site, down: Tree) -> Tree:
         reply = super().train(site, down)
         for tensor in down["c"].values():

@@ -1,4 +1,4 @@
-"""Invariants: what must hold after every round of methods that keep the mean of their clients' memories."""
+"""Invariants: what must hold after every round of methods whose server keeps the mean of the clients' memories."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from crossward.core.store import TreeStore
 from crossward.core.weights import mean
 
 
-class MeanOfAll(Observer):
-    """How far the mean over all clients of what each keeps, those never asked counting as 0, is from the server's;
-    `names`: of the server's state -> of a client's memory."""
+class MeanOfMemories(Observer):
+    """Measures after every round how far the server's mean is from the mean over all clients of what each remembers;
+    a client that was never asked counts as 0. `names`: name in the server's state -> name in a client's memory."""
 
     def __init__(self, memory: TreeStore, names: Mapping[str, str]) -> None:
-        self.memory, self.names = memory, names
+        self.memory = memory
+        self.names = names
         self.gaps: list[float] = []
         self.sizes: list[float] = []  # of the server's, which must not be 0 for the gaps to mean anything
         self.clients = 0
@@ -25,7 +26,8 @@ class MeanOfAll(Observer):
 
     def on_round(self, record: RoundRecord) -> None:
         for at_server, at_client in self.names.items():
-            kept = record.progress.state[at_server]
-            total = mean([tree[at_client] for tree in self.memory.values()]) * (len(self.memory) / self.clients)
-            self.gaps.append((total - kept).norm().item())
-            self.sizes.append(kept.norm().item())
+            servers_mean = record.progress.state[at_server]
+            share = len(self.memory) / self.clients
+            clients_mean = mean([tree[at_client] for tree in self.memory.values()]) * share
+            self.gaps.append((clients_mean - servers_mean).norm().item())
+            self.sizes.append(servers_mean.norm().item())

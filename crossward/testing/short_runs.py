@@ -1,4 +1,4 @@
-"""Rehearsal: a short run from start to end, what it leaves behind, and whether two runs left the same."""
+"""Short runs: a run of two rounds from start to end, its result as one tree, and comparisons of such trees."""
 
 from __future__ import annotations
 
@@ -18,38 +18,43 @@ ROUNDS = 2
 MOST_WORKERS = 3
 
 
-def finished(run_sites: RunSites, engine: Engine, *observers: Observer, progress: Progress | None = None) -> Tree:
-    """A run to its end: the server's state, the clients' memory, the best round and its value."""
+def run_to_end(run_sites: RunSites, engine: Engine, *observers: Observer, progress: Progress | None = None) -> Tree:
+    """Run ROUNDS rounds, or the rest of them after `progress`, and close the engine; the snapshot of the end."""
     try:
-        return kept(run(run_sites, engine, Plan(ROUNDS, seed=run_sites.seed), observers, progress), engine.memory)
+        end = run(run_sites, engine, Plan(ROUNDS, seed=run_sites.seed), observers, progress)
+        return snapshot(end, engine.memory)
     finally:
         engine.close()
 
 
-def kept(progress: Progress, memory: TreeStore) -> Tree:
-    best = {"round": progress.best_round} | ({} if progress.best_value is None else {"value": progress.best_value})
+def snapshot(progress: Progress, memory: TreeStore) -> Tree:
+    """The server's state, the clients' memory, the best round and its value: all that a run goes on with."""
+    best: Tree = {"round": progress.best_round}
+    if progress.best_value is not None:
+        best["value"] = progress.best_value
     return {"state": progress.state, "memory": {str(site): tree for site, tree in memory.items()}, "best": best}
 
 
 class Records(Observer):
-    """Keeps the record of every round, and with a `memory` to look at, a checkpoint."""
+    """Keeps the record of every round; with the engine's `memory`, also a checkpoint after every round."""
 
     def __init__(self, memory: TreeStore | None = None) -> None:
-        self.seen: list[RoundRecord] = []
+        self.rounds: list[RoundRecord] = []
         self.checkpoints: list[bytes] = []
         self.memory = memory
 
     def on_round(self, record: RoundRecord) -> None:
-        self.seen.append(record)
+        self.rounds.append(record)
         if self.memory is not None:
-            self.checkpoints.append(encode(kept(record.progress, self.memory)))
+            self.checkpoints.append(encode(snapshot(record.progress, self.memory)))
 
 
-class Squad(WorkerPool):
-    """The first workers of a crew, which stays the one that replaces them."""
+class PartOfPool(WorkerPool):
+    """The first workers of a larger pool, which replaces those that die."""
 
     def __init__(self, whole: WorkerPool, workers: int) -> None:
-        self.whole, self.count = whole, workers
+        self.whole = whole
+        self.count = workers
 
     @property
     def workers(self) -> list[Worker]:  # type: ignore[override]
@@ -60,24 +65,30 @@ class Squad(WorkerPool):
 
 
 @cache
-def everybody() -> WorkerPool:
-    """One crew for all runs of this process: a worker takes seconds to start."""
-    made = WorkerPool(MOST_WORKERS)
-    atexit.register(made.stop)
-    return made
+def _whole_pool() -> WorkerPool:
+    """One pool for all runs of this process: a worker takes seconds to start."""
+    pool = WorkerPool(MOST_WORKERS)
+    atexit.register(pool.stop)
+    return pool
 
 
-def crew(workers: int) -> WorkerPool:
-    return Squad(everybody(), workers)
+def shared_pool(workers: int) -> WorkerPool:
+    """Workers that all tests of this process share; at most MOST_WORKERS."""
+    return PartOfPool(_whole_pool(), workers)
 
 
-def assert_same(found: Tree, expected: Tree, how: str = "") -> None:
-    """To the bit."""
-    (tensors, outline), (others, other) = flatten(found), flatten(expected)
-    assert outline == other, f"{how}: {outline}\ninstead of\n{other}"
-    unlike = [path for path in tensors if tensors[path].numpy().tobytes() != others[path].numpy().tobytes()]
-    assert not unlike, f"{how}: {len(unlike)} of {len(tensors)} tensors differ: {unlike[:8]}"
+def assert_same(tree: Tree, expected: Tree, how: str = "") -> None:
+    """Fail unless two trees are the same to the bit; `how` says in the message which run it was."""
+    tensors, outline = flatten(tree)
+    expected_tensors, expected_outline = flatten(expected)
+    assert outline == expected_outline, f"{how}: {outline}\ninstead of\n{expected_outline}"
+    differing = [
+        path for path, tensor in tensors.items() if tensor.numpy().tobytes() != expected_tensors[path].numpy().tobytes()
+    ]
+    assert not differing, f"{how}: {len(differing)} of {len(tensors)} tensors differ: {differing[:8]}"
 
 
 def assert_finite(tree: Tree) -> None:
-    assert finite(tree), f"not finite: {[path for path, t in items(tree) if not bool(torch.isfinite(t).all())]}"
+    if not finite(tree):
+        bad = [path for path, tensor in items(tree) if not bool(torch.isfinite(tensor).all())]
+        raise AssertionError(f"not finite: {bad}")

@@ -1,11 +1,12 @@
-"""Options of methods for a federation that trains in a fraction of a second."""
+"""Options of methods and plugins for a federation that trains in a fraction of a second."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-SMALL_OPTIONS: Mapping[str, dict[str, Any]] = {  # of methods whose own would do nothing in two rounds, or take long
+# of methods whose default options would do nothing in two rounds, or take long
+SMALL_METHOD_OPTIONS: Mapping[str, dict[str, Any]] = {
     "creff": {"features_per_class": 4, "draws": 2, "draw_size": 3, "match_steps": 3, "retrain_epochs": 2},
     "feddf": {"distil_steps": 3, "distil_batch": 3},
     "pfeddf": {"distil_steps": 3, "distil_batch": 3},
@@ -17,3 +18,4 @@ SMALL_OPTIONS: Mapping[str, dict[str, Any]] = {  # of methods whose own would do
     "fedbm": {"taus": (5.0,), "warmup": 1, "synthetic": 3, "cycle": 1, "iterations": 2, "generator_batch": 6,
               "generator_width": 0.125},
 }  # fmt: skip
+SMALL_PLUGIN_OPTIONS: Mapping[str, dict[str, Any]] = {"ft": {"epochs": 2}}

@@ -15,7 +15,7 @@ from crossward.core.plugin import Plugin
 from crossward.core.training import Training
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, Split
-from crossward.runs.architectures import Plan
+from crossward.runs.architectures import NetFactory
 from crossward.runs.sites import RunSites
 from crossward.tasks import task as make_task
 
@@ -46,10 +46,10 @@ def other_segmenter() -> Net:
     return Net(body, nn.Conv2d(5, len(CLASSES), 1), width=5)
 
 
-def mixed(task: str, sites: int) -> tuple[Plan, ...]:
+def alternating_nets(task: str, sites: int) -> tuple[NetFactory, ...]:
     """A network for each site, of two architectures in turn."""
-    kinds = (classifier, other_classifier) if task == "classification" else (segmenter, other_segmenter)
-    return tuple(kinds[k % 2] for k in range(sites))
+    nets = (classifier, other_classifier) if task == "classification" else (segmenter, other_segmenter)
+    return tuple(nets[k % 2] for k in range(sites))
 
 
 def linear() -> Net:
@@ -58,22 +58,21 @@ def linear() -> Net:
 
 
 def concepts() -> Concepts:
-    """What a language model that knows nothing would say: six numbers for each of four prompts of a class."""
-    drawn = torch.randn(len(CLASSES), 4, 6, generator=torch.Generator().manual_seed(0))
-    return Concepts.of(F.normalize(drawn, dim=2))
+    """Random text embeddings: six numbers for each of four prompts of a class."""
+    embeddings = torch.randn(len(CLASSES), 4, 6, generator=torch.Generator().manual_seed(0))
+    return Concepts.of(F.normalize(embeddings, dim=2))
 
 
 @dataclass(frozen=True)
 class Toy:
-    """Sizes of the sites: train, val, test each; `absent` leaves class 2 out of the first site's training set, `unseen`
-    out of the federation."""
+    """Describes the federation; `run_sites` makes it."""
 
     task: str = "classification"
-    sizes: tuple[tuple[int, int, int], ...] = ((12, 4, 4), (20, 4, 4), (9, 3, 5), (16, 4, 4))
+    sizes: tuple[tuple[int, int, int], ...] = ((12, 4, 4), (20, 4, 4), (9, 3, 5), (16, 4, 4))  # train, val, test
     common: int = 6  # the federation's own test images
     public: int = 6
-    absent: bool = True
-    unseen: bool = False
+    absent: bool = True  # leaves class 2 out of the first site's training set
+    unseen: bool = False  # leaves class 2 out of the whole federation
     seed: int = 0
 
     def collection(self) -> Collection:
@@ -86,7 +85,8 @@ class Toy:
         if self.unseen:
             labels[labels == 2] = 0
         images = torch.randint(0, 120, (n, SIDE, SIDE, 1), generator=rng)
-        images[..., 0] += labels[:, None, None] * 40 * (torch.arange(SIDE) % (2 + 1)).eq(0)
+        stripes = (torch.arange(SIDE) % 3).eq(0)
+        images[..., 0] += labels[:, None, None] * 40 * stripes
         targets = labels if self.task == "classification" else self._maps(images)
         ids = tuple(f"toy/{i}" for i in range(n))
         return Collection("toy", self.task, CLASSES, images.to(torch.uint8), targets, ids, ids)
@@ -95,7 +95,8 @@ class Toy:
         return (images[..., 0] // 67).clamp(max=1 if self.unseen else 2).to(torch.uint8)
 
     def federation(self) -> Federation:
-        at, sites = 0, []
+        at = 0
+        sites = []
         for k, sizes in enumerate(self.sizes):
             rows = [torch.arange(at + sum(sizes[:p]), at + sum(sizes[: p + 1])) for p in range(3)]
             sites.append(Split(f"site-{k}", *rows))
@@ -110,7 +111,7 @@ class Toy:
         method: Method,
         plugins: tuple[Plugin, ...] = (),
         training: Training | None = None,
-        net: Plan | tuple[Plan, ...] | None = None,
+        net: NetFactory | tuple[NetFactory, ...] | None = None,
     ) -> RunSites:
         return RunSites(
             self.federation(),
