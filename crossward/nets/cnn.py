@@ -5,14 +5,17 @@ from __future__ import annotations
 from torch import nn
 
 from crossward.core.net import Net
-from crossward.nets.requirements import require_least, require_size
+from crossward.nets.requirements import require_at_least, require_size
 
 
 def cnn(*, channels: int, classes: int, size: int, projection: int = 0) -> Net:
-    """`projection` > 0 adds Linear 84-84, ReLU, Linear 84-projection to the body; FedCD uses 256."""
+    """Two 5x5 convolutions and two fully connected layers, for small images.
+
+    projection: above 0, Linear 84-84, ReLU, Linear 84-projection are added to the body; FedCD uses 256.
+    """
     require_size("cnn", size, 16)
-    require_least("cnn", "projection", projection, 0)
-    side = ((size - 4) // 2 - 4) // 2  # two 5x5 convolutions without padding, each halved
+    require_at_least("cnn", "projection", projection, 0)
+    side = ((size - 4) // 2 - 4) // 2  # of the maps behind two unpadded 5x5 convolutions, each followed by a max-pool
     layers: list[nn.Module] = [
         nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),

@@ -1,4 +1,4 @@
-"""Cost: how large a network is and how much one image costs it."""
+"""Cost of a network: its parameters, and the operations that one image takes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.utils.flop_counter import FlopCounterMode
 class Cost:
     parameters: int
     buffers: int  # numbers in floating-point buffers; integer buffers never travel
-    flops: int  # of one image forward; a multiplication and an addition are two
+    flops: int  # one image forward; a multiplication and an addition count two
 
 
 def cost(net: nn.Module, channels: int, size: int) -> Cost:
-    """Counted on a copy without storage, so neither the network nor the random numbers are touched."""
-    hollow = deepcopy(net).to("meta").eval()
+    """Counts on a copy on the meta device, which leaves the network and the random numbers untouched."""
+    copy = deepcopy(net).to("meta").eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        hollow(torch.empty(1, channels, size, size, device="meta"))
+        copy(torch.empty(1, channels, size, size, device="meta"))
     return Cost(
         parameters=sum(p.numel() for p in net.parameters()),
         buffers=sum(b.numel() for b in net.buffers() if b.is_floating_point()),

@@ -1,4 +1,4 @@
-"""EfficientNet-B0 (Tan and Le, ICML 2019), MONAI's, and what it shares with its Lite relative."""
+"""EfficientNet-B0 (Tan and Le, ICML 2019), built by MONAI, and what it shares with EfficientNet-Lite0."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from torch import nn
 
 from crossward.core.net import Net
 from crossward.errors import ConfigError
-from crossward.nets.layers import require_frame
-from crossward.nets.pretrained import from_file
+from crossward.nets.layers import require_size_and_width
+from crossward.nets.pretrained import load_weights_file
 from crossward.nets.requirements import require_rates
 
-STEM, TOP = 32, 1280  # channels of the first and the last convolution
+STEM = 32  # channels of the first convolution
+TOP = 1280  # channels of the last convolution
 EPS = 1e-3  # of BatchNorm
-LEAST = 16  # pixels
+MIN_SIZE = 16  # pixels a side
 
 
 class Stage(NamedTuple):
@@ -38,42 +39,47 @@ STAGES = (
 )
 
 
-class Names(NamedTuple):
-    """What a library calls the modules of an EfficientNet. In a block: expansion, its norm, depthwise convolution, its
-    norm, squeeze, excitation, projection, its norm; a block of the first stage lacks the first two."""
+class ModuleNames(NamedTuple):
+    """The names that a library gives the modules of an EfficientNet.
+
+    The parts of a block are: expansion, its norm, depthwise convolution, its norm, squeeze, excitation, projection, its
+    norm. Blocks of the first stage lack the first two.
+    """
 
     stem: tuple[str, str]  # convolution, norm
-    block: str
-    full: tuple[str, ...]
-    first: tuple[str, ...]
-    top: tuple[str, str]
+    block: str  # format of a block's name
+    block_parts: tuple[str, ...]
+    first_block_parts: tuple[str, ...]
+    top: tuple[str, str]  # convolution, norm
     classifier: str
 
     def modules(self) -> Iterator[str]:
+        """The full names of all modules, in the same order for every library."""
         yield from (*self.stem, *self.top, self.classifier)
         number = 0
-        for stage, (repeats, *_, expansion, _) in enumerate(STAGES):
-            for place in range(repeats):
-                at = self.block.format(stage=stage, ordinal=stage + 1, place=place, number=number)
-                yield from (f"{at}.{part}" for part in (self.first if expansion == 1 else self.full))
+        for index, stage in enumerate(STAGES):
+            parts = self.first_block_parts if stage.expansion == 1 else self.block_parts
+            for place in range(stage.repeats):
+                block = self.block.format(stage=index, ordinal=index + 1, place=place, number=number)
+                yield from (f"{block}.{part}" for part in parts)
                 number += 1
 
 
-INSIDE = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_se_reduce", "_se_expand", "_project_conv", "_bn2")
-B0 = Names(
-    ("body.stem.1", "body.stem.2"), "body.stage{ordinal}.{place}", INSIDE, INSIDE[2:],
+BLOCK_PARTS = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_se_reduce", "_se_expand", "_project_conv", "_bn2")
+B0 = ModuleNames(
+    ("body.stem.1", "body.stem.2"), "body.stage{ordinal}.{place}", BLOCK_PARTS, BLOCK_PARTS[2:],
     ("body.top.1", "body.top.2"), "head.1",
 )  # fmt: skip
-MONAI = Names(
-    ("_conv_stem", "_bn0"), "_blocks.{stage}.{number}", INSIDE, INSIDE[2:], ("_conv_head", "_bn1"), "_fc"
+MONAI = ModuleNames(
+    ("_conv_stem", "_bn0"), "_blocks.{stage}.{number}", BLOCK_PARTS, BLOCK_PARTS[2:], ("_conv_head", "_bn1"), "_fc"
 )  # fmt: skip
 EFFICIENTNET_PYTORCH = MONAI._replace(block="_blocks.{number}")
-TORCHVISION = Names(
+TORCHVISION = ModuleNames(
     ("features.0.0", "features.0.1"), "features.{ordinal}.{place}.block",
     ("0.0", "0.1", "1.0", "1.1", "2.fc1", "2.fc2", "3.0", "3.1"), ("0.0", "0.1", "1.fc1", "1.fc2", "2.0", "2.1"),
     ("features.8.0", "features.8.1"), "classifier.1",
 )  # fmt: skip
-TIMM = Names(
+TIMM = ModuleNames(
     ("conv_stem", "bn1"), "blocks.{stage}.{place}",
     ("conv_pw", "bn1", "conv_dw", "bn2", "se.conv_reduce", "se.conv_expand", "conv_pwl", "bn3"),
     ("conv_dw", "bn1", "se.conv_reduce", "se.conv_expand", "conv_pw", "bn2"), ("conv_head", "bn2"), "classifier",
@@ -91,16 +97,17 @@ def efficientnet_b0(
     drop_connect: float = 0.2,
     norm_momentum: float = 0.01,
 ) -> Net:
-    """`start`: "" (random) or a safetensors file, with our names or those of MONAI, efficientnet_pytorch, timm or
-    torchvision. Weights of torchvision, and of timm but for its tf_ ones, were trained with other padding where a
-    convolution halves the image and another eps of BatchNorm: a start for training, not the same predictions. All of
-    these have width 1.
+    """EfficientNet-B0 of any width, started at random or from a file of weights.
 
-    `width`: every number of channels is scaled, stem and top too, by the paper's rule.
+    start: "" (random) or a safetensors file, with our names or those of MONAI, efficientnet_pytorch, timm or
+        torchvision, all of width 1. Weights of torchvision, and of timm except its tf_ ones, were trained with other
+        padding in convolutions that halve the image and another eps of BatchNorm: they are a start for training and do
+        not give the same predictions.
+    width: scales all channels, stem and top included, by the paper's rule.
 
-    Importing MONAI takes seconds. It pads for the image size that it is told, hence `size`.
+    Importing MONAI takes seconds. Its padding depends on the image size, hence `size`.
     """
-    require_frame("efficientnet-b0", size, width, LEAST)
+    require_size_and_width("efficientnet-b0", size, width, MIN_SIZE)
     require_rates("efficientnet-b0", dropout=dropout, drop_connect=drop_connect, norm_momentum=norm_momentum)
     if start == "imagenet":
         raise ConfigError(
@@ -111,7 +118,8 @@ def efficientnet_b0(
     features = cast(nn.Conv2d, body.get_submodule("top.1")).out_channels
     net = Net(body, classifier(classes, dropout, features), features)
     if start:
-        from_file(net, start, "efficientnet-b0", translation(B0, MONAI, EFFICIENTNET_PYTORCH, TORCHVISION, TIMM))
+        names = module_translation(B0, MONAI, EFFICIENTNET_PYTORCH, TORCHVISION, TIMM)
+        load_weights_file(net, start, "efficientnet-b0", names)
     return net
 
 
@@ -119,18 +127,23 @@ def classifier(classes: int, dropout: float, features: int = TOP) -> nn.Sequenti
     return nn.Sequential(nn.Dropout(dropout), nn.Linear(features, classes))
 
 
-def translation(ours: Names, *theirs: Names) -> dict[str, str]:
-    """Their modules and ours; those that we lack are left out."""
-    return {b: a for names in theirs for a, b in zip(ours.modules(), names.modules(), strict=True) if a[-1] != "."}
+def module_translation(ours: ModuleNames, *theirs: ModuleNames) -> dict[str, str]:
+    """Names of other libraries' modules -> names of ours; modules that we lack are left out."""
+    translation = {}
+    for library in theirs:
+        for our_name, their_name in zip(ours.modules(), library.modules(), strict=True):
+            if not our_name.endswith("."):  # a part that we lack has an empty name
+                translation[their_name] = our_name
+    return translation
 
 
 def _body(channels: int, size: int, width: float, drop_connect: float, momentum: float) -> nn.Sequential:
-    """In sequence, from images to (B, TOP) at width 1, so that it can be cut."""
+    """From images to (B, TOP) at width 1; a sequence, so that a method can split it."""
     from monai.networks.nets.efficientnet import EfficientNet
 
-    before = (STEM, *(stage.channels for stage in STAGES))
-    made = EfficientNet(
-        [f"r{r}_k{k}_s{s}{s}_e{e}_i{b}_o{c}_se0.25" for b, (r, k, s, e, c) in zip(before, STAGES, strict=False)],
+    in_channels = (STEM, *(stage.channels for stage in STAGES[:-1]))
+    net = EfficientNet(
+        [f"r{r}_k{k}_s{s}{s}_e{e}_i{i}_o{o}_se0.25" for i, (r, k, s, e, o) in zip(in_channels, STAGES, strict=True)],
         in_channels=channels,
         num_classes=1,  # its classifier is not used
         width_coefficient=width,
@@ -138,7 +151,7 @@ def _body(channels: int, size: int, width: float, drop_connect: float, momentum:
         norm=("batch", {"eps": EPS, "momentum": momentum}),
         drop_connect_rate=drop_connect,
     )
-    part = dict(made.named_children())
+    part = dict(net.named_children())
     stages = {f"stage{n}": nn.Sequential(*stage.children()) for n, stage in enumerate(part["_blocks"].children(), 1)}
     return nn.Sequential(
         OrderedDict(

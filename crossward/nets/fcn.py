@@ -20,17 +20,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core.net import Net
-from crossward.nets.requirements import require_least, require_size
-from crossward.nets.segmentation_layers import convolution, resized
+from crossward.nets.requirements import require_at_least, require_size
+from crossward.nets.segmentation_layers import conv_norm_relu, resize_like
 
-STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # VGG-16: the channels, in `base`, and the convolutions of a stage
-LEAST = 16  # pixels; 2 x 2 at 1/8
+STAGES = (
+    (1, 2),
+    (2, 2),
+    (4, 3),
+    (8, 3),
+    (8, 3),
+)  # VGG-16: channels, in units of `base`, and convolutions of a stage
+MIN_SIZE = 16  # pixels a side; 2 at 1/8
 
 
 def fcn(*, channels: int, classes: int, size: int, base: int = 16) -> Net:
-    """`base` channels in the first stage; features are (B, base, H, W). Images have at least 16 x 16 pixels."""
-    require_least("fcn", "base", base, 1)
-    require_size("fcn", size, LEAST)
+    """FCN-8s on a VGG-16 of any width, which sums three scales.
+
+    base: channels of the first stage, and the width of the features, (B, base, H, W).
+
+    Images have at least 16 x 16 pixels.
+    """
+    require_at_least("fcn", "base", base, 1)
+    require_size("fcn", size, MIN_SIZE)
     return Net(FusedBody(channels, base), nn.Conv2d(base, classes, 1), base)
 
 
@@ -38,28 +49,32 @@ class FusedBody(nn.Module):
     def __init__(self, channels: int, base: int) -> None:
         super().__init__()
         widths = [base * times for times, _ in STAGES]
-        befores = pairwise([channels, *widths])
-        self.stages = nn.ModuleList(_stage(a, b, depth) for (a, b), (_, depth) in zip(befores, STAGES, strict=True))
-        self.top = nn.Sequential(*convolution(widths[-1], 16 * base), *convolution(16 * base, 16 * base, 1))
+        depths = [depth for _, depth in STAGES]
+        shapes = zip(pairwise([channels, *widths]), depths, strict=True)
+        self.stages = nn.ModuleList(_stage(a, b, depth) for (a, b), depth in shapes)
+        self.top = nn.Sequential(*conv_norm_relu(widths[-1], 16 * base), *conv_norm_relu(16 * base, 16 * base, 1))
         self.fuse = nn.ModuleList(nn.Conv2d(width, base, 1) for width in (16 * base, widths[3], widths[2]))
 
     def forward(self, x: Tensor) -> Tensor:
-        image, maps = x, []
+        image = x
+        maps = []
         for stage in self.stages:
-            x = _halved(stage(x))
+            x = _max_pool(stage(x))
             maps.append(x)
-        coarse, *finer = self.top(x), maps[3], maps[2]  # 1/32, 1/16, 1/8
-        first, *others = self.fuse
-        z: Tensor = first(coarse)
-        for fuse, here in zip(others, finer, strict=True):
-            z = resized(z, here) + fuse(here)
-        return resized(z, image)
+        fuse_32, fuse_16, fuse_8 = self.fuse  # named for the fraction of the image size
+        z: Tensor = fuse_32(self.top(x))
+        for fuse, skip in ((fuse_16, maps[3]), (fuse_8, maps[2])):
+            z = resize_like(z, skip) + fuse(skip)
+        return resize_like(z, image)
 
 
-def _stage(before: int, after: int, depth: int) -> nn.Sequential:
-    return nn.Sequential(*(layer for a, b in pairwise([before] + [after] * depth) for layer in convolution(a, b)))
+def _stage(in_channels: int, out_channels: int, depth: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for a, b in pairwise([in_channels] + [out_channels] * depth):
+        layers += conv_norm_relu(a, b)
+    return nn.Sequential(*layers)
 
 
-def _halved(x: Tensor) -> Tensor:
-    """Max-pooling, which stops at 2 x 2, so that BatchNorm can train on one image."""
+def _max_pool(x: Tensor) -> Tensor:
+    """Stops at 2 x 2, so that BatchNorm can train on one image."""
     return F.max_pool2d(x, 2, ceil_mode=True) if min(x.shape[2:]) > 2 else x

@@ -1,20 +1,20 @@
-"""Layers that several nets are made of: convolutions with their norm and activation, stems, and channels by width."""
+"""Layers that several classifiers share: convolutions with norm and activation, stems, and channels scaled by width."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from crossward.nets.requirements import require_choice, require_least, require_size
+from crossward.nets.requirements import require_at_least, require_choice, require_size
 
-STEP = 8  # channels come in steps of 8, which is also the size of a group of GroupNorm
-LEAST = 16  # pixels a side
-LEAST_WIDTH = 0.01
-SMALL = 64  # pixels: below, the "auto" stem is the small one
+CHANNEL_STEP = 8  # channels come in multiples of 8, which is also the size of a group of GroupNorm
+MIN_SIZE = 16  # pixels a side
+MIN_WIDTH = 0.01
+SMALL_STEM_BELOW = 64  # pixels a side: below, the "auto" stem is the small one
 
 
-def convolution(
-    before: int,
-    after: int,
+def conv_norm_activation(
+    in_channels: int,
+    out_channels: int,
     kernel: int,
     stride: int = 1,
     *,
@@ -22,36 +22,38 @@ def convolution(
     norm: str = "batch",
     activation: type[nn.ReLU | nn.ReLU6] | None = nn.ReLU,
 ) -> tuple[nn.Module, ...]:
-    """A convolution that keeps the size but for its stride, its norm, and its activation if it has one."""
-    layer = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return (layer, normalisation(after, norm), *((activation(inplace=True),) if activation else ()))
+    """A convolution that changes the size only by its stride, its norm, and its activation if it has one."""
+    convolution = nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False)
+    layers = (convolution, norm_layer(out_channels, norm))
+    return (*layers, activation(inplace=True)) if activation else layers
 
 
-def normalisation(width: int, kind: str) -> nn.Module:
-    return nn.BatchNorm2d(width) if kind == "batch" else nn.GroupNorm(width // STEP, width)
+def norm_layer(channels: int, norm: str) -> nn.Module:
+    """`norm`: "batch" or "group"."""
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(channels // CHANNEL_STEP, channels)
 
 
-def stem(channels: int, width: int, kind: str, *, kernel: int, norm: str = "batch") -> nn.Sequential:
-    """ "imagenet": a quarter of the size, by a stride of 2 and a max-pool; "small": 3x3, and the size stays."""
-    if kind == "small":
-        return nn.Sequential(*convolution(channels, width, 3, norm=norm))
-    return nn.Sequential(*convolution(channels, width, kernel, 2, norm=norm), nn.MaxPool2d(3, 2, 1))
+def stem_layers(in_channels: int, out_channels: int, stem: str, *, kernel: int, norm: str = "batch") -> nn.Sequential:
+    """`stem`: "imagenet" (quarters the size by a stride of 2 and a max-pool) or "small" (3x3, which keeps the size)."""
+    if stem == "small":
+        return nn.Sequential(*conv_norm_activation(in_channels, out_channels, 3, norm=norm))
+    layers = conv_norm_activation(in_channels, out_channels, kernel, 2, norm=norm)
+    return nn.Sequential(*layers, nn.MaxPool2d(3, 2, 1))
 
 
-def stem_kind(net: str, stem: str, size: int) -> str:
-    """What "auto" stands for at this size; any other value is checked."""
+def choose_stem(net: str, stem: str, size: int) -> str:
+    """ "imagenet" or "small": for "auto" the one that suits the image size."""
     require_choice(net, "stem", stem, ("auto", "imagenet", "small"))
     if stem == "auto":
-        return "small" if size < SMALL else "imagenet"
+        return "small" if size < SMALL_STEM_BELOW else "imagenet"
     return stem
 
 
-def require_frame(net: str, size: int, width: float, least: int = LEAST) -> None:
-    """What every net of any width asks of its image size and its width."""
-    require_least(net, "width", width, LEAST_WIDTH)
-    require_size(net, size, least)
+def require_size_and_width(net: str, size: int, width: float, min_size: int = MIN_SIZE) -> None:
+    require_at_least(net, "width", width, MIN_WIDTH)
+    require_size(net, size, min_size)
 
 
-def scaled(channels: int, width: float, step: int = STEP) -> int:
-    """That many channels at this width: the nearest multiple of `step`, and at least 8."""
-    return max(STEP, step * round(channels * width / step))
+def scale_channels(channels: int, width: float, step: int = CHANNEL_STEP) -> int:
+    """`channels * width`, rounded to a multiple of `step`, and at least 8."""
+    return max(CHANNEL_STEP, step * round(channels * width / step))

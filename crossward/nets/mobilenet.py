@@ -10,9 +10,10 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 
 from crossward.core.net import Net
-from crossward.nets.layers import convolution, require_frame, scaled, stem_kind
+from crossward.nets.layers import choose_stem, conv_norm_activation, require_size_and_width, scale_channels
 
-STEM, TOP = 32, 1280  # channels of the first and the last convolution
+STEM = 32  # channels of the first convolution
+TOP = 1280  # channels of the last convolution
 
 
 class Stage(NamedTuple):
@@ -36,38 +37,46 @@ STAGES = (
 
 
 def mobilenet(*, channels: int, classes: int, size: int, stem: str = "auto", width: float = 1.0) -> Net:
-    """stem: "imagenet" (the first convolution and the second stage halve the size), "small" (neither does), "auto" =
-    small below 64 pixels. `width` scales all layers, whereas the paper keeps the last one's 1280 channels."""
-    kind = stem_kind("mobilenet", stem, size)
-    require_frame("mobilenet", size, width)
-    before, top = scaled(STEM, width), scaled(TOP, width)
-    layers = [nn.Sequential(*convolution(channels, before, 3, 1 if kind == "small" else 2, activation=nn.ReLU6))]
+    """MobileNetV2 of any width, with the ImageNet stem or one for small images.
+
+    stem: "imagenet" (the first convolution and the second stage halve the size), "small" (neither does), or "auto" =
+        small below 64 pixels.
+    width: scales all layers, whereas the paper keeps the last one's 1280 channels.
+    """
+    stem = choose_stem("mobilenet", stem, size)
+    require_size_and_width("mobilenet", size, width)
+    in_channels = scale_channels(STEM, width)
+    stem_stride = 1 if stem == "small" else 2
+    layers = [nn.Sequential(*conv_norm_activation(channels, in_channels, 3, stem_stride, activation=nn.ReLU6))]
     for ordinal, stage in enumerate(STAGES, 1):
-        first = 1 if kind == "small" and ordinal == 2 else stage.stride
-        layers.append(_stage(stage, before, scaled(stage.channels, width), first))
-        before = scaled(stage.channels, width)
-    layers.append(nn.Sequential(*convolution(before, top, 1, activation=nn.ReLU6)))
+        out_channels = scale_channels(stage.channels, width)
+        stride = 1 if stem == "small" and ordinal == 2 else stage.stride
+        layers.append(_stage(stage, in_channels, out_channels, stride))
+        in_channels = out_channels
+    top = scale_channels(TOP, width)
+    layers.append(nn.Sequential(*conv_norm_activation(in_channels, top, 1, activation=nn.ReLU6)))
     return Net(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(top, classes), top)
 
 
-class Block(nn.Module):
-    """An inverted residual: wider by a 1x1 convolution, a 3x3 convolution of each channel by itself, narrower again."""
+class InvertedResidual(nn.Module):
+    """A 1x1 convolution that widens, a depthwise 3x3 convolution, and a 1x1 convolution that narrows."""
 
-    def __init__(self, before: int, after: int, stride: int, expansion: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
         super().__init__()
-        inside = before * expansion
+        hidden = in_channels * expansion
         self.residual = nn.Sequential(
-            *(convolution(before, inside, 1, activation=nn.ReLU6) if expansion > 1 else ()),
-            *convolution(inside, inside, 3, stride, groups=inside, activation=nn.ReLU6),
-            *convolution(inside, after, 1, activation=None),
+            *(conv_norm_activation(in_channels, hidden, 1, activation=nn.ReLU6) if expansion > 1 else ()),
+            *conv_norm_activation(hidden, hidden, 3, stride, groups=hidden, activation=nn.ReLU6),
+            *conv_norm_activation(hidden, out_channels, 1, activation=None),
         )
-        self.skips = stride == 1 and before == after
+        self.skips = stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         y = cast(Tensor, self.residual(x))
         return x + y if self.skips else y
 
 
-def _stage(stage: Stage, before: int, after: int, stride: int) -> nn.Sequential:
-    befores = [before] + [after] * (stage.repeats - 1)
-    return nn.Sequential(*(Block(b, after, 1 if i else stride, stage.expansion) for i, b in enumerate(befores)))
+def _stage(stage: Stage, in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
+    blocks = [InvertedResidual(in_channels, out_channels, stride, stage.expansion)]
+    blocks += [InvertedResidual(out_channels, out_channels, 1, stage.expansion) for _ in range(stage.repeats - 1)]
+    return nn.Sequential(*blocks)

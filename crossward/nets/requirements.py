@@ -1,4 +1,4 @@
-"""What a net requires of images and options; what does not meet it is refused in words."""
+"""Checks of the image size and the options that a net is built with; each raises ConfigError."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def require_choice(net: str, option: str, value: str, choices: tuple[str, ...]) 
         raise ConfigError(f"The net {net!r} has no {option} {value!r}.", hint=f"Known: {', '.join(choices)}.")
 
 
-def require_least(net: str, option: str, value: float, least: float) -> None:
+def require_at_least(net: str, option: str, value: float, least: float) -> None:
     if not value >= least:
         raise ConfigError(f"The net {net!r} needs {option} of at least {least}, not {value}.")
     if value == inf:
@@ -28,5 +28,7 @@ def require_least(net: str, option: str, value: float, least: float) -> None:
 
 
 def require_rates(net: str, **rates: float) -> None:
-    if wrong := [f"{name}: {rate}" for name, rate in rates.items() if not 0 <= rate < 1]:
-        raise ConfigError(f"The net {net!r} needs these to be at least 0 and below 1.", details=wrong)
+    """Rates, such as dropout, are at least 0 and below 1."""
+    problems = [f"{name}: {rate}" for name, rate in rates.items() if not 0 <= rate < 1]
+    if problems:
+        raise ConfigError(f"The net {net!r} needs these to be at least 0 and below 1.", details=problems)

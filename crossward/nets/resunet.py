@@ -17,22 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from crossward.core.net import Net
-from crossward.nets.segmentation_layers import doubling, require_levels, resized
+from crossward.nets.segmentation_layers import channels_per_level, require_levels, resize_like
 
 
 def resunet(*, channels: int, classes: int, size: int, base: int = 16, levels: int = 4) -> Net:
-    """`base` channels at full resolution, doubled at each of `levels` resolutions; features are (B, base, H, W)."""
+    """U-Net of residual units with strides in place of pooling.
+
+    base: channels at full resolution, and the width of the features, (B, base, H, W).
+    levels: resolutions; the number of channels doubles at each.
+    """
     require_levels("resunet", size, base, levels)
-    return Net(ResidualBody(channels, doubling(base, levels)), nn.Conv2d(base, classes, 1), base)
+    return Net(ResidualBody(channels, channels_per_level(base, levels)), nn.Conv2d(base, classes, 1), base)
 
 
 class ResidualBody(nn.Module):
     def __init__(self, channels: int, widths: list[int]) -> None:
         super().__init__()
         self.down = nn.ModuleList([
-            Unit(channels, widths[0], image=True), *(Unit(a, b, stride=2) for a, b in pairwise(widths)),
+            ResidualUnit(channels, widths[0], image=True), *(ResidualUnit(a, b, stride=2) for a, b in pairwise(widths)),
         ])  # fmt: skip
-        self.join = nn.ModuleList(Unit(a + b, b) for a, b in pairwise(reversed(widths)))
+        self.join = nn.ModuleList(ResidualUnit(a + b, b) for a, b in pairwise(reversed(widths)))
 
     def forward(self, x: Tensor) -> Tensor:
         skips: list[Tensor] = []
@@ -42,22 +46,26 @@ class ResidualBody(nn.Module):
         x = skips.pop()
         for unit in self.join:
             skip = skips.pop()
-            x = unit(torch.cat([skip, resized(x, skip)], 1))
+            x = unit(torch.cat([skip, resize_like(x, skip)], 1))
         return x
 
 
-class Unit(nn.Module):
-    """`image`: its input is the image itself, which is convolved without BatchNorm and ReLU before."""
+class ResidualUnit(nn.Module):
+    """`image`: the input is the image itself, which passes no BatchNorm and ReLU before the first convolution."""
 
-    def __init__(self, before: int, after: int, *, stride: int = 1, image: bool = False) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int = 1, image: bool = False) -> None:
         super().__init__()
+        preactivation = () if image else (nn.BatchNorm2d(in_channels), nn.ReLU(inplace=True))
         self.residual = nn.Sequential(
-            *(() if image else (nn.BatchNorm2d(before), nn.ReLU(inplace=True))),
-            nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False),
-        )  # fmt: skip
-        # the stride before the 1x1 convolution: with it inside, torch 2.13 crashes on a CPU below eight channels
-        self.shortcut, self.stride = nn.Conv2d(before, after, 1, bias=False), stride
+            *preactivation,
+            nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(out_channels),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False),
+        )
+        # The stride is taken before the 1x1 convolution: inside it, torch 2.13 crashes on a CPU below eight channels.
+        self.stride = stride
+        self.shortcut = nn.Conv2d(in_channels, out_channels, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.residual(x) + self.shortcut(x[..., :: self.stride, :: self.stride]))

@@ -11,11 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from crossward.core.net import Net
-from crossward.nets.layers import convolution, require_frame, scaled, stem_kind
-from crossward.nets.layers import stem as first_layers
+from crossward.nets.layers import (
+    choose_stem,
+    conv_norm_activation,
+    require_size_and_width,
+    scale_channels,
+    stem_layers,
+)
 
-STEM, TOP = 24, 1024  # channels of the first and the last convolution
-STEP = 4  # channels come in steps of 4, so that x1.0 has the paper's 116
+STEM = 24  # channels of the first convolution
+TOP = 1024  # channels of the last convolution
+CHANNEL_STEP = 4  # channels come in multiples of 4, so that x1.0 has the paper's 116
 
 
 class Stage(NamedTuple):
@@ -27,23 +33,28 @@ STAGES = (Stage(4, 116), Stage(8, 232), Stage(4, 464))
 
 
 def shufflenet(*, channels: int, classes: int, size: int, stem: str = "auto", width: float = 1.0) -> Net:
-    """stem: "imagenet" (3x3, stride 2, max-pool), "small" (3x3), "auto" = small below 64 pixels. `width` scales all
-    layers, whereas the paper's x0.5 keeps the first and the last and has tables of its own for the rest."""
-    kind = stem_kind("shufflenet", stem, size)
-    require_frame("shufflenet", size, width)
-    before, top = scaled(STEM, width, STEP), scaled(TOP, width, STEP)
-    layers = [first_layers(channels, before, kind, kernel=3)]
-    for repeats, wanted in STAGES:
-        after = scaled(wanted, width, STEP)
-        units = (Halving(before, after), *(Unit(after) for _ in range(repeats - 1)))
-        layers.append(nn.Sequential(*units))
-        before = after
-    layers.append(nn.Sequential(*convolution(before, top, 1)))
+    """ShuffleNetV2 of any width, with the ImageNet stem or one for small images.
+
+    stem: "imagenet" (3x3, stride 2, max-pool), "small" (3x3), or "auto" = small below 64 pixels.
+    width: scales all layers, whereas the paper's x0.5 keeps the first and the last and has tables of its own for the
+        rest.
+    """
+    stem = choose_stem("shufflenet", stem, size)
+    require_size_and_width("shufflenet", size, width)
+    in_channels = scale_channels(STEM, width, CHANNEL_STEP)
+    layers = [stem_layers(channels, in_channels, stem, kernel=3)]
+    for stage in STAGES:
+        out_channels = scale_channels(stage.channels, width, CHANNEL_STEP)
+        units = (ShuffleUnit(out_channels) for _ in range(stage.repeats - 1))
+        layers.append(nn.Sequential(DownsamplingUnit(in_channels, out_channels), *units))
+        in_channels = out_channels
+    top = scale_channels(TOP, width, CHANNEL_STEP)
+    layers.append(nn.Sequential(*conv_norm_activation(in_channels, top, 1)))
     return Net(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(top, classes), top)
 
 
-class Unit(nn.Module):
-    """One half of the channels goes through three convolutions, the other stays; then both are mixed."""
+class ShuffleUnit(nn.Module):
+    """Half of the channels pass three convolutions, the other half stays; then the channels are shuffled."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -51,31 +62,32 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         left, right = x.chunk(2, 1)
-        return shuffled(left, self.branch(right))
+        return shuffle_channels(left, self.branch(right))
 
 
-class Halving(nn.Module):
-    """All channels go through both branches, each of which halves the size and gives half of the channels."""
+class DownsamplingUnit(nn.Module):
+    """Two branches see all channels; each halves the size and gives half of the output channels."""
 
-    def __init__(self, before: int, after: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self.shortcut = nn.Sequential(
-            *convolution(before, before, 3, 2, groups=before, activation=None), *convolution(before, after // 2, 1)
+            *conv_norm_activation(in_channels, in_channels, 3, 2, groups=in_channels, activation=None),
+            *conv_norm_activation(in_channels, out_channels // 2, 1),
         )
-        self.branch = _branch(before, after // 2, 2)
+        self.branch = _branch(in_channels, out_channels // 2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return shuffled(self.shortcut(x), self.branch(x))
+        return shuffle_channels(self.shortcut(x), self.branch(x))
 
 
-def shuffled(left: Tensor, right: Tensor) -> Tensor:
-    """Their channels in turn: (B, C, H, W) twice -> (B, 2 C, H, W)."""
+def shuffle_channels(left: Tensor, right: Tensor) -> Tensor:
+    """(B, C, H, W) twice -> (B, 2 C, H, W): channels of the two in turn."""
     return torch.stack([left, right], 2).flatten(1, 2)
 
 
-def _branch(before: int, after: int, stride: int) -> nn.Sequential:
+def _branch(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
     return nn.Sequential(
-        *convolution(before, after, 1),
-        *convolution(after, after, 3, stride, groups=after, activation=None),
-        *convolution(after, after, 1),
+        *conv_norm_activation(in_channels, out_channels, 1),
+        *conv_norm_activation(out_channels, out_channels, 3, stride, groups=out_channels, activation=None),
+        *conv_norm_activation(out_channels, out_channels, 1),
     )

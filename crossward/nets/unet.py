@@ -13,23 +13,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core.net import Net
-from crossward.nets.segmentation_layers import Lift, double, doubling, require_levels, require_up
+from crossward.nets.segmentation_layers import Upsample, channels_per_level, double_conv, require_levels, require_up
 
 
 def unet(*, channels: int, classes: int, size: int, base: int = 16, levels: int = 4, up: str = "bilinear") -> Net:
-    """`base` channels at full resolution, doubled at each of `levels` resolutions; features are (B, base, H, W)."""
+    """Compact U-Net with skip connections, for any image size.
+
+    base: channels at full resolution, and the width of the features, (B, base, H, W).
+    levels: resolutions; the number of channels doubles at each.
+    up: how the decoder up-samples, "bilinear" or "transposed" (convolutions).
+    """
     require_up("unet", up)
     require_levels("unet", size, base, levels)
-    return Net(UNetBody(channels, doubling(base, levels), up), nn.Conv2d(base, classes, 1), base)
+    return Net(UNetBody(channels, channels_per_level(base, levels), up), nn.Conv2d(base, classes, 1), base)
 
 
 class UNetBody(nn.Module):
     def __init__(self, channels: int, widths: list[int], up: str) -> None:
         super().__init__()
-        rising = list(pairwise(reversed(widths)))
-        self.down = nn.ModuleList(double(a, b) for a, b in pairwise([channels, *widths]))
-        self.lift = nn.ModuleList(Lift(a, b, up) for a, b in rising)
-        self.join = nn.ModuleList(double(2 * b, b) for _, b in rising)
+        decoder = list(pairwise(reversed(widths)))
+        self.down = nn.ModuleList(double_conv(a, b) for a, b in pairwise([channels, *widths]))
+        self.lift = nn.ModuleList(Upsample(a, b, up) for a, b in decoder)
+        self.join = nn.ModuleList(double_conv(2 * b, b) for _, b in decoder)
 
     def forward(self, x: Tensor) -> Tensor:
         skips: list[Tensor] = []

@@ -18,40 +18,46 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core.net import Net
-from crossward.nets.segmentation_layers import Lift, double, doubling, require_levels, require_up
+from crossward.nets.segmentation_layers import Upsample, channels_per_level, double_conv, require_levels, require_up
 
 
 def unetpp(*, channels: int, classes: int, size: int, base: int = 16, levels: int = 4, up: str = "bilinear") -> Net:
-    """`base` channels at full resolution, doubled at each of `levels` resolutions; features are (B, base, H, W)."""
+    """U-Net++ with nested skip connections, for any image size.
+
+    base: channels at full resolution, and the width of the features, (B, base, H, W).
+    levels: resolutions; the number of channels doubles at each.
+    up: how the decoder up-samples, "bilinear" or "transposed" (convolutions).
+    """
     require_up("unetpp", up)
     require_levels("unetpp", size, base, levels)
-    return Net(NestedBody(channels, doubling(base, levels), up), nn.Conv2d(base, classes, 1), base)
+    return Net(NestedBody(channels, channels_per_level(base, levels), up), nn.Conv2d(base, classes, 1), base)
 
 
 class NestedBody(nn.Module):
     def __init__(self, channels: int, widths: list[int], up: str) -> None:
         super().__init__()
         last = len(widths) - 1  # L
-        self.places = [(i, j) for j in range(1, last + 1) for i in range(last - j + 1)]
-        self.down = nn.ModuleList(double(a, b) for a, b in pairwise([channels, *widths]))  # X^{i,0}
-        self.nodes = nn.ModuleList(Node(j, widths[i], widths[i + 1], up) for i, j in self.places)
+        self.positions = [(i, j) for j in range(1, last + 1) for i in range(last - j + 1)]
+        self.down = nn.ModuleList(double_conv(a, b) for a, b in pairwise([channels, *widths]))  # X^{i,0}
+        self.nodes = nn.ModuleList(Node(j, widths[i], widths[i + 1], up) for i, j in self.positions)
 
     def forward(self, x: Tensor) -> Tensor:
         rows: list[list[Tensor]] = []  # rows[i][j] is X^{i,j}
         for level, block in enumerate(self.down):
             x = block(F.max_pool2d(x, 2) if level else x)
             rows.append([x])
-        for (i, j), node in zip(self.places, self.nodes, strict=True):
+        for (i, j), node in zip(self.positions, self.nodes, strict=True):
             rows[i].append(node(rows[i], rows[i + 1][j - 1]))
         return rows[0][-1]
 
 
 class Node(nn.Module):
-    """X^{i,j} for j > 0, of j maps with `width` channels and one with `below`."""
+    """X^{i,j} for j > 0, which sees j maps of `width` channels and one of `width_below`."""
 
-    def __init__(self, j: int, width: int, below: int, up: str) -> None:
+    def __init__(self, j: int, width: int, width_below: int, up: str) -> None:
         super().__init__()
-        self.lift, self.join = Lift(below, width, up), double((j + 1) * width, width)
+        self.lift = Upsample(width_below, width, up)
+        self.join = double_conv((j + 1) * width, width)
 
     def forward(self, row: list[Tensor], below: Tensor) -> Tensor:
         return cast(Tensor, self.join(torch.cat([*row, self.lift(below, row[0])], 1)))  # Eq. 1

@@ -10,32 +10,39 @@ from __future__ import annotations
 from torch import nn
 
 from crossward.core.net import Net
-from crossward.nets.layers import convolution, require_frame, scaled
+from crossward.nets.layers import conv_norm_activation, require_size_and_width, scale_channels
 from crossward.nets.requirements import require_rates
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-SIDE = 2  # pixels of the maps that the linear layers see
-CONNECTED = 4096
+SIDE = 2  # pixels a side of the maps that the linear layers see
+LINEAR_WIDTH = 4096
 
 
 def vgg(*, channels: int, classes: int, size: int, width: float = 1.0, dropout: float = 0.5) -> Net:
-    """`width` scales the linear layers, too. `dropout` follows each linear layer of the body. Odd sizes are rounded up
-    when halved, so that small images do not vanish."""
-    require_frame("vgg", size, width)
+    """VGG-16 with BatchNorm of any width, for any image size.
+
+    width: scales the linear layers, too.
+    dropout: follows each linear layer of the body.
+
+    Odd sizes are rounded up when halved, so that small images do not vanish.
+    """
+    require_size_and_width("vgg", size, width)
     require_rates("vgg", dropout=dropout)
-    layers, before = [], channels
+    stages = []
+    in_channels = channels
     for stage in STAGES:
-        made: list[nn.Module] = []
-        for wanted in stage:
-            made += convolution(before, scaled(wanted, width), 3)
-            before = scaled(wanted, width)
-        layers.append(nn.Sequential(*made, nn.MaxPool2d(2, ceil_mode=True)))
-    connected = scaled(CONNECTED, width)
+        layers: list[nn.Module] = []
+        for full_width in stage:
+            out_channels = scale_channels(full_width, width)
+            layers += conv_norm_activation(in_channels, out_channels, 3)
+            in_channels = out_channels
+        stages.append(nn.Sequential(*layers, nn.MaxPool2d(2, ceil_mode=True)))
+    features = scale_channels(LINEAR_WIDTH, width)
     body = nn.Sequential(
-        *layers,
+        *stages,
         nn.AdaptiveAvgPool2d(SIDE),
         nn.Flatten(),
-        nn.Sequential(nn.Linear(before * SIDE * SIDE, connected), nn.ReLU(inplace=True), nn.Dropout(dropout)),
-        nn.Sequential(nn.Linear(connected, connected), nn.ReLU(inplace=True), nn.Dropout(dropout)),
+        nn.Sequential(nn.Linear(in_channels * SIDE * SIDE, features), nn.ReLU(inplace=True), nn.Dropout(dropout)),
+        nn.Sequential(nn.Linear(features, features), nn.ReLU(inplace=True), nn.Dropout(dropout)),
     )
-    return Net(body, nn.Linear(connected, classes), connected)
+    return Net(body, nn.Linear(features, classes), features)

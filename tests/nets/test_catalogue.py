@@ -1,4 +1,4 @@
-"""The table of nets: its options match the constructors, and what every net promises."""
+"""The catalogue of nets: descriptions and options read from the builders, and the contract of every net."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import pickle
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 
+from crossward import nets
 from crossward.core.net import Net
 from crossward.errors import ConfigError
-from crossward.nets import NETS, build, describe, names
+from crossward.nets import NETS, build
+from crossward.nets.catalogue import CatalogueNet
 
 torch.set_num_threads(1)
 NARROW = (
@@ -47,23 +50,66 @@ def small(name: str, classes: int = 3) -> Net:
     return build(name, channels=1, classes=classes, size=24, **SMALL[name])
 
 
+NEW_NET = """
+from torch import nn
+from crossward.core.net import Net
+
+
+def pooled_linear(*, channels: int, classes: int, size: int, hidden: int = 4, bias: bool = True) -> Net:
+    \"\"\"The mean colour and a linear layer.
+
+    hidden: width of the features.
+    \"\"\"
+    body = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, hidden, bias=bias))
+    return Net(body, nn.Linear(hidden, classes), hidden)
+"""
+
+
 def test_names_and_descriptions():
-    assert names()[:3] == ("cnn", "resnet18", "resnet50")
-    assert {*names()} == {*SMALL}
-    description, options = describe("resnet18")
-    assert "ResNet-18" in description
-    assert options == {"stem": "auto", "width": 1.0, "norm": "batch"}
+    assert list(NETS)[:3] == ["cnn", "resnet18", "resnet50"]
+    assert {*NETS} == {*SMALL}
+    assert NETS["resnet18"].description == "ResNet-18 of any width, with the ImageNet stem or one for small images"
+    assert NETS["resnet18"].options == {"stem": "auto", "width": 1.0, "norm": "batch"}
 
 
-@pytest.mark.parametrize("name", names())
-def test_options_equal_the_signature(name: str):
+@pytest.mark.parametrize("name", NETS)
+def test_options_and_description_are_those_of_the_builder(name: str):
     entry = NETS[name]
-    signature = inspect.signature(getattr(import_module(entry.module), entry.attribute)).parameters
+    builder = getattr(import_module(entry.module), entry.function)
+    signature = inspect.signature(builder).parameters
     assert list(signature)[:3] == ["channels", "classes", "size"]
-    assert {key: p.default for key, p in list(signature.items())[3:]} == describe(name)[1]
+    assert {key: p.default for key, p in list(signature.items())[3:]} == entry.options
+    assert inspect.getdoc(builder).startswith(f"{entry.description}.")
 
 
-@pytest.mark.parametrize("name", names())
+def test_adding_a_net_takes_one_function_and_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "nets_of_a_newcomer.py").write_text(NEW_NET)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    row = CatalogueNet("nets_of_a_newcomer", "pooled_linear", "classification")
+    monkeypatch.setattr(nets, "NETS", {**NETS, "pooled-linear": row})
+    assert row.description == "The mean colour and a linear layer"
+    assert row.options == {"hidden": 4, "bias": True}
+    assert "nets_of_a_newcomer" not in sys.modules
+    net = build("pooled-linear", channels=3, classes=2, size=8, hidden=5, bias=False)
+    assert net.width == 5
+    assert net.body[2].bias is None
+    with pytest.raises(ConfigError) as error:
+        build("pooled-linear", channels=3, classes=2, size=8, hiden=5, bias=1)
+    assert error.value.details == (
+        "hiden: there is no such option. Did you mean 'hidden'? Known: hidden, bias.",
+        "bias: must be true or false, not 1.",
+    )
+    monkeypatch.delitem(sys.modules, "nets_of_a_newcomer")
+
+
+def test_a_row_without_a_builder_is_an_error():
+    with pytest.raises(ImportError, match=r"crossward\.nets\.cnn defines no function gnn"):
+        _ = CatalogueNet("crossward.nets.cnn", "gnn", "classification").options
+    with pytest.raises(ImportError, match=r"there is no source of crossward\.nets\.gnn"):
+        _ = CatalogueNet("crossward.nets.gnn", "gnn", "classification").options
+
+
+@pytest.mark.parametrize("name", NETS)
 def test_contract(name: str):
     net, x = small(name).eval(), torch.randn(2, 1, 24, 24)
     z = net.features(x)
@@ -73,7 +119,7 @@ def test_contract(name: str):
     assert {n.split(".")[0] for n, _ in net.named_parameters()} == {"body", "head"}
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NETS)
 def test_gradient_reaches_every_parameter(name: str):
     torch.manual_seed(0)
     net = small(name)
@@ -82,7 +128,7 @@ def test_gradient_reaches_every_parameter(name: str):
     assert silent == []
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NETS)
 def test_seed_decides_the_weights(name: str):
     def weights(seed: int) -> dict[str, torch.Tensor]:
         torch.manual_seed(seed)
@@ -93,7 +139,7 @@ def test_seed_decides_the_weights(name: str):
     assert any(not torch.equal(first[n], other[n]) for n in first)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NETS)
 def test_copies_and_channels_last_give_the_same(name: str):
     net, x = small(name).eval(), torch.randn(2, 1, 24, 24)
     expected = net(x)
@@ -104,9 +150,10 @@ def test_copies_and_channels_last_give_the_same(name: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "says"),
+    ("name", "options", "parts"),
     [
         ("resnet", {}, ["no net named 'resnet'", "Did you mean 'res"]),
+        ("alexnet", {}, ["There is no net named 'alexnet'."]),
         ("resnet-50", {}, ["Did you mean 'resnet50'?"]),
         ("U-Net", {}, ["Did you mean 'unet'?", "cnn, resnet18, resnet50, efficientnet-b0"]),
         ("resnet18", {"widht": 0.5}, ["Did you mean 'width'?", "stem, width, norm"]),
@@ -120,22 +167,17 @@ def test_copies_and_channels_last_give_the_same(name: str):
         ("efficientnet-lite0", {"start": True}, ["start: must be text, not True"]),
     ],
 )
-def test_wrong_names_are_refused(name: str, options: dict[str, object], says: list[str]):
+def test_wrong_names_are_refused(name: str, options: dict[str, object], parts: list[str]):
     with pytest.raises(ConfigError) as error:
         build(name, channels=1, classes=2, size=32, **options)
-    assert [s for s in says if s not in str(error.value)] == []
+    assert [part for part in parts if part not in str(error.value)] == []
 
 
-@pytest.mark.parametrize("name", [name for name in names() if "width" in NETS[name].options])
+@pytest.mark.parametrize("name", [name for name in NETS if "width" in NETS[name].options])
 @pytest.mark.parametrize("width", [float("inf"), float("nan"), float("-inf"), 0.0])
 def test_a_width_is_a_finite_number_above_zero(name: str, width: float):
     with pytest.raises(ConfigError, match=f"The net '{name}' needs .*width"):
         build(name, channels=1, classes=2, size=24, width=width)
-
-
-def test_describe_refuses_unknown_names():
-    with pytest.raises(ConfigError, match="no net named 'alexnet'"):
-        describe("alexnet")
 
 
 def test_a_whole_number_serves_where_a_number_is_asked():
@@ -143,5 +185,8 @@ def test_a_whole_number_serves_where_a_number_is_asked():
 
 
 def test_listing_does_not_import_torch():
-    code = "import sys, crossward.nets as n; [n.describe(k) for k in n.names()]; print('torch' in sys.modules)"
+    code = (
+        "import sys; from crossward.nets import NETS; "
+        "[(net.description, net.options) for net in NETS.values()]; print('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from crossward.nets.densenet import Layer, densenet
+from crossward.nets.densenet import DenseLayer, densenet
 
 torch.set_num_threads(1)
 
@@ -38,7 +38,7 @@ def test_count_by_hand():
 
 
 def test_a_layer_adds_channels_and_keeps_the_others():
-    layer, x = Layer(16, 8).eval(), torch.randn(2, 16, 5, 5)
+    layer, x = DenseLayer(16, 8).eval(), torch.randn(2, 16, 5, 5)
     y = layer(x)
     assert y.shape == (2, 24, 5, 5)
     assert torch.equal(y[:, :16], x)
@@ -49,7 +49,7 @@ def test_a_layer_adds_channels_and_keeps_the_others():
 def test_what_a_layer_is_given_is_not_overwritten():
     x = torch.randn(2, 16, 5, 5)
     kept = x.clone()
-    Layer(16, 8)(x)
+    DenseLayer(16, 8)(x)
     assert torch.equal(x, kept)
 
 

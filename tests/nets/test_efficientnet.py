@@ -13,7 +13,15 @@ from crossward.core.net import Net, NetSpec
 from crossward.errors import ConfigError
 from crossward.methods.fedbm.split_body import cut
 from crossward.nets import build
-from crossward.nets.efficientnet import B0, EFFICIENTNET_PYTORCH, MONAI, TIMM, TORCHVISION, Names, translation
+from crossward.nets.efficientnet import (
+    B0,
+    EFFICIENTNET_PYTORCH,
+    MONAI,
+    TIMM,
+    TORCHVISION,
+    ModuleNames,
+    module_translation,
+)
 
 torch.set_num_threads(1)
 
@@ -70,7 +78,7 @@ def test_maps_are_halved_and_rounded_up(size: int, expected: list[int], channels
 
 
 def test_the_default_has_the_names_and_shapes_of_monai(original: nn.Module):
-    translated = translation(B0, MONAI)
+    translated = module_translation(B0, MONAI)
     theirs = {
         f"{translated[module]}.{leaf}": value.shape
         for module, leaf, value in ((*n.rpartition(".")[::2], v) for n, v in original.state_dict().items())
@@ -146,13 +154,13 @@ def test_dropping_follows_the_seed_of_torch():
     assert not torch.equal(outs[0], outs[2])
 
 
-def renamed(state: dict[str, Tensor], theirs: Names) -> dict[str, Tensor]:
-    called = {ours: name for name, ours in translation(B0, theirs).items()}
+def renamed(state: dict[str, Tensor], theirs: ModuleNames) -> dict[str, Tensor]:
+    called = {ours: name for name, ours in module_translation(B0, theirs).items()}
     return {f"{called[name.rpartition('.')[0]]}.{name.rpartition('.')[2]}": value for name, value in state.items()}
 
 
 @pytest.mark.parametrize("theirs", [EFFICIENTNET_PYTORCH, TORCHVISION, TIMM], ids=["pytorch", "torchvision", "timm"])
-def test_a_file_of_another_library(theirs: Names, tmp_path: Path):
+def test_a_file_of_another_library(theirs: ModuleNames, tmp_path: Path):
     there = b0(classes=2).state_dict()
     file = tmp_path / "a.safetensors"
     save_file(renamed(there, theirs), file)
@@ -180,7 +188,7 @@ def test_names_by_hand():
         (TIMM, "classifier", (1000, 1280)),
     ]
     for theirs, name, shape in known:
-        assert shapes[f"{translation(B0, theirs)[name]}.weight"] == shape, name
+        assert shapes[f"{module_translation(B0, theirs)[name]}.weight"] == shape, name
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from crossward.methods.fedbm.split_body import cut
 from crossward.nets import build
 from crossward.nets import efficientnet as b0
 from crossward.nets.cost import cost
-from crossward.nets.efficientnet_lite import LITE0, Block, Same, scaled
+from crossward.nets.efficientnet_lite import LITE0, InvertedResidual, SamePaddedConv2d, round_filters
 from crossward.nets.pretrained import LITE0_FILE, LITE0_PACKAGE
 
 torch.set_num_threads(1)
@@ -66,7 +66,7 @@ def test_maps_are_halved_and_rounded_up(size: int, expected: list[int]):
 def test_pixels_are_padded_as_tensorflow_does():
     """A kernel of ones counts the pixels that it sees: even sizes are padded right and below, odd ones evenly."""
     for kernel, pixels, seen in [(3, 4, [3, 2]), (3, 5, [2, 3, 2]), (5, 6, [4, 5, 3]), (5, 7, [3, 5, 5, 3])]:
-        layer = Same(1, 1, kernel, 2, bias=False)
+        layer = SamePaddedConv2d(1, 1, kernel, 2, bias=False)
         nn.init.ones_(layer.weight)
         counted = layer(torch.ones(1, 1, pixels, pixels))[0, 0]
         assert counted.tolist() == torch.outer(torch.tensor(seen), torch.tensor(seen)).tolist()
@@ -75,7 +75,7 @@ def test_pixels_are_padded_as_tensorflow_does():
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("kernel", "side"), [(3, (1, 1)), (3, (2, 2)), (5, (1, 2)), (5, (3, 3)), (5, (4, 7))])
 def test_gradients_on_maps_smaller_than_the_kernel(kernel: int, side: tuple[int, int], stride: int):
-    layer = Same(4, 4, kernel, stride, groups=4, bias=False)
+    layer = SamePaddedConv2d(4, 4, kernel, stride, groups=4, bias=False)
     x = torch.randn(3, 4, *side).to(memory_format=torch.channels_last).requires_grad_()
     told = []
     for mode in (True, False):  # our own gradient, then PyTorch's
@@ -88,7 +88,7 @@ def test_gradients_on_maps_smaller_than_the_kernel(kernel: int, side: tuple[int,
 
 
 def test_frozen_kernels_and_images_have_no_gradient():
-    layer = Same(4, 4, 5, groups=4, bias=False)
+    layer = SamePaddedConv2d(4, 4, 5, groups=4, bias=False)
     layer(torch.randn(2, 4, 2, 2)).sum().backward()  # nothing below wants a gradient
     assert layer.weight.grad.shape == (4, 1, 5, 5)
     layer.requires_grad_(False)
@@ -103,9 +103,9 @@ def test_the_body_can_be_cut():
 
 
 def test_widths():
-    assert [scaled(stage.channels, 1.0) for stage in b0.STAGES] == [16, 24, 40, 80, 112, 192, 320]
-    assert [scaled(stage.channels, 0.5) for stage in b0.STAGES] == [8, 16, 24, 40, 56, 96, 160]
-    assert scaled(24, 0.1) == 8
+    assert [round_filters(stage.channels, 1.0) for stage in b0.STAGES] == [16, 24, 40, 80, 112, 192, 320]
+    assert [round_filters(stage.channels, 0.5) for stage in b0.STAGES] == [8, 16, 24, 40, 56, 96, 160]
+    assert round_filters(24, 0.1) == 8
     net = lite(width=0.5)
     assert (net.body.stem[0].out_channels, net.body.top[0].in_channels, net.width) == (32, 160, 1280)
 
@@ -123,7 +123,7 @@ def test_norms_are_as_published_or_faster():
 
 
 def test_whole_images_skip_a_block_as_torch_is_seeded():
-    block = Block(8, 8, 3, 1, 1, drop=0.5, momentum=0.01)
+    block = InvertedResidual(8, 8, 3, 1, 1, drop=0.5, momentum=0.01)
     x = torch.randn(64, 8, 2, 2)
     outs = []
     for seed in (0, 0, 1):
@@ -141,7 +141,7 @@ def test_whole_images_skip_a_block_as_torch_is_seeded():
 
 
 def test_later_blocks_are_skipped_more_often():
-    drops = [m.drop for m in lite(drop_connect=0.32).modules() if isinstance(m, Block)]
+    drops = [m.drop for m in lite(drop_connect=0.32).modules() if isinstance(m, InvertedResidual)]
     assert drops[0] == 0
     assert all(math.isclose(b - a, 0.02) for a, b in pairwise(drops))
     assert math.isclose(drops[-1], 0.3)
@@ -175,7 +175,7 @@ def test_a_file_of_our_own_of_any_width(tmp_path: Path):
 
 
 def test_names_of_timm():
-    names = b0.translation(LITE0, b0.TIMM)
+    names = b0.module_translation(LITE0, b0.TIMM)
     assert names["blocks.0.0.conv_pw"] == "body.stage1.0.residual.3"
     assert names["blocks.2.1.conv_dw"] == "body.stage3.1.residual.3"
     assert names["blocks.6.0.bn3"] == "body.stage7.0.residual.7"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from crossward.nets.fcn import _halved, fcn
+from crossward.nets.fcn import _max_pool, fcn
 
 torch.set_num_threads(1)
 
@@ -42,7 +42,7 @@ def test_parameters_of_the_default_and_of_the_paper():
 def test_pooling_stops_at_2_x_2(size: int, sides: list[int]):
     x, seen = torch.zeros(1, 1, size, size), []
     for _ in sides:
-        x = _halved(x)
+        x = _max_pool(x)
         seen.append(x.shape[2])
     assert seen == sides
 

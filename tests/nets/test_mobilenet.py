@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from crossward.nets.mobilenet import Block, mobilenet
+from crossward.nets.mobilenet import InvertedResidual, mobilenet
 
 torch.set_num_threads(1)
 
@@ -37,14 +37,14 @@ def test_small_images_are_halved_three_times():
 
 def test_a_block_skips_where_the_shape_stays():
     x = torch.randn(2, 8, 6, 6)
-    block = Block(8, 8, 1, 6).eval()
+    block = InvertedResidual(8, 8, 1, 6).eval()
     assert torch.equal(block(x), x + block.residual(x))
-    assert not Block(8, 16, 1, 6).skips
-    assert Block(8, 8, 2, 6)(x).shape == (2, 8, 3, 3)
+    assert not InvertedResidual(8, 16, 1, 6).skips
+    assert InvertedResidual(8, 8, 2, 6)(x).shape == (2, 8, 3, 3)
 
 
 def test_a_block_by_hand():
     wider, alone, narrower = 8 * 48 + 96, 48 * 9 + 96, 48 * 16 + 32
-    assert parameters(Block(8, 16, 1, 6)) == wider + alone + narrower
-    assert parameters(Block(8, 16, 1, 1)) == (8 * 9 + 16) + (8 * 16 + 32)
-    assert isinstance(Block(8, 16, 1, 6).residual[-1], nn.BatchNorm2d)  # no activation where it is narrow
+    assert parameters(InvertedResidual(8, 16, 1, 6)) == wider + alone + narrower
+    assert parameters(InvertedResidual(8, 16, 1, 1)) == (8 * 9 + 16) + (8 * 16 + 32)
+    assert isinstance(InvertedResidual(8, 16, 1, 6).residual[-1], nn.BatchNorm2d)  # no activation where it is narrow

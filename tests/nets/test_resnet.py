@@ -12,7 +12,7 @@ from torch import nn
 from crossward.core.net import Net
 from crossward.errors import ConfigError
 from crossward.nets import build
-from crossward.nets.resnet import Excitation, resnext, senet
+from crossward.nets.resnet import SqueezeExcitation, resnext, senet
 
 torch.set_num_threads(1)
 
@@ -155,12 +155,12 @@ def test_known_parameter_counts_of_senet():
 
 
 def test_excitation_weighs_each_channel_of_each_image():
-    excitation, x = Excitation(16), torch.rand(2, 16, 3, 3) + 1
+    excitation, x = SqueezeExcitation(16), torch.rand(2, 16, 3, 3) + 1
     ratio = excitation(x) / x
     assert bool(((ratio > 0) & (ratio < 1)).all())
     torch.testing.assert_close(ratio, ratio[:, :, :1, :1].expand_as(ratio))
     net = senet(channels=1, classes=2, size=24, width=0.125)
-    assert isinstance(net.body[1][0].residual[-1], Excitation)  # before the shortcut is added
+    assert isinstance(net.body[1][0].residual[-1], SqueezeExcitation)  # before the shortcut is added
 
 
 @pytest.mark.parametrize("maker", [resnext, senet])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from crossward.nets.resunet import Unit, resunet
+from crossward.nets.resunet import ResidualUnit, resunet
 
 torch.set_num_threads(1)
 
@@ -33,7 +33,7 @@ def test_parameters_of_the_default_and_of_the_papers():
 
 
 def test_a_silent_residual_leaves_the_shortcut():
-    unit = Unit(3, 2, stride=2)
+    unit = ResidualUnit(3, 2, stride=2)
     nn.init.zeros_(unit.residual[-1].weight)
     nn.init.ones_(unit.shortcut.weight)
     x = torch.randn(2, 3, 5, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from crossward.nets.shufflenet import Halving, Unit, shuffled, shufflenet
+from crossward.nets.shufflenet import DownsamplingUnit, ShuffleUnit, shuffle_channels, shufflenet
 
 torch.set_num_threads(1)
 
@@ -33,17 +33,17 @@ def test_channels_are_the_papers():
 
 def test_channels_take_turns():
     left, right = torch.tensor([0.0, 1.0, 2.0]).view(1, 3, 1, 1), torch.tensor([10.0, 11.0, 12.0]).view(1, 3, 1, 1)
-    assert shuffled(left, right).flatten().tolist() == [0, 10, 1, 11, 2, 12]
+    assert shuffle_channels(left, right).flatten().tolist() == [0, 10, 1, 11, 2, 12]
 
 
 def test_a_unit_leaves_one_half_alone():
-    unit, x = Unit(8).eval(), torch.randn(2, 8, 5, 5)
+    unit, x = ShuffleUnit(8).eval(), torch.randn(2, 8, 5, 5)
     y = unit(x)
     assert torch.equal(y[:, ::2], x[:, :4])
     assert torch.equal(y[:, 1::2], unit.branch(x[:, 4:]))
 
 
 def test_a_halving_unit_takes_all_channels_twice():
-    assert Halving(8, 24)(torch.randn(2, 8, 7, 7)).shape == (2, 24, 4, 4)
-    first, second = Halving(8, 24).shortcut[0], Halving(8, 24).branch[0]
+    assert DownsamplingUnit(8, 24)(torch.randn(2, 8, 7, 7)).shape == (2, 24, 4, 4)
+    first, second = DownsamplingUnit(8, 24).shortcut[0], DownsamplingUnit(8, 24).branch[0]
     assert (first.in_channels, first.groups, second.in_channels) == (8, 8, 8)

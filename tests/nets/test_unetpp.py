@@ -26,7 +26,7 @@ def test_parameters_by_hand():
     second = (4 * 2 + 2) + double(3 * 2, 2)  # sees X00, X01 and X11
     net = unetpp(channels=1, classes=3, size=24, base=2, levels=3)
     assert parameters(net) == down + first + second + (2 * 3 + 3)
-    assert net.body.places == [(0, 1), (1, 1), (0, 2)]
+    assert net.body.positions == [(0, 1), (1, 1), (0, 2)]
 
 
 def test_parameters_of_the_default_and_of_the_papers():

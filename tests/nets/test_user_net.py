@@ -11,7 +11,7 @@ import torch
 from crossward import nets
 from crossward.core.net import Net
 from crossward.errors import ConfigError
-from crossward.nets.user_net import HINT, adopted
+from crossward.nets.user_net import CONTRACT_HINT, load_user_net
 
 IMPORTS = (
     "import torch\nfrom torch import nn\nfrom crossward.errors import ConfigError\nfrom crossward.core.net import Net\n"
@@ -49,7 +49,7 @@ def module(tmp_path, monkeypatch) -> Iterator[Callable[[str], str]]:
 
 def refused(where: str, **more: object) -> ConfigError:
     with pytest.raises(ConfigError) as error:
-        adopted(where, **SIZES | more)
+        load_user_net(where, **SIZES | more)
     assert repr(where) in error.value.what
     return error.value
 
@@ -67,7 +67,7 @@ def test_features_and_head_become_a_net(module):
 def test_trying_it_leaves_no_trace(module):
     where = f"{module(PLAIN)}:Plain"
     torch.manual_seed(3)
-    net = adopted(where, **SIZES)
+    net = load_user_net(where, **SIZES)
     after = torch.random.get_rng_state()
     torch.manual_seed(3)
     made = sys.modules[where.split(":")[0]].Plain(**SIZES)
@@ -81,11 +81,11 @@ def test_trying_it_leaves_no_trace(module):
 
 def test_options_reach_it(module):
     where = f"{module(PLAIN)}:Plain"
-    assert adopted(where, **SIZES, hidden=6).width == 6
+    assert load_user_net(where, **SIZES, hidden=6).width == 6
     error = refused(where, hiden=6)
     assert "cannot be built: TypeError: " in error.what
     assert "unexpected keyword argument 'hiden'" in error.what
-    assert error.hint == HINT
+    assert error.hint == CONTRACT_HINT
 
 
 def test_a_function_may_give_parts_without_a_forward(module):
@@ -95,7 +95,7 @@ def maps(channels, classes, size):
     made.body, made.head = nn.Sequential(), nn.Conv2d(channels, classes, 1)
     return made
 """)
-    net = adopted(f"{name}:maps", **SIZES)
+    net = load_user_net(f"{name}:maps", **SIZES)
     assert net.width == 3
     assert net(torch.zeros(1, 3, 8, 8)).shape == (1, 5, 8, 8)
 
@@ -108,7 +108,7 @@ def both(channels, classes, size):
     made.features, made.head = nn.Identity(), nn.Linear(7, classes)
     return made
 """)
-    assert adopted(f"{name}:both", **SIZES).width == 7
+    assert load_user_net(f"{name}:both", **SIZES).width == 7
 
 
 def test_a_net_is_used_as_it_is(module):
@@ -121,7 +121,7 @@ class Mine(Net):
     def features(self, x):
         return self.body(2 * x / 2)
 """)
-    net = adopted(f"{name}:Mine", **SIZES)
+    net = load_user_net(f"{name}:Mine", **SIZES)
     assert type(net).__name__ == "Mine"
     assert net.features(torch.zeros(2, 3, 8, 8)).shape == (2, 2)
     assert "says that its width is 9; it gives 2 features" in refused(f"{name}:Mine", width=9).what
@@ -130,7 +130,7 @@ class Mine(Net):
 def test_what_it_refuses_itself_is_told_as_it_says(module):
     name = module('def picky(**_):\n    raise ConfigError("only images of 4 px", hint="Shrink them.")\n')
     with pytest.raises(ConfigError, match="only images of 4 px") as error:
-        adopted(f"{name}:picky", **SIZES)
+        load_user_net(f"{name}:picky", **SIZES)
     assert error.value.hint == "Shrink them."
 
 
@@ -166,7 +166,7 @@ def test_a_name_that_is_not_in_its_module(module):
 
 def test_a_name_inside_another(module):
     name = module(PLAIN + "\n\nclass Outer:\n    Inner = Plain\n")
-    assert adopted(f"{name}:Outer.Inner", **SIZES).width == 4
+    assert load_user_net(f"{name}:Outer.Inner", **SIZES).width == 4
     error = refused(f"{name}:Outer.Iner")
     assert error.what.endswith(f"{name}.Outer has no 'Iner'.")
     assert error.hint.startswith("Did you mean 'Inner'?")
@@ -290,4 +290,4 @@ class Held(nn.Module):
     def forward(self, x):
         return self.trunk(x)
 """)
-    assert adopted(f"{name}:Held", **SIZES).width == 192
+    assert load_user_net(f"{name}:Held", **SIZES).width == 192

@@ -1,1 +1,1 @@
-"""Parts that methods add to a network: heads, generators, and what joins them to it."""
+"""Parts that several methods add to a network or measure in it."""

@@ -1,4 +1,4 @@
-"""Projection: a small network between body and head, whose output methods that contrast features compare."""
+"""A projection between body and head; methods that contrast features compare its output."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ from crossward.core.net import Net
 from crossward.errors import ConfigError
 
 
-def projected(net: Net, width: int) -> Net:
-    """The body followed by w -> w, ReLU, w -> width, and a fresh head of that width in the style of the old one; 0
-    leaves the net as it is. Layers are linear, or 1 x 1 convolutions where the head is a convolution."""
+def with_projection(net: Net, width: int) -> Net:
+    """The net with w -> w, ReLU, w -> width behind its body, and a fresh head of that width; unchanged for width 0.
+
+    Layers are linear, or 1 x 1 convolutions where the head is a convolution. The new head has a bias, and dropout
+    before it, where the old one has.
+    """
     if not width:
         return net
-    *before, last = net.head if isinstance(net.head, nn.Sequential) else [net.head]
-    if not isinstance(last, nn.Linear | nn.Conv2d) or any(any(True for _ in m.parameters()) for m in before):
+    *dropout, last = net.head if isinstance(net.head, nn.Sequential) else [net.head]
+    if not isinstance(last, nn.Linear | nn.Conv2d) or any(map(_has_parameters, dropout)):
         raise ConfigError(
             "a projection needs a net whose head is one linear layer or convolution, at most behind dropout",
             details=[f"head: {line}" for line in str(net.head).splitlines()],
             hint="Choose another net, or method.projection = 0.",
         )
-    layer = _kind(last)
+    layer: Callable[..., nn.Linear | nn.Conv2d] = nn.Linear if isinstance(last, nn.Linear) else _pointwise_convolution
     body = nn.Sequential(net.body, layer(net.width, net.width), nn.ReLU(inplace=True), layer(net.width, width))
     head = layer(width, last.weight.shape[0], bias=last.bias is not None)
-    return Net(body, nn.Sequential(*before, head) if before else head, width)
+    return Net(body, nn.Sequential(*dropout, head) if dropout else head, width)
 
 
-def _kind(last: nn.Linear | nn.Conv2d) -> Callable[..., nn.Linear | nn.Conv2d]:
-    """How to make a layer of features like this one."""
-    if isinstance(last, nn.Linear):
-        return nn.Linear
-    return lambda before, after, bias=True: nn.Conv2d(before, after, 1, bias=bias)
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _pointwise_convolution(in_channels: int, out_channels: int, bias: bool = True) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, out_channels, 1, bias=bias)

@@ -1,15 +1,15 @@
-"""Unit: features on the sphere."""
+"""Features scaled to unit length."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-TINY = 1e-12  # keeps the direction of a zero vector defined
+EPS = 1e-12  # keeps the direction of a zero vector defined
 
 
-class Unit(nn.Module):
+class UnitNorm(nn.Module):
     """(B, D) -> (B, D), every row of length 1."""
 
     def forward(self, z: Tensor) -> Tensor:
-        return F.normalize(z, dim=1, eps=TINY)
+        return F.normalize(z, dim=1, eps=EPS)
