@@ -86,7 +86,8 @@ def test_contract(maker: Maker):
     assert torch.equal(net(x), net.head(z))
     assert isinstance(net.body, nn.Sequential)  # so that it can be cut
     assert isinstance(net.head, nn.Linear)
-    assert (net.head.in_features, net.head.out_features) == (net.width, 3)
+    assert net.head.in_features == net.width
+    assert net.head.out_features == 3
     assert not torch.equal(z[0], z[1])
 
 
@@ -132,7 +133,7 @@ def test_wrong_values(maker: Maker):
     cases += [({"stem": "tiny"}, "auto, imagenet, small")] if "stem" in options else []
     cases += [({"norm": "layer"}, "batch, group")] if "norm" in options else []
     cases += [({"dropout": 1.0}, "dropout: 1.0")] if "dropout" in options else []
-    for wrong, says in cases:
+    for wrong, message in cases:
         with pytest.raises(ConfigError, match=f"'{name}'") as error:
             maker(**{"channels": 1, "classes": 2, "size": 28, **wrong})
-        assert says in str(error.value)
+        assert message in str(error.value)

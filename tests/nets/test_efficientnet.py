@@ -36,12 +36,12 @@ def original() -> nn.Module:
     from monai.networks.nets import EfficientNetBN
 
     torch.manual_seed(0)
-    made = EfficientNetBN("efficientnet-b0", spatial_dims=2, in_channels=3, num_classes=1000, pretrained=False)
-    for module in made.modules():
+    net = EfficientNetBN("efficientnet-b0", spatial_dims=2, in_channels=3, num_classes=1000, pretrained=False)
+    for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 2)
-    return made.eval()
+    return net.eval()
 
 
 @pytest.mark.parametrize("size", [64, 224])
@@ -69,11 +69,12 @@ def test_started_from_monai_it_predicts_what_monai_predicts(size: int, original:
 )
 def test_maps_are_halved_and_rounded_up(size: int, expected: list[int], channels: int):
     net, x = b0(channels=channels, size=size).eval(), torch.randn(1, channels, size, size)
-    found, maps = [], x
+    sides = []
+    maps = x
     for part in net.body[:-2]:
         maps = part(maps)
-        found.append(maps.shape[-1])
-    assert found == expected
+        sides.append(maps.shape[-1])
+    assert sides == expected
     assert net.features(x).shape == (1, 1280) == (1, net.width)
 
 
@@ -87,12 +88,12 @@ def test_the_default_has_the_names_and_shapes_of_monai(original: nn.Module):
 
 
 def test_the_default_has_width_one():
-    made = []
+    states = []
     for options in ({}, {"width": 1.0}):
         torch.manual_seed(0)
-        made.append(b0(**options).state_dict())
-    assert list(made[0]) == list(made[1])
-    assert all(torch.equal(value, made[1][name]) for name, value in made[0].items())
+        states.append(b0(**options).state_dict())
+    assert list(states[0]) == list(states[1])
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 def test_parameters_shrink_by_the_square_of_the_width():
@@ -126,8 +127,8 @@ def test_a_start_has_the_width_it_was_made_with(tmp_path: Path):
 
 
 def test_the_body_can_be_cut():
-    made = cut(b0(size=64).body, NetSpec(3, 64, 5))
-    assert made.shape == (40, 8, 8)
+    split = cut(b0(size=64).body, NetSpec(3, 64, 5))
+    assert split.shape == (40, 8, 8)
 
 
 def test_the_head_is_a_dropout_and_a_linear_layer():
@@ -192,7 +193,7 @@ def test_names_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("size", "options", "says"),
+    ("size", "options", "message"),
     [
         (15, {}, "at least 16 x 16"),
         (32, {"dropout": 1.5, "drop_connect": 1.0}, "dropout: 1.5\n  drop_connect: 1.0"),
@@ -200,7 +201,7 @@ def test_names_by_hand():
         (32, {"start": "nowhere.safetensors"}, "no such file"),
     ],
 )
-def test_wrong_values(size: int, options: dict[str, float | str], says: str):
+def test_wrong_values(size: int, options: dict[str, float | str], message: str):
     with pytest.raises(ConfigError) as error:
         b0(size=size, **options)
-    assert says in str(error.value)
+    assert message in str(error.value)

@@ -31,20 +31,20 @@ def lite(channels: int = 3, classes: int = 5, size: int = 32, **options: float |
     return build("efficientnet-lite0", channels=channels, classes=classes, size=size, **options)
 
 
-def sides(net: Net, x: Tensor) -> list[int]:
-    """Of the maps behind stem, stages and top."""
-    found = []
+def map_sides(net: Net, x: Tensor) -> list[int]:
+    """The sides of the maps behind stem, stages and top."""
+    sides = []
     for part in net.body[:-2]:
         x = part(x)
-        found.append(x.shape[-1])
-    return found
+        sides.append(x.shape[-1])
+    return sides
 
 
 def test_known_parameter_counts():
     net = lite(classes=1000, size=224)
-    told = cost(net, 3, 224)
-    assert told.parameters == 4_652_008
-    assert 0.37e9 < told.flops / 2 < 0.41e9  # 407 million multiply-adds are published, norms and pooling among them
+    costs = cost(net, 3, 224)
+    assert costs.parameters == 4_652_008
+    assert 0.37e9 < costs.flops / 2 < 0.41e9  # 407 million multiply-adds are published, norms and pooling among them
     assert sum(p.numel() for p in lite(channels=1).parameters()) == 4_652_008 - 995 * 1281 - 32 * 2 * 9
 
 
@@ -59,17 +59,17 @@ def test_known_parameter_counts():
 )
 def test_maps_are_halved_and_rounded_up(size: int, expected: list[int]):
     net, x = lite(size=size, width=0.1).eval(), torch.randn(1, 3, size, size)
-    assert sides(net, x) == expected
+    assert map_sides(net, x) == expected
     assert net.features(x).shape == (1, 1280) == (1, net.width)
 
 
 def test_pixels_are_padded_as_tensorflow_does():
     """A kernel of ones counts the pixels that it sees: even sizes are padded right and below, odd ones evenly."""
-    for kernel, pixels, seen in [(3, 4, [3, 2]), (3, 5, [2, 3, 2]), (5, 6, [4, 5, 3]), (5, 7, [3, 5, 5, 3])]:
+    for kernel, pixels, counts in [(3, 4, [3, 2]), (3, 5, [2, 3, 2]), (5, 6, [4, 5, 3]), (5, 7, [3, 5, 5, 3])]:
         layer = SamePaddedConv2d(1, 1, kernel, 2, bias=False)
         nn.init.ones_(layer.weight)
         counted = layer(torch.ones(1, 1, pixels, pixels))[0, 0]
-        assert counted.tolist() == torch.outer(torch.tensor(seen), torch.tensor(seen)).tolist()
+        assert counted.tolist() == torch.outer(torch.tensor(counts), torch.tensor(counts)).tolist()
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -77,13 +77,13 @@ def test_pixels_are_padded_as_tensorflow_does():
 def test_gradients_on_maps_smaller_than_the_kernel(kernel: int, side: tuple[int, int], stride: int):
     layer = SamePaddedConv2d(4, 4, kernel, stride, groups=4, bias=False)
     x = torch.randn(3, 4, *side).to(memory_format=torch.channels_last).requires_grad_()
-    told = []
+    results = []
     for mode in (True, False):  # our own gradient, then PyTorch's
         out = layer.train(mode)(x)
-        told.append((out, *torch.autograd.grad(out.square().sum(), (x, layer.weight))))
-    assert "SmallDepthwise" in str(told[0][0].grad_fn)
-    assert "SmallDepthwise" not in str(told[1][0].grad_fn)
-    for ours, theirs in zip(*told, strict=True):
+        results.append((out, *torch.autograd.grad(out.square().sum(), (x, layer.weight))))
+    assert "SmallDepthwise" in str(results[0][0].grad_fn)
+    assert "SmallDepthwise" not in str(results[1][0].grad_fn)
+    for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
@@ -98,8 +98,8 @@ def test_frozen_kernels_and_images_have_no_gradient():
 
 
 def test_the_body_can_be_cut():
-    made = cut(lite(size=64, width=0.25).body, NetSpec(3, 64, 5))
-    assert made.shape == (16, 8, 8)  # behind the third stage: 40 channels, a quarter of them in steps of 8
+    split = cut(lite(size=64, width=0.25).body, NetSpec(3, 64, 5))
+    assert split.shape == (16, 8, 8)  # behind the third stage: 40 channels, a quarter of them in steps of 8
 
 
 def test_widths():
@@ -107,7 +107,9 @@ def test_widths():
     assert [round_filters(stage.channels, 0.5) for stage in b0.STAGES] == [8, 16, 24, 40, 56, 96, 160]
     assert round_filters(24, 0.1) == 8
     net = lite(width=0.5)
-    assert (net.body.stem[0].out_channels, net.body.top[0].in_channels, net.width) == (32, 160, 1280)
+    assert net.body.stem[0].out_channels == 32
+    assert net.body.top[0].in_channels == 160
+    assert net.width == 1280
 
 
 def test_the_head_is_a_dropout_and_a_linear_layer():
@@ -148,7 +150,7 @@ def test_later_blocks_are_skipped_more_often():
 
 
 @pytest.mark.parametrize(
-    ("size", "options", "says"),
+    ("size", "options", "message"),
     [
         (15, {}, "at least 16 x 16"),
         (32, {"width": 0.0}, "width of at least"),
@@ -159,10 +161,10 @@ def test_later_blocks_are_skipped_more_often():
         (32, {"start": "nowhere.safetensors"}, "no such file"),
     ],
 )
-def test_wrong_values(size: int, options: dict[str, float | str], says: str):
+def test_wrong_values(size: int, options: dict[str, float | str], message: str):
     with pytest.raises(ConfigError) as error:
         lite(size=size, **options)
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_file_of_our_own_of_any_width(tmp_path: Path):
@@ -187,10 +189,10 @@ def test_names_of_timm():
 # the ImageNet weights -----------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def published() -> dict[str, Tensor]:
-    found = find_spec(LITE0_PACKAGE)
-    if found is None:
+    package = find_spec(LITE0_PACKAGE)
+    if package is None:
         pytest.skip("the published weights are not installed")
-    return torch.load(Path(found.submodule_search_locations[0], LITE0_FILE), weights_only=True)
+    return torch.load(Path(package.submodule_search_locations[0], LITE0_FILE), weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -216,8 +218,8 @@ def plain(state: dict[str, Tensor], x: Tensor) -> Tensor:
         return F.conv2d(F.pad(x, pads), kernel, stride=stride, groups=groups)
 
     def normed(x: Tensor, name: str) -> Tensor:
-        kept = [state[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")]
-        return F.batch_norm(x, *kept, eps=1e-3)
+        statistics = [state[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")]
+        return F.batch_norm(x, *statistics, eps=1e-3)
 
     x = F.relu6(normed(convolved(x, "_conv_stem", 2), "_bn0"))
     halving = {1, 3, 5, 11}

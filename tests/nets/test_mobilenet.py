@@ -23,11 +23,11 @@ def test_known_parameter_counts():
 
 def test_shapes_of_the_stages():
     net, x = mobilenet(channels=3, classes=2, size=64).eval(), torch.randn(1, 3, 64, 64)
-    found = []
+    shapes = []
     for part in net.body[:9]:
         x = part(x)
-        found.append((x.shape[1], x.shape[2]))
-    assert found == [(32, 32), (16, 32), (24, 16), (32, 8), (64, 4), (96, 4), (160, 2), (320, 2), (1280, 2)]
+        shapes.append((x.shape[1], x.shape[2]))
+    assert shapes == [(32, 32), (16, 32), (24, 16), (32, 8), (64, 4), (96, 4), (160, 2), (320, 2), (1280, 2)]
 
 
 def test_small_images_are_halved_three_times():

@@ -97,7 +97,7 @@ def test_modules_of_another_library(tmp_path: Path):
     assert same(there, here) == list(here.state_dict())
 
 
-def test_what_does_not_fit_is_told_at_once(tmp_path: Path):
+def test_every_misfit_is_in_one_error(tmp_path: Path):
     state = small(width=3).state_dict()
     del state["body.1.bias"]
     file = tmp_path / "bad.safetensors"
@@ -106,16 +106,16 @@ def test_what_does_not_fit_is_told_at_once(tmp_path: Path):
     before = {name: value.clone() for name, value in here.state_dict().items()}
     with pytest.raises(ConfigError) as error:
         load_weights_file(here, file, "small")
-    told = str(error.value)
-    assert f"{file} are not those of the net 'small'" in told
-    assert "1 missing: body.1.bias" in told
-    assert "13 unexpected: body." in told
-    assert "… and 3 more" in told
-    assert "5 of other shape: body.0.weight [3, 3, 3, 3], here [2, 3, 3, 3], body.0.bias [3], here [2]" in told
+    message = str(error.value)
+    assert f"{file} are not those of the net 'small'" in message
+    assert "1 missing: body.1.bias" in message
+    assert "13 unexpected: body." in message
+    assert "… and 3 more" in message
+    assert "5 of other shape: body.0.weight [3, 3, 3, 3], here [2, 3, 3, 3], body.0.bias [3], here [2]" in message
     assert all(torch.equal(before[name], value) for name, value in here.state_dict().items())
 
 
-def test_files_that_are_none(tmp_path: Path):
+def test_missing_files_and_files_of_another_format(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"'small' cannot start from .*nowhere\.safetensors: there is no such file"):
         load_weights_file(small(), tmp_path / "nowhere.safetensors", "small")
     torch.save(small().state_dict(), tmp_path / "a.pth")
@@ -131,7 +131,7 @@ def test_random_numbers_are_left_alone(tmp_path: Path):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# the published weights ----------------------------------------------------------------------------------------------
+# The published weights
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CROSSWARD_CACHE", str(tmp_path / "cache"))

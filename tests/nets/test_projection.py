@@ -40,15 +40,15 @@ def test_nothing_is_added_with_width_0():
     ],
 )
 def test_nets_of_both_tasks(net: str, options: dict, logits: tuple[int, ...], parameters: int):
-    plain = nets.build(net, channels=3, classes=5, size=28, **options)
-    body = sum(p.numel() for p in plain.body.parameters())
-    made = with_projection(plain, 7)
+    without = nets.build(net, channels=3, classes=5, size=28, **options)
+    body = sum(p.numel() for p in without.body.parameters())
+    projected = with_projection(without, 7)
     x = torch.randn(2, 3, 28, 28)
-    assert made.body[0] is plain.body
-    assert made.width == 7
-    assert made.features(x).shape == (2, 7, *logits[2:])
-    assert made(x).shape == logits
-    assert sum(p.numel() for p in made.parameters()) - body == parameters
+    assert projected.body[0] is without.body
+    assert projected.width == 7
+    assert projected.features(x).shape == (2, 7, *logits[2:])
+    assert projected(x).shape == logits
+    assert sum(p.numel() for p in projected.parameters()) - body == parameters
 
 
 def test_a_convolution_projects_each_pixel_as_a_linear_layer_would():
@@ -61,10 +61,12 @@ def test_a_convolution_projects_each_pixel_as_a_linear_layer_would():
 
 
 def test_the_head_keeps_its_style():
-    made = with_projection(Net(nn.Identity(), nn.Sequential(nn.Dropout(0.3), nn.Linear(6, 3, bias=False)), 6), 2)
-    dropout, last = made.head
+    projected = with_projection(Net(nn.Identity(), nn.Sequential(nn.Dropout(0.3), nn.Linear(6, 3, bias=False)), 6), 2)
+    dropout, last = projected.head
     assert dropout.p == 0.3
-    assert (last.in_features, last.out_features, last.bias) == (2, 3, None)
+    assert last.in_features == 2
+    assert last.out_features == 3
+    assert last.bias is None
     coarse = with_projection(Net(nn.Identity(), nn.Conv2d(6, 3, 3, padding=1), 6), 2)
     assert coarse.head.kernel_size == (1, 1)
 
@@ -79,7 +81,7 @@ def test_it_is_drawn_anew_for_each_seed():
 
 
 @pytest.mark.parametrize("head", [nn.Identity(), nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 3))])
-def test_a_head_that_it_cannot_follow_is_shown(head: nn.Module):
+def test_a_head_of_another_form_is_refused(head: nn.Module):
     with pytest.raises(ConfigError, match="one linear layer or convolution") as error:
         with_projection(Net(nn.Identity(), head, 2), 4)
     assert type(head).__name__ in str(error.value)

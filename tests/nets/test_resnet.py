@@ -74,10 +74,13 @@ def test_blocks_of_resnet50():
     shapes = [(m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0]) for m in first.residual if
               isinstance(m, nn.Conv2d)]  # fmt: skip
     assert shapes == [(32, 16, 1, 1), (16, 16, 3, 2), (16, 64, 1, 1)]
-    assert (first.shortcut[0].in_channels, first.shortcut[0].out_channels, first.shortcut[0].stride[0]) == (32, 64, 2)
+    assert first.shortcut[0].in_channels == 32
+    assert first.shortcut[0].out_channels == 64
+    assert first.shortcut[0].stride[0] == 2
     assert isinstance(second.shortcut, nn.Identity)
     # the first stage keeps the resolution and still widens
-    assert (net.body[1][0].shortcut[0].in_channels, net.body[1][0].shortcut[0].stride) == (8, (1, 1))
+    assert net.body[1][0].shortcut[0].in_channels == 8
+    assert net.body[1][0].shortcut[0].stride == (1, 1)
 
 
 def test_stem_follows_the_size():
@@ -112,7 +115,7 @@ def test_group_norm_has_no_buffers_and_trains_on_one_image(name: str):
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 @pytest.mark.parametrize(
-    ("size", "options", "says"),
+    ("size", "options", "message"),
     [
         (15, {}, "at least 16 x 16"),
         (15, {"stem": "imagenet"}, "at least 16 x 16"),
@@ -122,10 +125,10 @@ def test_group_norm_has_no_buffers_and_trains_on_one_image(name: str):
         (28, {"width": float("nan")}, "width of at least"),
     ],
 )
-def test_wrong_values(name: str, size: int, options: dict[str, float | str], says: str):
+def test_wrong_values(name: str, size: int, options: dict[str, float | str], message: str):
     with pytest.raises(ConfigError) as error:
         build(name, channels=1, classes=2, size=size, **options)
-    assert says in str(error.value)
+    assert message in str(error.value)
     assert name in str(error.value)
 
 

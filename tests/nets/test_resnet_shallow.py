@@ -54,7 +54,8 @@ def test_the_name_counts_the_layers(maker: Callable[..., Net], layers: int):
 def test_blocks():
     net = resnet17(channels=1, classes=2, size=64, width=0.125)
     assert [len(stage) for stage in net.body[1:5]] == [1, 1, 2, 1]
-    assert (net.body[0][0].kernel_size, net.body[0][0].stride) == ((3, 3), (2, 2))
+    assert net.body[0][0].kernel_size == (3, 3)
+    assert net.body[0][0].stride == (2, 2)
     first, second = net.body[3]
     shapes = [(m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0]) for m in first.residual
               if isinstance(m, nn.Conv2d)]  # fmt: skip

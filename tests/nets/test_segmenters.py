@@ -78,7 +78,7 @@ def test_wrong_values(maker: Maker):
                   (40, 10**9)]  # fmt: skip
     if maker in (unet, unetpp):
         cases.append((24, {"up": "nearest"}, "bilinear, transposed"))
-    for size, options, says in cases:
+    for size, options, message in cases:
         with pytest.raises(ConfigError) as error:
             maker(channels=1, classes=2, size=size, **options)
-        assert says in str(error.value)
+        assert message in str(error.value)

@@ -31,11 +31,11 @@ def test_fire():
 
 def test_shapes_of_the_stages():
     net, x = squeezenet(channels=3, classes=2, size=64).eval(), torch.randn(1, 3, 64, 64)
-    found = []
+    shapes = []
     for part in net.body[:4]:
         x = part(x)
-        found.append((x.shape[1], x.shape[2]))
-    assert found == [(64, 16), (128, 16), (256, 8), (512, 4)]
+        shapes.append((x.shape[1], x.shape[2]))
+    assert shapes == [(64, 16), (128, 16), (256, 8), (512, 4)]
 
 
 def test_images_reach_the_features():

@@ -65,7 +65,7 @@ def test_trains_on_a_single_smallest_image():
 
 
 @pytest.mark.parametrize(
-    ("size", "options", "says"),
+    ("size", "options", "message"),
     [
         (15, {}, "at least 16 x 16"),
         (31, {"levels": 5}, "at least 32 x 32"),
@@ -74,7 +74,7 @@ def test_trains_on_a_single_smallest_image():
         (16, {"levels": 1}, "levels of at least 2"),
     ],
 )
-def test_wrong_values(size: int, options: dict[str, int | str], says: str):
+def test_wrong_values(size: int, options: dict[str, int | str], message: str):
     with pytest.raises(ConfigError) as error:
         build("unet", channels=1, classes=2, size=size, **options)
-    assert says in str(error.value)
+    assert message in str(error.value)

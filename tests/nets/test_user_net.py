@@ -1,4 +1,4 @@
-"""A person's own network: what is adopted of it, and what is refused with a reason."""
+"""A user's own network: loaded as body and head, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ SIZES = {"channels": 3, "classes": 5, "size": 8}
 
 @pytest.fixture
 def module(tmp_path, monkeypatch) -> Iterator[Callable[[str], str]]:
-    """Writes a module that can be imported; its name."""
+    """A function that writes a module that can be imported, and returns its name."""
     monkeypatch.syspath_prepend(tmp_path)
-    written: list[str] = []
+    names: list[str] = []
 
     def write(text: str) -> str:
-        written.append(f"own_nets_{tmp_path.name}_{len(written)}")
-        (tmp_path / f"{written[-1]}.py").write_text(IMPORTS + text)
-        return written[-1]
+        names.append(f"user_nets_{tmp_path.name}_{len(names)}")
+        (tmp_path / f"{names[-1]}.py").write_text(IMPORTS + text)
+        return names[-1]
 
     yield write
-    for name in written:
+    for name in names:
         sys.modules.pop(name, None)
 
 
@@ -64,17 +64,16 @@ def test_features_and_head_become_a_net(module):
     assert net(x).shape == (2, 5)
 
 
-def test_trying_it_leaves_no_trace(module):
+def test_checking_it_leaves_no_trace(module):
     where = f"{module(PLAIN)}:Plain"
     torch.manual_seed(3)
     net = load_user_net(where, **SIZES)
     after = torch.random.get_rng_state()
     torch.manual_seed(3)
-    made = sys.modules[where.split(":")[0]].Plain(**SIZES)
+    plain = sys.modules[where.split(":")[0]].Plain(**SIZES)
     assert torch.random.get_rng_state().equal(after)
-    assert all(
-        a.equal(b) for a, b in zip(net.body.state_dict().values(), made.features.state_dict().values(), strict=True)
-    )
+    weights = zip(net.body.state_dict().values(), plain.features.state_dict().values(), strict=True)
+    assert all(a.equal(b) for a, b in weights)
     assert net.body[1].running_mean.tolist() == [0.0] * 4
     assert [part.training for part in (net, net.body, net.body[0], net.body[1], net.head)] == [True] * 3 + [False, True]
 
@@ -91,9 +90,9 @@ def test_options_reach_it(module):
 def test_a_function_may_give_parts_without_a_forward(module):
     name = module("""
 def maps(channels, classes, size):
-    made = nn.Module()
-    made.body, made.head = nn.Sequential(), nn.Conv2d(channels, classes, 1)
-    return made
+    net = nn.Module()
+    net.body, net.head = nn.Sequential(), nn.Conv2d(channels, classes, 1)
+    return net
 """)
     net = load_user_net(f"{name}:maps", **SIZES)
     assert net.width == 3
@@ -103,10 +102,10 @@ def maps(channels, classes, size):
 def test_body_goes_before_features(module):
     name = module("""
 def both(channels, classes, size):
-    made = nn.Module()
-    made.body = nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, 7))
-    made.features, made.head = nn.Identity(), nn.Linear(7, classes)
-    return made
+    net = nn.Module()
+    net.body = nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, 7))
+    net.features, net.head = nn.Identity(), nn.Linear(7, classes)
+    return net
 """)
     assert load_user_net(f"{name}:both", **SIZES).width == 7
 
@@ -127,7 +126,7 @@ class Mine(Net):
     assert "says that its width is 9; it gives 2 features" in refused(f"{name}:Mine", width=9).what
 
 
-def test_what_it_refuses_itself_is_told_as_it_says(module):
+def test_its_own_configuration_errors_pass_unchanged(module):
     name = module('def picky(**_):\n    raise ConfigError("only images of 4 px", hint="Shrink them.")\n')
     with pytest.raises(ConfigError, match="only images of 4 px") as error:
         load_user_net(f"{name}:picky", **SIZES)
@@ -135,7 +134,7 @@ def test_what_it_refuses_itself_is_told_as_it_says(module):
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "message"),
     [
         ("no_such_package:net", "cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"),
         (":net", "cannot be imported: '' is not the name of a module"),
@@ -145,15 +144,15 @@ def test_what_it_refuses_itself_is_told_as_it_says(module):
         ("C:/nets/hospital_b:Crash", "cannot be imported: 'C:/nets/hospital_b' is not the name of a module"),
     ],
 )
-def test_a_place_that_is_not_there(where, told):
+def test_a_module_that_does_not_exist(where, message):
     error = refused(where)
-    assert told in error.what
+    assert message in error.what
     assert "PYTHONPATH" in error.hint
 
 
 def test_a_module_that_cannot_be_imported(module):
-    for text, told in (("def net(:\n", "SyntaxError"), ("1 / 0\n", "ZeroDivisionError: division by zero")):
-        assert f"cannot be imported: {told}" in refused(f"{module(text)}:net").what
+    for text, message in (("def net(:\n", "SyntaxError"), ("1 / 0\n", "ZeroDivisionError: division by zero")):
+        assert f"cannot be imported: {message}" in refused(f"{module(text)}:net").what
 
 
 def test_a_name_that_is_not_in_its_module(module):
@@ -174,11 +173,11 @@ def test_a_name_inside_another(module):
 
 HEADLESS = """
 def net(**_):
-    made = nn.Module()
-    made.features, made.classifier = nn.Flatten(), nn.Linear(192, 5)
-    return made
+    net = nn.Module()
+    net.features, net.classifier = nn.Flatten(), nn.Linear(192, 5)
+    return net
 """
-BODILESS = "def net(**_):\n    made = nn.Module()\n    made.head = nn.Linear(192, 5)\n    return made\n"
+BODILESS = "def net(**_):\n    net = nn.Module()\n    net.head = nn.Linear(192, 5)\n    return net\n"
 CALLABLE = """
 class Method(nn.Module):
     def __init__(self, **_):
@@ -193,9 +192,9 @@ net = Method
 """
 PARTS = """
 def net(**_):
-    made = nn.Module()
-    made.body, made.head = {body}, {head}
-    return made
+    net = nn.Module()
+    net.body, net.head = {body}, {head}
+    return net
 """
 PAIR = """
 class Pair(nn.Module):
@@ -207,14 +206,14 @@ class Take(nn.Module):
         return pair[0][:, :5]
 
 def net(**_):
-    made = nn.Module()
-    made.body, made.head = Pair(), Take()
-    return made
+    net = nn.Module()
+    net.body, net.head = Pair(), Take()
+    return net
 """
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("def net(channels, classes):\n    return nn.Identity()\n", "cannot be built: TypeError"),
         ("def net(**_):\n    return {}['x']\n", "cannot be built: KeyError: 'x'"),
@@ -231,8 +230,8 @@ def net(**_):
         (PAIR, "gives tuple and Tensor for features and logits, not tensors"),
     ],
 )
-def test_what_cannot_be_adopted_is_told(module, text, told):
-    assert told in refused(f"{module(text)}:net").what
+def test_modules_without_body_and_head_are_refused(module, text, message):
+    assert message in refused(f"{module(text)}:net").what
 
 
 NECK = """
@@ -258,9 +257,9 @@ class Zero(nn.Linear):
 """
 
 
-@pytest.mark.parametrize("kind", ["Neck", "Between"])
+@pytest.mark.parametrize("cls", ["Neck", "Between"])
 @pytest.mark.parametrize(
-    ("neck", "told"),
+    ("neck", "message"),
     [
         ("nn.LayerNorm(192), 192", "in neither: neck (LayerNorm)"),
         ("nn.Linear(192, 7), 7", "in neither: neck (Linear)"),
@@ -270,15 +269,15 @@ class Zero(nn.Linear):
         ("lambda z: 2 * z, 192", ""),
     ],
 )
-def test_what_lies_between_body_and_head_is_told(module, kind, neck, told):
-    name = module(f"{NECK}\ndef net(**_):\n    return {kind}({neck})\n")
+def test_layers_outside_body_and_head_are_refused(module, cls, neck, message):
+    name = module(f"{NECK}\ndef net(**_):\n    return {cls}({neck})\n")
     error = refused(f"{name}:net")
     assert "computes something else than its head of its body: the two must make up the whole" in error.what
-    assert [line.split(" (2x")[0] for line in error.details] == ([told] if told else [])
+    assert [line.split(" (2x")[0] for line in error.details] == ([message] if message else [])
     assert "into the body" in error.hint
 
 
-def test_what_takes_no_part_is_no_hindrance(module):
+def test_modules_that_compute_nothing_more_are_accepted(module):
     """An unused layer, one that does nothing, and a module that holds body and head."""
     name = module("""
 class Held(nn.Module):
