@@ -135,19 +135,19 @@ class Study:
 
     def reached(self) -> str:
         """The rounds and the traffic that each method needed, for each value that varies."""
-        from crossward.comparison.reach import reach
+        from crossward.comparison.reach import cost_to_target
 
         tables = []
         for value in self.asked["vary"]["values"]:
             mine = [cell for cell in self.cells() if cell.finished and cell.value == value]
-            told = reach([c.folder for c in mine], labels=[c.method for c in mine], **self.asked["reach"])
+            told = cost_to_target([c.folder for c in mine], labels=[c.method for c in mine], **self.asked["reach"])
             rows = []
             for cost in told.costs:
                 n = cost.numbers()
                 kinds = ("rounds", "times_rounds", "mib", "times_parameters")
                 rows.append([cost.method, f"{cost.reached}/{len(cost.runs)}", *(spread(n[kind]) for kind in kinds)])
             heads = ["rounds", f"x {told.reference}", "MiB", f"x {told.reference}"]
-            goal = f"{told.measure.metric} {spread([100 * t for t in told.targets])}"
+            goal = f"{told.spec.metric} {spread([100 * t for t in told.targets])}"
             tables.append(_drawn([f"to {goal}{f', {value}' if value else ''}", "reached", *heads], rows))
         return "\n\n".join(tables)
 

@@ -2,115 +2,119 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.box import SIMPLE_HEAD
+import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from crossward.config.reading import checked, overridden, read
-from crossward.config.schema import Config
-from crossward.data.sources.collect import collect
+from crossward.cli.options import Json, Overrides
+from crossward.cli.output import print_json, print_notes
+from crossward.cli.tables import similar_pairs_table, similarity_table
 from crossward.errors import ConfigError
 from crossward.names import nearest
-from crossward.text.distribution import ALIKE, Embedded, embedded
-from crossward.text.lexicon import LEXICONS, plain
-from crossward.text.prompts import filled
 from crossward.user_folders import cache_folder
 
-PROMPTS = 4  # shown
-MATRIX = 12  # classes at most; of more, the nearest pairs are shown
-PAIRS = 15
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from crossward.config.schema import Config
+    from crossward.text.distribution import Embedded
+
+SHOWN_PROMPTS = 4
+MATRIX_CLASSES = 12  # at most; of more classes, the nearest pairs are shown
+SHOWN_PAIRS = 15
+
+app = typer.Typer()
 
 
-def show(dataset: str, sets: Sequence[str], *, as_json: bool) -> None:
-    config, classes = _asked(dataset, sets)
-    found = embedded(classes, **config.text.model_dump(), cache=cache_folder())
-    console = Console()
+@app.command()
+def concepts(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A known list of classes, or a TOML file.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a language model makes of the classes of a dataset: prompts, similarities, what to look into."""
+    from crossward.text.distribution import embedded
+
+    config, classes = _config_and_classes(dataset, overrides or [])
+    text = embedded(classes, **config.text.model_dump(), cache=cache_folder())
     if as_json:
-        console.out(json.dumps(_told(found)), highlight=False)
+        print_json(_document(text))
         return
-    _print_prompts(console, found)
-    console.print(_matrix(found) if len(classes) <= MATRIX else _pairs(found))
-    for text in found.cautions():
-        console.print(f"[yellow]note:[/] {escape(text)}", highlight=False)
+    console = Console()
+    _print_prompts(console, text)
+    console.print(_matrix(text) if len(classes) <= MATRIX_CLASSES else _pairs(text))
+    print_notes(text.cautions())
 
 
-def _asked(dataset: str, sets: Sequence[str]) -> tuple[Config, tuple[str, ...]]:
-    """The configuration, and the classes of its data or of the lexicon that is named."""
+def _config_and_classes(dataset: str, overrides: Sequence[str]) -> tuple[Config, tuple[str, ...]]:
+    """The configuration, and the classes of its data or of the lexicon of that name."""
+    from crossward.config.reading import config_from, read_config, with_overrides
+    from crossward.text.lexicon import LEXICONS
+
     if dataset in LEXICONS:
-        config = checked(overridden({"text": {"lexicon": dataset}}, sets))
+        config = config_from(with_overrides({"text": {"lexicon": dataset}}, overrides))
         return config, tuple(LEXICONS[dataset].concepts)
     if not Path(dataset).is_file():
         raise ConfigError(f"there is no file {dataset!r}, and no list of classes", hint=nearest(dataset, LEXICONS))
-    config = read(Path(dataset), sets)
-    return config, collect(config)[0].classes
+    config = read_config(Path(dataset), overrides)
+    collection, _ = config.data.load()
+    return config, collection.classes
 
 
-def _told(found: Embedded) -> dict[str, object]:
+def _document(text: Embedded) -> dict[str, object]:
     return {
-        "classes": found.classes,
-        "words": found.texts,
-        "templates": found.templates,
-        "lexicon": found.lexicon,
-        "encoder": found.encoder,
-        "dim": found.concepts.dim,
-        "similarity": found.similarity().tolist(),
-        "warnings": found.cautions(),
+        "classes": text.classes,
+        "words": text.texts,
+        "templates": text.templates,
+        "lexicon": text.lexicon,
+        "encoder": text.encoder,
+        "dim": text.concepts.dim,
+        "similarity": text.similarity().tolist(),
+        "warnings": text.cautions(),
     }
 
 
-def _print_prompts(console: Console, found: Embedded) -> None:
-    words = f"in the words of {found.lexicon}" if found.lexicon else "in words of your own"
-    count = len(found.templates)
+def _print_prompts(console: Console, text: Embedded) -> None:
+    from crossward.text.prompts import filled
+
+    words = f"in the words of {text.lexicon}" if text.lexicon else "in words of your own"
+    count = len(text.templates)
     console.print(
-        f"[bold]{len(found.classes)} classes[/] {escape(words)}; encoder [bold]{escape(found.encoder)}[/], "
-        f"{found.concepts.dim} numbers; {count} prompt{'s' if count > 1 else ''} a class:",
+        f"[bold]{len(text.classes)} classes[/] {escape(words)}; encoder [bold]{escape(text.encoder)}[/], "
+        f"{text.concepts.dim} numbers; {count} prompt{'s' if count > 1 else ''} a class:",
         highlight=False,
     )
-    for template in found.templates[:PROMPTS]:
-        console.print(f"  {filled(template, found.texts[0])}", markup=False, highlight=False)
-    if count > PROMPTS:
-        console.print(f"  … and {count - PROMPTS} more")
+    for template in text.templates[:SHOWN_PROMPTS]:
+        console.print(f"  {filled(template, text.texts[0])}", markup=False, highlight=False)
+    if count > SHOWN_PROMPTS:
+        console.print(f"  … and {count - SHOWN_PROMPTS} more")
 
 
-def _matrix(found: Embedded) -> Table:
-    made = _table("Cosine of the class means")
-    made.add_column("", justify="right", style="dim")
-    made.add_column("class", style="bold", overflow="fold")
-    said = [words if plain(name) != plain(words) else "" for name, words in zip(found.classes, found.texts)]
-    if any(said):
-        made.add_column("in words", overflow="fold")
-    for number in range(1, len(found.classes) + 1):
-        made.add_column(str(number), justify="right", no_wrap=True, min_width=4)
-    for number, row in enumerate(found.similarity().tolist()):
-        cells = [_cell(cosine) if other != number else "·" for other, cosine in enumerate(row)]
-        words = [escape(said[number])] if any(said) else []
-        made.add_row(str(number + 1), escape(found.classes[number]), *words, *cells)
-    return made
+def _matrix(text: Embedded) -> Table:
+    from crossward.text.distribution import ALIKE
+
+    words = _words_beside_names(text)
+    return similarity_table(text.classes, [words[name] for name in text.classes], text.similarity().tolist(), ALIKE)
 
 
-def _pairs(found: Embedded) -> Table:
-    every = found.closest()
-    made = _table(f"Most similar classes; cosines are {every[-1][0]:.2f} to {every[0][0]:.2f}")
-    for column in ("class", "class"):
-        made.add_column(column, style="bold")
-    made.add_column("cosine", justify="right")
-    full = {
-        name: name if plain(name) == plain(words) else f"{name}: {words}"
-        for name, words in zip(found.classes, found.texts, strict=True)
-    }
-    for cosine, one, other in every[:PAIRS]:
-        made.add_row(escape(full[one]), escape(full[other]), _cell(cosine))
-    return made
+def _pairs(text: Embedded) -> Table:
+    from crossward.text.distribution import ALIKE
+
+    words = _words_beside_names(text)
+    full_names = {name: f"{name}: {words[name]}" if words[name] else name for name in text.classes}
+    pairs = text.closest()
+    title = f"Most similar classes; cosines are {pairs[-1][0]:.2f} to {pairs[0][0]:.2f}"
+    shown = [(cosine, full_names[one], full_names[other]) for cosine, one, other in pairs[:SHOWN_PAIRS]]
+    return similar_pairs_table(shown, title, ALIKE)
 
 
-def _table(title: str) -> Table:
-    return Table(title=f"\n{title}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+def _words_beside_names(text: Embedded) -> dict[str, str]:
+    """Each class in words; empty where the words are its name."""
+    from crossward.text.lexicon import plain
 
-
-def _cell(cosine: float) -> str:
-    return f"[yellow]{cosine:.2f}[/]" if cosine > ALIKE else f"{cosine:.2f}"
+    words = dict(zip(text.classes, text.texts, strict=True))
+    return {name: "" if plain(name) == plain(meaning) else meaning for name, meaning in words.items()}

@@ -1,4 +1,4 @@
-"""Curves: the metric of several runs round by round, what they sent, and whether they may stand side by side."""
+"""Curves: a metric of several runs round by round, their traffic, and checks that the runs can be compared."""
 
 from __future__ import annotations
 
@@ -8,32 +8,39 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from crossward.core.evaluation import LOWER_IS_BETTER, at
+from crossward.core.evaluation import LOWER_IS_BETTER, metric_at
 from crossward.errors import ConfigError
 from crossward.names import nearest
 from crossward.runs.result import Result
 from crossward.runs.run_directory import RunDir
 
+Curve = Sequence[tuple[int, float]]  # (round, value) of the rounds in which the metric is defined
+
 
 @dataclass(frozen=True)
-class Measure:
-    """What is looked at in each evaluated round."""
+class MetricSpec:
+    """Which metric to compare: on which split, in which view, and over how many rounds to smooth it."""
 
     metric: str
     view: str = "global"
     split: str = "test"
     window: int = 1
 
-    def values(self, result: Result) -> list[tuple[int, float]]:
-        """(round, value) of the rounds in which it is defined."""
-        told = [
-            (line["round"], at(line["metrics"] or {}, self.split, self.view, self.metric)) for line in result.rounds
-        ]
-        return [(round, value) for round, value in told if value is not None]
+    def __str__(self) -> str:
+        return f"{self.metric} on {self.split}, {self.view} view"
 
-    def smoothed(self, values: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    def curve(self, result: Result) -> Curve:
+        """The metric in each round of a run in which it is defined."""
+        points = []
+        for line in result.rounds:
+            value = metric_at(line["metrics"] or {}, self.split, self.view, self.metric)
+            if value is not None:
+                points.append((line["round"], value))
+        return points
+
+    def smoothed(self, curve: Curve) -> Curve:
         """The mean over each evaluated round and those before it, `window` in all."""
-        spans = [values[end - self.window : end] for end in range(self.window, len(values) + 1)]
+        spans = [curve[end - self.window : end] for end in range(self.window, len(curve) + 1)]
         return [(span[-1][0], fmean(value for _, value in span)) for span in spans]
 
     def reaches(self, value: float, target: float) -> bool:
@@ -44,52 +51,99 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What is read of a run directory."""
+class ComparedRun:
+    """A run, with the curve and the traffic by which it is compared."""
 
-    method: str
+    method: str  # the label under which it is compared
     seed: int
     result: Result
-    values: Sequence[tuple[int, float]]
-    traffic: Sequence[Mapping[str, Any]]
+    curve: Curve
+    traffic: Sequence[Mapping[str, Any]]  # the lines of traffic.jsonl
 
 
-def labelled(results: Sequence[Result]) -> list[str]:
-    """The name of each run's method, with those options that tell runs of one name apart."""
-    known = [(result.about["method"]["name"], _options(result.about)) for result in results]
-    made = []
-    for name, mine in known:
-        alike = [options for other, options in known if other == name]
-        apart = [f"{key}={value}" for key, value in mine.items() if any(o.get(key) != value for o in alike)]
-        made.append(f"{name} ({', '.join(apart)})" if apart else name)
-    return made
+def read_run(result: Result, method: str, spec: MetricSpec) -> ComparedRun:
+    return ComparedRun(method, result.config["run"]["seed"], result, spec.curve(result), result.traffic)
+
+
+def method_labels(results: Sequence[Result]) -> list[str]:
+    """The name of each run's method, followed by the options that differ between runs of that method."""
+    methods = [(result.about["method"]["name"], _options(result.about)) for result in results]
+    labels = []
+    for name, options in methods:
+        same_method = [others for other, others in methods if other == name]
+        differing = [
+            f"{key}={value}"
+            for key, value in options.items()
+            if any(others.get(key) != value for others in same_method)
+        ]
+        labels.append(f"{name} ({', '.join(differing)})" if differing else name)
+    return labels
 
 
 def _options(about: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a run's method and plugins, as JSON."""
     plugins = {f"{name}.{key}": value for name, plugin in about["plugins"].items() for key, value in plugin.items()}
     return {key: json.dumps(value) for key, value in (about["method"] | plugins).items() if key != "name"}
 
 
-def read(result: Result, method: str, measure: Measure) -> Run:
-    return Run(method, result.config["run"]["seed"], result, measure.values(result), result.traffic)
+def check_comparable(runs: Sequence[ComparedRun], spec: MetricSpec) -> None:
+    """Raise if the runs cannot be compared; the error lists all runs that are in the way."""
+    _check_traffic(runs)
+    _check_metric(runs, spec)
+    _check_window(runs, spec.window)
+    _check_seeds(runs)
 
 
-def refuse(runs: Sequence[Run], measure: Measure) -> None:
-    """What makes a comparison impossible, all offending runs at once."""
-    if silent := [f"{run.result.folder}: {why}" for run in runs if (why := _silent(run))]:
-        raise ConfigError("these runs sent nothing that could be compared", details=silent, hint="Leave them out.")
-    if blank := [run for run in runs if not run.values]:
-        scored = {run.result.folder: _scored(run.result, measure) for run in blank}
-        where = f"{measure.metric} on {measure.split}, {measure.view} view"
-        details = [f"{folder} has {', '.join(names) or 'none at all'}" for folder, names in scored.items()]
-        known = dict.fromkeys(name for names in scored.values() for name in names)
-        hint = nearest(measure.metric, known) if known else "Choose another view or split."
-        raise ConfigError(f"some runs have no {where}", details=details, hint=hint)
-    if short := [
-        f"{r.result.folder}: {len(r.values)} evaluated rounds" for r in runs if len(r.values) < measure.window
-    ]:
-        raise ConfigError(f"a window of {measure.window} is longer than some runs", details=short)
-    first: dict[tuple[str, int], Run] = {}
+def _check_traffic(runs: Sequence[ComparedRun]) -> None:
+    reasons = [(run.result.folder, _why_no_traffic(run)) for run in runs]
+    problems = [f"{folder}: {reason}" for folder, reason in reasons if reason]
+    if problems:
+        raise ConfigError("these runs sent nothing that could be compared", details=problems, hint="Leave them out.")
+
+
+def _why_no_traffic(run: ComparedRun) -> str:
+    """Why a run sent nothing; empty if it did send something."""
+    if run.result.about["pooled"]:
+        return f"{run.method} trains on all images in one place"
+    if not run.result.rounds:
+        return "no round is done"
+    if not any(line["bytes"] for line in run.traffic):
+        return f"{run.method} sends nothing"
+    return ""
+
+
+def _check_metric(runs: Sequence[ComparedRun], spec: MetricSpec) -> None:
+    available = {run.result.folder: _available_metrics(run.result, spec) for run in runs if not run.curve}
+    if not available:
+        return
+    known = dict.fromkeys(name for names in available.values() for name in names)
+    raise ConfigError(
+        f"some runs have no {spec}",
+        details=[f"{folder} has {', '.join(names) or 'none at all'}" for folder, names in available.items()],
+        hint=nearest(spec.metric, known) if known else "Choose another view or split.",
+    )
+
+
+def _available_metrics(result: Result, spec: MetricSpec) -> list[str]:
+    """The metrics that are single numbers, on this split in this view."""
+    evaluated = [line["metrics"] for line in result.rounds if line["metrics"]]
+    views = [metrics.get(spec.split, {}).get(spec.view, {}) for metrics in evaluated]
+    if spec.view == "local":
+        views = [view.get("mean", {}) for view in views]
+    return list(dict.fromkeys(name for view in views for name, value in view.items() if isinstance(value, float)))
+
+
+def _check_window(runs: Sequence[ComparedRun], window: int) -> None:
+    short = [run for run in runs if len(run.curve) < window]
+    if short:
+        raise ConfigError(
+            f"a window of {window} is longer than some runs",
+            details=[f"{run.result.folder}: {len(run.curve)} evaluated rounds" for run in short],
+        )
+
+
+def _check_seeds(runs: Sequence[ComparedRun]) -> None:
+    first: dict[tuple[str, int], ComparedRun] = {}
     for run in runs:
         other = first.setdefault((run.method, run.seed), run)
         if other is not run:
@@ -100,44 +154,53 @@ def refuse(runs: Sequence[Run], measure: Measure) -> None:
             )
 
 
-def doubts(runs: Sequence[Run]) -> Iterator[str]:
-    """What people should know before they trust a comparison."""
+def comparison_warnings(runs: Sequence[ComparedRun]) -> list[str]:
+    """What people should know before they trust a comparison of these runs."""
+    return [
+        *_unfinished_warnings(runs),
+        *_task_warnings(runs),
+        *_data_warnings(runs),
+        *_evaluation_warnings(runs),
+    ]
+
+
+def _unfinished_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
     for run in runs:
-        if (status := run.result.about["status"]) != "finished":
+        status = run.result.about["status"]
+        if status != "finished":
             yield f"{run.result.folder} has not finished: it is {status}"
-    tasks = dict.fromkeys((t["name"], tuple(t["classes"])) for t in (run.result.about["task"] for run in runs))
+
+
+def _task_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    about = [run.result.about["task"] for run in runs]
+    tasks = dict.fromkeys((task["name"], tuple(task["classes"])) for task in about)
     if len(tasks) > 1:
-        told = "; ".join(f"{name} of {', '.join(classes)}" for name, classes in tasks)
-        yield f"these runs learn different tasks: {told}"
-    yield from _different_data(runs)
-    unseen = {run.values[0][0] for run in runs if len(run.values) < run.values[-1][0]}
-    if unseen:
-        first = f"the first one seen is round {max(unseen)}" if max(unseen) > 1 else "evaluate.every is above 1"
-        yield f"some runs are not evaluated in every round ({first}): a target may be reached before it is seen"
+        descriptions = [f"{name} of {', '.join(classes)}" for name, classes in tasks]
+        yield f"these runs learn different tasks: {'; '.join(descriptions)}"
 
 
-def _different_data(runs: Sequence[Run]) -> Iterator[str]:
-    parted = [(run, RunDir(run.result.folder).read("partition.json")) for run in runs]
-    sizes = [tuple(run.result.about["images"]["size"]) for run in runs]
-    data = [f"{p['collection']['name']} at {h}x{w}" for (_, p), (h, w) in zip(parted, sizes, strict=True)]
-    if len(names := dict.fromkeys(data)) > 1:
+def _data_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    partitions = [RunDir(run.result.folder).read("partition.json") for run in runs]
+    data = []
+    for run, partition in zip(runs, partitions, strict=True):
+        height, width = run.result.about["images"]["size"]
+        data.append(f"{partition['collection']['name']} at {height}x{width}")
+    names = dict.fromkeys(data)
+    if len(names) > 1:
         yield f"these runs learn from different data: {', '.join(names)}"
         return
-    for seed in dict.fromkeys(run.seed for run in runs):
-        if len({p["hash"] for run, p in parted if run.seed == seed}) > 1:
+    hashes: dict[int, set[str]] = {}
+    for run, partition in zip(runs, partitions, strict=True):
+        hashes.setdefault(run.seed, set()).add(partition["hash"])
+    for seed, different in hashes.items():
+        if len(different) > 1:
             yield f"the runs of seed {seed} share the images out among the sites in different ways"
 
 
-def _silent(run: Run) -> str:
-    if run.result.about["pooled"]:
-        return f"{run.method} trains on all images in one place"
-    if not run.result.rounds:
-        return "no round is done"
-    return "" if any(line["bytes"] for line in run.traffic) else f"{run.method} sends nothing"
-
-
-def _scored(result: Result, measure: Measure) -> list[str]:
-    """The metrics, single numbers, that there are on this split in this view."""
-    told = [line["metrics"].get(measure.split, {}).get(measure.view, {}) for line in result.rounds if line["metrics"]]
-    views = [metrics.get("mean", {}) if measure.view == "local" else metrics for metrics in told]
-    return list(dict.fromkeys(name for view in views for name, value in view.items() if isinstance(value, float)))
+def _evaluation_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    first_rounds = [run.curve[0][0] for run in runs if len(run.curve) < run.curve[-1][0]]
+    if not first_rounds:
+        return
+    latest = max(first_rounds)
+    which = f"the first one seen is round {latest}" if latest > 1 else "evaluate.every is above 1"
+    yield f"some runs are not evaluated in every round ({which}): a target may be reached before it is seen"

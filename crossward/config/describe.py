@@ -1,74 +1,129 @@
-"""What a method or plugin is, read from its source file without importing it: importing torch takes seconds."""
+"""Descriptions of methods and plugins, read from their source without importing them: importing torch takes seconds."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crossward.core import disclosure
 
 COMMENT = re.compile(r"#\s*(.+?)\s*$")
+BOUNDS = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below", "MinLen": "of length at least"}
 
 
 @dataclass(frozen=True)
 class Option:
+    """A field of a method or plugin."""
+
     name: str
-    kind: str
+    type: str  # in words, with its bounds
     default: str
-    meaning: str
+    meaning: str  # the comment behind the field
+
+    def document(self) -> dict[str, str]:
+        return {"name": self.name, "kind": self.type, "default": self.default, "meaning": self.meaning}
 
 
 @dataclass
 class Description:
+    """A method or plugin: what its file and its class say about it."""
+
     name: str
     title: str  # the first line of the file's docstring
     docstring: str  # the whole of it: citation, symbols, departures
     options: list[Option] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)  # discloses, tasks, needs, pooled, personalises ...
 
+    def sent_items(self) -> str:
+        """What a site sends, in words."""
+        sometimes = self.facts.get("sometimes", ())
+        items = [
+            f"{'sometimes ' if item in sometimes else ''}{item} ({what})"
+            for item, what in self.facts.get("discloses", {}).items()
+        ]
+        return "; ".join(items) or "nothing"
 
-def describe(name: str, module: str, attribute: str) -> Description:
-    """The class and what it inherits, base first, as Python would resolve it."""
-    tree = _parsed(module)
-    docstring = ast.get_docstring(tree) or ""
-    made = Description(name, docstring.split("\n")[0].strip(), docstring)
-    _gather(module, attribute, made)
-    return made
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON types."""
+        return asdict(self) | {"options": [option.document() for option in self.options]}
 
 
-def _gather(module: str, attribute: str, into: Description) -> None:
-    tree = _parsed(module)
-    node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == attribute)
-    for base in node.bases:
-        if isinstance(base, ast.Name) and (home := _home(tree, base.id)):
-            _gather(home, base.id, into)
-    source = _source(module).splitlines()
-    for line in node.body:
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value is not None:
-            kind, value = ast.unparse(line.annotation), ast.unparse(line.value)
-            if kind.startswith("ClassVar"):
-                into.facts[line.target.id] = _fact(line.value)
-            else:
-                comment = COMMENT.search(source[(line.end_lineno or line.lineno) - 1])
-                option = Option(
-                    line.target.id, _plain(line.annotation, _named(tree)), value, comment[1] if comment else ""
-                )
-                into.options = [o for o in into.options if o.name != option.name] + [option]
+def describe(name: str, module: str, class_name: str) -> Description:
+    docstring = ast.get_docstring(_read_module(module).tree) or ""
+    description = Description(name, docstring.split("\n")[0].strip(), docstring)
+    _add_class(description, module, class_name)
+    return description
+
+
+class _Module(NamedTuple):
+    lines: list[str]
+    tree: ast.Module
+
+
+def _read_module(name: str) -> _Module:
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    return _Module(source.splitlines(), ast.parse(source))
+
+
+def _add_class(description: Description, module_name: str, class_name: str) -> None:
+    """Add the options and facts of a class; those of its bases come first, as in Python."""
+    module = _read_module(module_name)
+    definition = next(node for node in module.tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    for base in definition.bases:
+        if isinstance(base, ast.Name):
+            base_module = _imported_from(module.tree, base.id)
+            if base_module is not None:
+                _add_class(description, base_module, base.id)
+    for statement in definition.body:
+        if isinstance(statement, ast.AnnAssign):
+            _add_attribute(description, module, statement)
+
+
+def _imported_from(tree: ast.Module, name: str) -> str | None:
+    """The module of this package from which `name` is imported, if it is."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and any(alias.name == name for alias in node.names):
+            return node.module if node.module.startswith("crossward") else None
+    return None
+
+
+def _add_attribute(description: Description, module: _Module, statement: ast.AnnAssign) -> None:
+    """Class variables are facts, the other attributes that have a default are options."""
+    if not isinstance(statement.target, ast.Name) or statement.value is None:
+        return
+    name = statement.target.id
+    if ast.unparse(statement.annotation).startswith("ClassVar"):
+        description.facts[name] = _fact(statement.value)
+        return
+    last_line = module.lines[(statement.end_lineno or statement.lineno) - 1]
+    comment = COMMENT.search(last_line)
+    option = Option(
+        name,
+        _type_in_words(statement.annotation, _type_aliases(module.tree)),
+        ast.unparse(statement.value),
+        comment[1] if comment else "",
+    )
+    others = [other for other in description.options if other.name != name]
+    description.options = [*others, option]
 
 
 def _fact(value: ast.expr) -> Any:
+    """The value of a class variable: disclosures in words, literals, else the names of the attributes in it."""
     if isinstance(value, ast.Dict) and all(map(_is_disclosure, value.values)):
         keys = [ast.literal_eval(key) for key in value.keys if key is not None]
-        return dict(zip(keys, map(_disclosed, value.values), strict=True))
+        return dict(zip(keys, map(_disclosure_in_words, value.values), strict=True))
     try:
         return ast.literal_eval(value)
     except ValueError:  # such as frozenset({Need.SAME_NETS}) or select.nothing
-        return [n.attr for n in ast.walk(value) if isinstance(n, ast.Attribute)]
+        return [node.attr for node in ast.walk(value) if isinstance(node, ast.Attribute)]
 
 
 def _is_disclosure(value: ast.expr) -> bool:
@@ -77,63 +132,44 @@ def _is_disclosure(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and isinstance(getattr(disclosure, value.id, None), disclosure.Disclosure)
 
 
-def _disclosed(value: ast.expr) -> str:
-    """In words: of Disclosure(kind, "words"), or of a constant of core/disclosure.py."""
+def _disclosure_in_words(value: ast.expr) -> str:
+    """The words of Disclosure(kind, "words"), or of a constant of core/disclosure.py."""
     if isinstance(value, ast.Call):
         return str(ast.literal_eval(value.args[1]))
     assert isinstance(value, ast.Name)
-    known: disclosure.Disclosure = getattr(disclosure, value.id)
-    return known.what
+    constant: disclosure.Disclosure = getattr(disclosure, value.id)
+    return constant.what
 
 
-def _plain(kind: ast.expr, names: Mapping[str, ast.expr]) -> str:
-    """Annotated[float, Ge(0)] -> float, at least 0; Literal['a', 'b'] -> 'a' | 'b'; `names` are the module's own."""
-    if isinstance(kind, ast.Name) and kind.id in names:
-        return _plain(names[kind.id], names)
-    if isinstance(kind, ast.BinOp):
-        return f"{_plain(kind.left, names)} | {_plain(kind.right, names)}"
-    if isinstance(kind, ast.Subscript):
-        inside = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
-        match ast.unparse(kind.value):
+def _type_in_words(annotation: ast.expr, aliases: Mapping[str, ast.expr]) -> str:
+    """Annotated[float, Ge(0)] -> float, at least 0; Literal['a', 'b'] -> 'a' | 'b'."""
+    if isinstance(annotation, ast.Name) and annotation.id in aliases:
+        return _type_in_words(aliases[annotation.id], aliases)
+    if isinstance(annotation, ast.BinOp):
+        return f"{_type_in_words(annotation.left, aliases)} | {_type_in_words(annotation.right, aliases)}"
+    if isinstance(annotation, ast.Subscript):
+        arguments = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        match ast.unparse(annotation.value):
             case "Annotated":
-                return ", ".join([_plain(inside[0], names), *map(_bound, inside[1:])])
+                return ", ".join([_type_in_words(arguments[0], aliases), *map(_bound_in_words, arguments[1:])])
             case "Literal":
-                return " | ".join(map(ast.unparse, inside))
+                return " | ".join(map(ast.unparse, arguments))
             case "tuple":
-                return f"several of: {_plain(inside[0], names)}"
-    return ast.unparse(kind)
+                return f"several of: {_type_in_words(arguments[0], aliases)}"
+    return ast.unparse(annotation)
 
 
-def _bound(mark: ast.expr) -> str:
-    words = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below", "MinLen": "of length at least"}
-    text = ast.unparse(mark)
-    for name, word in words.items():
-        text = re.sub(rf"\b{name}\(([^)]*)\)", rf"{word} \1", text)
+def _bound_in_words(bound: ast.expr) -> str:
+    text = ast.unparse(bound)
+    for name, words in BOUNDS.items():
+        text = re.sub(rf"\b{name}\(([^)]*)\)", rf"{words} \1", text)
     return text
 
 
-def _named(tree: ast.Module) -> dict[str, ast.expr]:
-    """Kinds that the module has a name of its own for, such as Count = Annotated[int, Ge(1)]."""
-    found = {}
+def _type_aliases(tree: ast.Module) -> dict[str, ast.expr]:
+    """Names that a module gives to types, such as Count = Annotated[int, Ge(1)]."""
+    aliases = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = node.value
-    return found
-
-
-def _home(tree: ast.Module, name: str) -> str | None:
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module and any(a.name == name for a in node.names):
-            return node.module if node.module.startswith("crossward") else None
-    return None
-
-
-def _parsed(module: str) -> ast.Module:
-    return ast.parse(_source(module))
-
-
-def _source(module: str) -> str:
-    found = find_spec(module)
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).read_text(encoding="utf-8")
+            aliases[node.targets[0].id] = node.value
+    return aliases

@@ -1,0 +1,92 @@
+"""Commands that look at data: data list, data inspect, data split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from crossward.cli.options import ConfigFile, Json, Overrides
+from crossward.cli.output import print_json, print_line, print_notes
+from crossward.cli.tables import federation_table, sources_table
+from crossward.user_folders import cache_folder, data_root
+
+if TYPE_CHECKING:
+    from crossward.runs.build import PreparedRun
+
+LISTED = 10  # files that were left out, at most
+
+app = typer.Typer(help="Look at data and share it out among sites.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_sources(as_json: Json = False) -> None:
+    """List the sources of images, and the partitions stored by name."""
+    from crossward.data.sources import SOURCES, describe, names_by_module
+
+    partitions = sorted(file.stem for file in (cache_folder() / "partitions").glob("*.json"))
+    root = data_root()
+    files = sorted(file.name for file in root.iterdir()) if root and root.is_dir() else []
+    if as_json:
+        sources = {name: describe(name) for name in SOURCES}
+        document = {"sources": sources, "partitions": partitions, "root": str(root) if root else None, "in_root": files}
+        print_json(document, indent=1)
+        return
+    console = Console()
+    console.print(sources_table([(names, describe(names[0])) for names in names_by_module()]))
+    console.print(f"Partitions stored by name: {', '.join(partitions) or 'none'}.", highlight=False)
+    console.print(f"CROSSWARD_DATA: {root or 'not set'}. {', '.join(files)}", highlight=False)
+
+
+@app.command()
+def inspect(file: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Show who holds what: images of each class at each site, and what deserves a second look."""
+    from crossward.config.reading import read_config
+    from crossward.runs.build import prepare
+
+    prepared = prepare(read_config(file, overrides or []))
+    if as_json:
+        print_json(_inspection(prepared))
+        return
+    console = Console()
+    console.print(federation_table(prepared.federation))
+    if len(prepared.federation.public):
+        console.print(f"public pool: {len(prepared.federation.public)} images")
+    print_notes(prepared.warnings)
+    print_notes(f"left out: {entry}" for entry in prepared.quarantined[:LISTED])
+    if len(prepared.quarantined) > LISTED:
+        print_notes([f"left out: {len(prepared.quarantined)} in all; --json lists them"])
+
+
+def _inspection(prepared: PreparedRun) -> dict[str, object]:
+    federation = prepared.federation
+    counts = federation.counts().tolist()
+    return {
+        "classes": federation.classes,
+        "sites": {
+            site.name: {"train": len(site.train), "val": len(site.val), "test": len(site.test)}
+            for site in (*federation.sites, federation.server)
+        },
+        "train": {site.name: row for site, row in zip(federation.sites, counts, strict=True)},
+        "warnings": prepared.warnings,
+        "quarantined": prepared.quarantined,
+    }
+
+
+@app.command()
+def split(
+    file: ConfigFile,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The manifest to write, for partition.file.")],
+    overrides: Overrides = None,
+) -> None:
+    """Share the configured images out among sites and store that as a manifest."""
+    from crossward.config.reading import read_config
+    from crossward.data.federation import save
+    from crossward.runs.build import partitioned
+
+    config = read_config(file, overrides or [])
+    collection, _ = config.data.load()
+    save(partitioned(config, collection), out)
+    print_line(f'{out}\nUse it with: partition.file = "{out}"')

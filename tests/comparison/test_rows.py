@@ -1,0 +1,27 @@
+"""Rows: what a row of a run holds, and what one row has over another."""
+
+from __future__ import annotations
+
+import pytest
+
+from crossward.comparison.rows import gains, result_rows
+
+
+def test_a_row_holds_the_test_metrics_of_the_best_round(finished):
+    result = finished()
+    best = result.summary["best"]
+    [row] = result_rows([result])
+    assert row["method"] == "fedavg"
+    assert row["best_round"] == best["round"]
+    test = best["metrics"]["test"]
+    for name in ("accuracy", "f1", "auc"):
+        assert row["global"][name] == test["global"][name]
+        assert row["local"][name] == test["local"]["mean"][name]
+    assert row["worst"] == test["local"]["worst"]["f1"]
+    assert row["bytes"] == sum(line["bytes"] for line in result.traffic)
+
+
+def test_gains_are_differences_on_the_local_test_sets():
+    before = {"local": {"f1": 0.5, "auc": None, "accuracy": 0.5}}
+    after = {"local": {"f1": 0.75, "auc": 0.9, "accuracy": None}}
+    assert gains(before, after) == {"f1": pytest.approx(0.25), "auc": None, "accuracy": None}
