@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crossward.runs.lifecycle import Result, load, resume, run
+    from crossward.runs.lifecycle import resume, run
+    from crossward.runs.result import Result, load
 
 __version__ = "0.1.0"
 __all__ = ["Result", "__version__", "load", "resume", "run"]
@@ -19,7 +20,7 @@ __all__ = ["Result", "__version__", "load", "resume", "run"]
 def __getattr__(name: str) -> Any:
     """The API on demand: importing torch takes seconds, and the command line often needs none of it."""
     if name in __all__:
-        from crossward.runs import lifecycle as api
+        from crossward.runs import lifecycle
 
-        return getattr(api, name)
+        return getattr(lifecycle, name)
     raise AttributeError(f"module 'crossward' has no attribute {name!r}")

@@ -6,19 +6,50 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
 
 from crossward.core.robust import Robust
 from crossward.core.training import Training
-from crossward.data.sources.settings import Count, Data, Phantom, Place, Positive, Section
+from crossward.data.sources import SOURCES, settings_class
+from crossward.data.sources.phantom.source import PhantomSettings
+from crossward.data.sources.settings import SourceSettings
 from crossward.nets import NETS
+from crossward.settings import AbsolutePath, Count, Positive, Section
 from crossward.text.encoders import settled
 
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Fractions = tuple[Fraction, Fraction, Fraction]
 
 
-class Run(Section):
+def _settings_of_source(section: Any) -> Any:
+    """The section [data] as the settings of the source that it names."""
+    if isinstance(section, SourceSettings):
+        return section
+    if not isinstance(section, dict):
+        raise PydanticKnownError("model_attributes_type")
+    name = section.get("source")
+    if not isinstance(name, str) or name not in SOURCES:
+        known = ", ".join(map(repr, SOURCES))
+        raise PydanticKnownError(
+            "union_tag_invalid", {"discriminator": "'source'", "tag": str(name), "expected_tags": known}
+        )
+    return settings_class(name).model_validate(section)
+
+
+Data = Annotated[SerializeAsAny[SourceSettings], BeforeValidator(_settings_of_source)]
+
+
+class RunSettings(Section):
     name: Annotated[str, StringConstraints(pattern=r"^\w[\w .+-]*$")] | None = (
         None  # of its folder; None: made from the method, the data and the seed
     )
@@ -29,9 +60,9 @@ class Run(Section):
     min_clients: Count = 1  # fewer left in a round end the run
 
 
-class Partition(Section):
+class PartitionSettings(Section):
     name: str | None = None  # store it under this name and use it again
-    file: Place | None = None  # or take it from this manifest
+    file: AbsolutePath | None = None  # or take it from this manifest
     kind: Literal["auto", "iid", "dirichlet", "dirichlet-balanced", "per-class", "counts", "site", "group"] = "auto"
     sites: Count | None = None
     beta: Positive = 0.5
@@ -98,7 +129,7 @@ class SiteSettings(Section):
     shrink: Count = 1  # it sees images at 1 / shrink of their size
 
 
-class Engine(Section):
+class EngineSettings(Section):
     name: Literal["local", "pool"] = "local"
     workers: Count = 2  # processes of the pool
     threads: Count = 1  # of each fit; part of what a result depends on
@@ -107,7 +138,7 @@ class Engine(Section):
     memory_mib: Count = 256  # client memory beyond this lives on disk
 
 
-class Evaluate(Section):
+class EvaluateSettings(Section):
     every: Annotated[int, Ge(0)] = 1  # rounds; the last is always evaluated; 0: never
     first: Count = 1  # the round before which nothing is evaluated
     select: str | None = None  # the metric that chooses the best round; None: macro F1 or Dice
@@ -115,7 +146,7 @@ class Evaluate(Section):
     keep_predictions: bool = True
 
 
-class Text(Section):
+class TextSettings(Section):
     """What methods that know the classes by their names are told of them."""
 
     encoder: Annotated[str, AfterValidator(settled)] = "minilm"  # or biomedclip, random, a folder, a name on the hub
@@ -128,19 +159,20 @@ class Text(Section):
 
 
 class Config(Section):
-    run: Run = Run()
-    data: Data = Phantom()
-    partition: Partition = Partition()
+    run: RunSettings = RunSettings()
+    data: Data = PhantomSettings()
+    partition: PartitionSettings = PartitionSettings()
     task: dict[str, Any] = {}
     net: AnyNet = NetSettings()
     site: Annotated[tuple[SiteSettings, ...], BeforeValidator(_tables)] = ()
     method: Named = Named(name="fedavg")
     plugin: dict[str, dict[str, Any]] = {}
     train: Annotated[Training, Field(default_factory=Training)]
-    text: Text = Text()
-    engine: Engine = Engine()
-    evaluate: Evaluate = Evaluate()
+    text: TextSettings = TextSettings()
+    engine: EngineSettings = EngineSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
     robust: Annotated[Robust, Field(default_factory=Robust)]
+    _parts: Any = PrivateAttr(default=None)  # method and plugins as config/options.py has built them
 
     @model_validator(mode="before")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.config.reading import checked, method_of
-from crossward.core.method import restored
+from crossward.config.reading import config_from, method_of
+from crossward.core.method import restore_predictor
 from crossward.core.net import NetSpec
 from crossward.core.samples import Samples
 from crossward.core.site import PREDICT_BATCH, Site
@@ -31,25 +32,36 @@ Size = tuple[int, int]  # width, height
 
 
 class Deployed:
-    def __init__(self, about: Mapping[str, Any], kept: Tree, site: str | None = None) -> None:
-        config = checked(about["config"])
-        self.classes = tuple(about["task"]["classes"])
-        asked = about.get("nets", {}).get(site, about["net"])
-        self.size, self.channels, self.shrink = about["images"]["size"][0], asked["channels"], asked.get("shrink", 1)
-        self.mean, self.std = tuple(about["images"]["mean"]), tuple(about["images"]["std"])
-        self.fit, self.prepare = getattr(config.data, "fit", "stretch"), getattr(config.data, "prepare", ())
+    def __init__(self, about: Mapping[str, Any], stored: Tree, site: str | None = None) -> None:
+        """`about` is run.json, `stored` what `core.method.export_predictor` kept of the site."""
+        config = config_from(about["config"])
         method = method_of(config)
-        task = make_task(about["task"]["name"], self.classes, **config.task)
-        none = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
-        numbers = about.get("text", {}).get("numbers", 0)
-        sizes = (self.channels, asked["size"], len(self.classes), numbers)
-        spec = NetSpec(*sizes, self.mean, self.std, sites=len(about["sites"]))
-        begun = "start" if asked["name"] in NETS else ""  # a file of weights, not needed any more
-        options = {key: value for key, value in asked["options"].items() if key != begun}
-        plan = NetPlan(**asked | {"options": options})
+        net_facts = about.get("nets", {}).get(site, about["net"])
+        self.classes = tuple(about["task"]["classes"])
+        self.size = about["images"]["size"][0]
+        self.channels = net_facts["channels"]
+        self.shrink = net_facts.get("shrink", 1)
+        self.mean = tuple(about["images"]["mean"])
+        self.std = tuple(about["images"]["std"])
+        self.fit = getattr(config.data, "fit", "stretch")
+        self.prepare = getattr(config.data, "prepare", ())
+        spec = NetSpec(
+            self.channels,
+            net_facts["size"],
+            len(self.classes),
+            text=about.get("text", {}).get("numbers", 0),
+            mean=self.mean,
+            std=self.std,
+            sites=len(about["sites"]),
+        )
+        plan = _without_start(NetPlan(**net_facts))
         net = method.build(plan(), spec)
-        self._site = Site(0, "deployed", net, task, none, none, none, Training(), architecture=plan.architecture)
-        self._predictor = restored(method, self._site, kept)
+        task = make_task(about["task"]["name"], self.classes, **config.task)
+        no_images = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
+        self._site = Site(
+            0, "deployed", net, task, no_images, no_images, no_images, Training(), architecture=plan.architecture
+        )
+        self._predictor = restore_predictor(method, self._site, stored)
 
     @property
     def task(self) -> str:
@@ -64,8 +76,8 @@ class Deployed:
         return self._site.predict(self._predictor, self._samples(images))
 
     def read(self, files: Sequence[Path]) -> Iterator[tuple[list[Path], Tensor, list[Size]]]:
-        """Image files as the network wants them, some at a time, with their own upright sizes; all that cannot be read
-        are told at once."""
+        """Image files as the network wants them, some at a time, with their own upright sizes; every file that cannot
+        be read is named at once."""
         frame = Frame(self.size, self.channels, self.fit, prepare=self.prepare)
         problems, good = [], []
         for file in files:
@@ -99,6 +111,13 @@ class Deployed:
     def _samples(self, images: Tensor) -> Samples:
         targets = torch.zeros(len(images), dtype=torch.int64)
         return Samples(images, targets, torch.arange(len(images)), self.mean, self.std, shrink=self.shrink)
+
+
+def _without_start(plan: NetPlan) -> NetPlan:
+    """The plan without the file of weights that training started from: it is not needed any more."""
+    if plan.name not in NETS:
+        return plan
+    return replace(plan, options={key: value for key, value in plan.options.items() if key != "start"})
 
 
 class _Whole(nn.Module):

@@ -1,16 +1,16 @@
-"""What must hold of a hospital that joins a federation: its images are of the federation's kind, and none is one that
-the federation has seen."""
+"""What must hold of a hospital that joins a federation: its images are like the federation's, and none is one that the
+federation has seen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.config.schema import Config
 from crossward.data.collection import Collection
-from crossward.data.federation import PARTS, Federation, manifest
-from crossward.data.sources.collect import collect
+from crossward.data.federation import PARTS, Federation
+from crossward.data.manifest import manifest
 from crossward.disk import present
 from crossward.errors import ConfigError, CrosswardError, DataError
 from crossward.runs.result import Result
@@ -22,21 +22,25 @@ UNKNOWN = "the images of the federation are not here: whether some of the newcom
 SHOWN = 10
 
 
-def check_kind(collection: Collection, federation: Result) -> None:
+def check_collection(collection: Collection, federation: Result) -> None:
     """The task, the classes and the colours are the federation's."""
-    known, task = tuple(federation.about["task"]["classes"]), federation.about["task"]["name"]
+    known = tuple(federation.about["task"]["classes"])
+    task = federation.about["task"]["name"]
     if collection.task != task:
         raise ConfigError(f"the newcomer's images are for {collection.task}, the federation's for {task}")
     if collection.classes != known:
-        missing, other = (
-            [c for c in known if c not in collection.classes],
-            [c for c in collection.classes if c not in known],
-        )
-        details = [f"the federation's alone: {', '.join(missing)}"] * bool(missing)
-        details += [f"the newcomer's alone: {', '.join(other)}"] * bool(other)
+        missing = [name for name in known if name not in collection.classes]
+        extra = [name for name in collection.classes if name not in known]
+        details = []
+        if missing:
+            details.append(f"the federation's alone: {', '.join(missing)}")
+        if extra:
+            details.append(f"the newcomer's alone: {', '.join(extra)}")
+        if not details:
+            details.append(f"in another order: {', '.join(collection.classes)} for {', '.join(known)}")
         raise ConfigError(
             "the newcomer's classes are not those of the federation",
-            details=details or [f"in another order: {', '.join(collection.classes)} for {', '.join(known)}"],
+            details=details,
             hint="Name its folders or its data.classes as the federation does, in its order.",
         )
     if collection.channels != federation.about["net"]["channels"]:
@@ -47,12 +51,13 @@ def check_kind(collection: Collection, federation: Result) -> None:
         )
 
 
-def check_partition(made: Federation, federation: Result, name: str) -> None:
+def check_partition(partition: Federation, federation: Result, name: str) -> None:
     """A site that the run left out has what it was left out with: all others hold what they held in the run."""
-    before, now = RunDir(federation.folder).read("partition.json"), manifest(made)
-    held = {site: parts for site, parts in now["sites"].items() if site in before["sites"]}
-    moved = [site for site, parts in before["sites"].items() if held.get(site) != parts]
-    moved += ["the public set"] * (before["public"] != now["public"])
+    before = RunDir(federation.folder).read("partition.json")
+    now = manifest(partition)
+    moved = [site for site, parts in before["sites"].items() if now["sites"].get(site) != parts]
+    if before["public"] != now["public"]:
+        moved.append("the public set")
     if moved:
         raise ConfigError(
             f"{name} would not be the site that the run left out: others hold other images now",
@@ -62,24 +67,25 @@ def check_partition(made: Federation, federation: Result, name: str) -> None:
         )
 
 
-def check_new(config: Config, one: Federation, federation: Result) -> list[str]:
-    """None of the newcomer's images, or patients, is the federation's; what could not be found out is told."""
+def check_new(config: Config, newcomer: Federation, federation: Result) -> list[str]:
+    """None of the newcomer's images, or patients, is the federation's. Returns a note where that cannot be known."""
     if present(federation.folder / TERMS):  # it ran across hospitals
         return [UNKNOWN]
     try:
-        theirs, _ = collect(checked(federation.config))
-        mine, _ = collect(_framed(config, federation.config["data"]))
+        theirs, _ = config_from(federation.config).data.load()
+        mine, _ = _framed(config, federation.config["data"]).data.load()
     except CrosswardError:
         return [UNKNOWN]
-    rows = {row for part in PARTS for row in getattr(one.sites[0], part).tolist()}
-    ids = {one.collection.ids[row] for row in rows}
-    held = _held(RunDir(federation.folder).read("partition.json"))
-    if not held <= {*theirs.ids}:
+    rows = {row for part in PARTS for row in getattr(newcomer.sites[0], part).tolist()}
+    ids = {newcomer.collection.ids[row] for row in rows}
+    used = _used_ids(RunDir(federation.folder).read("partition.json"))
+    if not used <= {*theirs.ids}:
         return [UNKNOWN]
-    both = [checked(federation.config).canonical()["data"], config.canonical()["data"]]
-    patients = all(both[0].get(key) == both[1].get(key) for key in DATASET)
-    seen = {key: name for name, key in _keys(theirs, held, patients)}
-    shared = {name: seen[key] for name, key in _keys(mine, ids, patients) if key in seen}
+    their_data = config_from(federation.config).canonical()["data"]
+    my_data = config.canonical()["data"]
+    patients = all(their_data.get(key) == my_data.get(key) for key in DATASET)
+    owners = {key: name for name, key in _identities(theirs, used, patients)}
+    shared = {name: owners[key] for name, key in _identities(mine, ids, patients) if key in owners}
     if shared:
         raise DataError(
             f"{len(shared)} of the newcomer's {len(ids)} images, or their patients, are the federation's",
@@ -89,13 +95,13 @@ def check_new(config: Config, one: Federation, federation: Result) -> list[str]:
     return []
 
 
-def _held(partition: dict[str, Any]) -> set[str]:
+def _used_ids(partition: dict[str, Any]) -> set[str]:
     """The ids of all rows that the run used."""
     holders = [*partition["sites"].values(), partition["server"], {"public": partition["public"]}]
     return {name for parts in holders for names in parts.values() for name in names}
 
 
-def _keys(collection: Collection, ids: set[str], patients: bool) -> Iterator[tuple[str, str]]:
+def _identities(collection: Collection, ids: set[str], patients: bool) -> Iterator[tuple[str, str]]:
     """(id, what tells it from others) of these rows: their pixels, and if wanted their patients."""
     groups = collection.groups if patients else None
     for row, name in enumerate(collection.ids):
@@ -106,8 +112,8 @@ def _keys(collection: Collection, ids: set[str], patients: bool) -> Iterator[tup
                 yield name, f"patient {groups[row]}"
 
 
-def _framed(config: Config, read: dict[str, Any]) -> Config:
+def _framed(config: Config, read_as: dict[str, Any]) -> Config:
     """The newcomer's images as the federation's were read: only so are equal pixels equal."""
     settings = config.canonical()
-    settings["data"] |= {key: read[key] for key in FRAMED if key in read and key in settings["data"]}
-    return checked(settings)
+    settings["data"] |= {key: read_as[key] for key in FRAMED if key in read_as and key in settings["data"]}
+    return config_from(settings)

@@ -1,4 +1,4 @@
-"""Rounds of a hospital that joined a federation that is over: by itself, with what the federation has."""
+"""The rounds of a hospital that joins a federation that is over: it trains by itself, with what the sites shared."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from crossward.core.run import Observer, Plan, Progress, RoundRecord, Turn
 from crossward.core.tree import Tree
 
 
-def turn_of(sites: EvaluatedSites) -> Turn | None:
-    """Where a site has weights of its own, it trains these and what all share stays as the federation left it. Where
-    all weights are shared, it goes on from them as a federation of one does: the method's own round."""
+def join_turn(sites: EvaluatedSites) -> Turn | None:
+    """What happens in a newcomer's round. A site with weights of its own trains these, and what all share stays as the
+    federation left it. Where all weights are shared, it goes on from them as a federation of one does: None, the
+    method's own round."""
     if not sites.personal:
         return None
     method = sites.method
@@ -25,21 +26,21 @@ def turn_of(sites: EvaluatedSites) -> Turn | None:
     return turn
 
 
-class GivenOnce(Observer):
-    """Tells an observer what a newcomer costs in traffic: what it is given before its first round, and no more."""
+class FirstRoundTraffic(Observer):
+    """Passes everything on to another observer, but of the traffic only what a newcomer receives to begin with."""
 
-    def __init__(self, told: Observer) -> None:
-        self._told = told
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
 
     def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
-        self._told.on_start(sites, plan, progress)
+        self._observer.on_start(sites, plan, progress)
 
     def on_outcome(self, round: int, done: int, of: int, outcome: Outcome) -> None:
-        self._told.on_outcome(round, done, of, outcome)
+        self._observer.on_outcome(round, done, of, outcome)
 
     def on_round(self, record: RoundRecord) -> None:
-        given = [t for t in record.traffic if t.direction == "down"] if record.round == 1 else []
-        self._told.on_round(replace(record, traffic=given))
+        received = [t for t in record.traffic if t.direction == "down"] if record.round == 1 else []
+        self._observer.on_round(replace(record, traffic=received))
 
     def on_end(self, progress: Progress) -> None:
-        self._told.on_end(progress)
+        self._observer.on_end(progress)

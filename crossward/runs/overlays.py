@@ -22,7 +22,7 @@ CAPTIONS: tuple[tuple[tuple[str, Colour], ...], ...] = (
 )
 
 
-def chosen(prediction: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+def spread_by_dice(prediction: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     """(n,) rows spread evenly from the worst to the best, and their (n,) Dice: how much of the foreground of both has
     the right class."""
     a, b = (prediction > 0).flatten(1), (truth > 0).flatten(1)
@@ -33,25 +33,25 @@ def chosen(prediction: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     return rows, dice[rows]
 
 
-def drawn(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
-    """(n, 3, H', W', 3): what `compared` gives, large enough to be looked at; the first row has captions."""
+def draw(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
+    """(n, 3, H', W', 3): what `side_by_side` gives, large enough to be looked at; the first row has captions."""
     factor = -(-SIDE // min(images.shape[1:3]))
-    large = compared(images, truth, prediction).repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+    large = side_by_side(images, truth, prediction).repeat_interleave(factor, 2).repeat_interleave(factor, 3)
     bands = torch.full((*large.shape[:2], BAND, *large.shape[3:]), 255, dtype=torch.uint8)
     bands[0] = torch.stack([_caption(words, large.shape[3]) for words in CAPTIONS])
     return torch.cat([bands, large], 2)
 
 
-def compared(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
+def side_by_side(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
     """(n, 3, H, W, 3): (n, H, W, C) images as they are, with the truth, and with the prediction coloured by how right
     it is; truth and prediction are (n, H, W) class maps."""
     plain = images.expand(*images.shape[:3], 3)
     right = (prediction == truth) & (truth > 0)
     missed = (truth > 0) & ~right
     wrong = (prediction > 0) & (truth == 0)
-    seen = _coloured(plain, [(truth > 0, RIGHT)])
-    told = _coloured(plain, [(right, RIGHT), (missed, MISSED), (wrong, WRONG)])
-    return torch.stack([plain, seen, told], 1)
+    with_truth = _coloured(plain, [(truth > 0, RIGHT)])
+    with_prediction = _coloured(plain, [(right, RIGHT), (missed, MISSED), (wrong, WRONG)])
+    return torch.stack([plain, with_truth, with_prediction], 1)
 
 
 def labels(dice: Tensor, names: Sequence[str]) -> list[str]:
@@ -60,11 +60,11 @@ def labels(dice: Tensor, names: Sequence[str]) -> list[str]:
 
 
 def _coloured(images: Tensor, layers: Sequence[tuple[Tensor, Colour]]) -> Tensor:
-    found = images.float()
+    coloured = images.float()
     for where, colour in layers:
-        tint = (1 - STRENGTH) * found + STRENGTH * torch.tensor(colour, dtype=torch.float32)
-        found = torch.where(where[..., None], tint, found)
-    return found.round().to(torch.uint8)
+        tint = (1 - STRENGTH) * coloured + STRENGTH * torch.tensor(colour, dtype=torch.float32)
+        coloured = torch.where(where[..., None], tint, coloured)
+    return coloured.round().to(torch.uint8)
 
 
 def _caption(words: Sequence[tuple[str, Colour]], width: int) -> Tensor:

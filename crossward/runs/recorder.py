@@ -15,7 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from crossward.core.engine import SERVER, Cohort, Engine
+from crossward.core.cohort import Cohort
+from crossward.core.engine import SERVER, Engine
 from crossward.core.evaluation import EvaluatedSites
 from crossward.core.run import Observer, Plan, Progress, RoundRecord
 from crossward.core.store import TreeStore
@@ -84,22 +85,22 @@ class Recorder(Observer):
         assert self.images is not None
         for i in self._sites.ids:
             name = self._sites.name(i)
-            found = predictions.get(name, {}).get("test")
-            if found is None or not len(found):
+            predicted = predictions.get(name, {}).get("test")
+            if predicted is None or not len(predicted):
                 continue
             truth = self._sites.targets(i, "test")
-            rows, dice = overlays.chosen(found, truth)
+            rows, dice = overlays.spread_by_dice(predicted, truth)
             images, names = self.images(i, rows)
-            shown = overlays.drawn(images, truth[rows], found[rows])
-            self.rundir.keep_overlay(name, round, shown, overlays.labels(dice, names))
+            pictures = overlays.draw(images, truth[rows], predicted[rows])
+            self.rundir.keep_overlay(name, round, pictures, overlays.labels(dice, names))
 
     def _keep_targets(self, sites: EvaluatedSites) -> None:
         truth: Tree = {}
-        for i in [SERVER] if sites.away else [*sites.ids, SERVER]:
-            parts = {part: sites.targets(i, part) for part in ("val", "test")}
-            kept = {part: t if t.ndim == 1 else t.byte() for part, t in parts.items() if len(t)}
-            if kept:
-                truth[sites.name(i)] = kept
+        for i in [SERVER] if sites.remote else [*sites.ids, SERVER]:
+            targets = {part: sites.targets(i, part) for part in ("val", "test")}
+            held_out = {part: t if t.ndim == 1 else t.byte() for part, t in targets.items() if len(t)}
+            if held_out:
+                truth[sites.name(i)] = held_out
         self.rundir.keep_predictions("targets", truth)
 
 
@@ -128,29 +129,29 @@ def checkpoint(rundir: RunDir, memory: TreeStore) -> Progress | None:
     """Where an interrupted run stands; the clients' memory is taken up with it. None: before its first round."""
     if not (rundir.folder / CHECKPOINT).exists():
         return None
-    kept = rundir.tree(CHECKPOINT)
-    memory.restore(kept["memory"])
-    return Progress(kept["state"], kept["done"], kept["best_round"], kept.get("best_value"))
+    stored = rundir.tree(CHECKPOINT)
+    memory.restore(stored["memory"])
+    return Progress(stored["state"], stored["done"], stored["best_round"], stored.get("best_value"))
 
 
 def deploy(rundir: RunDir, sites: EvaluatedSites, engine: Engine) -> dict[str, str]:
-    """Keep what each site would deploy, from the best round and from the last: one network, or one a site. Sites that
-    could not are told, with the reason."""
+    """Keep what each site would deploy, from the best round and from the last: one network, or one a site. Returns the
+    sites that could not, with the reason of each."""
     failures: dict[str, str] = {}
     ids = [i for i in sites.ids if sites.work(i, "train") or sites.work(i, "deploy")] if sites.personal else [SERVER]
-    if sites.away:  # each keeps its own, whether or not it differs from the others'
+    if sites.remote:  # each keeps its own, whether or not it differs from the others'
         ids = [*sites.ids, *([] if sites.personal else [SERVER])]
     for name, file in (("last", CHECKPOINT), ("best", BEST)):
         if not (rundir.folder / file).exists():  # nothing was evaluated, so no round is the best
             continue
-        kept = rundir.tree(file)
-        engine.memory.restore(kept["memory"])
-        round = (kept["done"] if name == "last" else kept["round"]) - 1
+        stored = rundir.tree(file)
+        engine.memory.restore(stored["memory"])
+        round = (stored["done"] if name == "last" else stored["round"]) - 1
         cohort = Cohort(sites, engine, round, ids, keep=False)
-        replies = cohort.ask("deploy", sites.method.broadcast(kept["state"]))
+        replies = cohort.ask("deploy", sites.method.broadcast(stored["state"]))
         (rundir.folder / "weights" / name).mkdir(exist_ok=True)
         for i, reply in replies.items():
-            if reply:  # a site that is away says nothing
+            if reply:  # a remote site keeps its weights to itself
                 rundir.keep(f"weights/{name}/{sites.name(i) if sites.personal else 'global'}.safetensors", reply)
         failures |= cohort.failures
         cohort.close()

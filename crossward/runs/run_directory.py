@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from crossward.core.store import read_tree
@@ -23,6 +22,7 @@ from crossward.errors import StorageError
 from crossward.runs import pictures
 
 FORMAT = 1
+FAILURE = "failed.json"  # is there if a run failed before it had a run.json
 TERMS = "federation.json"  # is there if the run is across hospitals
 LOOK = 0.5  # seconds between two looks at a lock
 
@@ -54,28 +54,29 @@ class RunDir:
         self = cls(folder)
         if not (folder / "run.json").is_file():
             raise StorageError(f"{folder} is not a run directory: it has no run.json")
-        found = self.about.get("format")
-        if found != FORMAT:
-            raise StorageError(f"{folder} is of format {found}; this crossward reads format {FORMAT}")
+        stored_format = self.about.get("format")
+        if stored_format != FORMAT:
+            raise StorageError(f"{folder} is of format {stored_format}; this crossward reads format {FORMAT}")
         return self
 
     @contextmanager
-    def held(self, wait: float = 0.0) -> Iterator[None]:
-        """Keep other processes from running in this folder; the system lets go of it when we end, however we end.
+    def locked(self, wait: float = 0.0) -> Iterator[None]:
+        """Keep other processes from running in this folder; the system releases the lock when we end, however we end.
         Another process that holds it is given `wait` seconds to end."""
         file = self.folder / "checkpoint" / "lock"
+        lock = FileLock(file, timeout=wait, poll_interval=LOOK)
         try:
-            lock = file.open("w")
+            lock.acquire()
+        except Timeout:
+            raise StorageError(
+                f"another process is running {self.folder}", hint="Wait for it to end, or stop it."
+            ) from None
         except OSError as error:
             raise cannot_write(file, error) from error
-        with lock:
-            end = time.monotonic() + wait
-            while not _locked(lock):
-                if time.monotonic() >= end:
-                    hint = "Wait for it to end, or stop it."
-                    raise StorageError(f"another process is running {self.folder}", hint=hint)
-                time.sleep(LOOK)
+        try:
             yield
+        finally:
+            lock.release()
 
     # single documents ------------------------------------------------------------------------------------------------
     @property
@@ -85,18 +86,30 @@ class RunDir:
 
     def read(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads((self.folder / name).read_text())
+            document = json.loads((self.folder / name).read_text())
         except (OSError, ValueError) as error:
             raise StorageError(f"cannot read {self.folder / name}: {error}") from None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise StorageError(f"{self.folder / name} is damaged: it holds no JSON object")
-        return found
+        return document
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         write_atomically(self.folder / name, (json.dumps(document, indent=1) + "\n").encode())
 
+    @property
+    def described(self) -> bool:
+        """Whether run.json is there: a run across hospitals has none until its sites are gathered."""
+        return (self.folder / "run.json").exists()
+
     def mark(self, status: str, **more: Any) -> None:
         self.write("run.json", self.about | {"status": status} | more)
+
+    def fail(self, why: str) -> None:
+        """Say that the run failed, also of one that failed before it had a run.json."""
+        if self.described:
+            self.mark("failed", error=why)
+        else:
+            self.write(FAILURE, {"error": why})
 
     # one line a round ------------------------------------------------------------------------------------------------
     def append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -167,18 +180,9 @@ def pack(values: Tensor) -> Tensor | Tree:
     return {"bits": bits, "shape": torch.tensor(values.shape)}
 
 
-def unpack(kept: Tensor | Tree) -> Tensor:
-    if isinstance(kept, Tensor):
-        return kept
-    shape = kept["shape"].tolist()
-    flat = np.unpackbits(kept["bits"].numpy(), count=int(np.prod(shape)))
+def unpack(stored: Tensor | Tree) -> Tensor:
+    if isinstance(stored, Tensor):
+        return stored
+    shape = stored["shape"].tolist()
+    flat = np.unpackbits(stored["bits"].numpy(), count=int(np.prod(shape)))
     return torch.from_numpy(flat).view(shape)
-
-
-def _locked(lock: IO[str]) -> bool:
-    """Whether the lock is ours now."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

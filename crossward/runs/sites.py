@@ -1,4 +1,4 @@
-"""Hospitals: opens any site of a federation with its data, its network and its memory."""
+"""The sites of a run: opens any of them with its data, its network and its memory."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.data.federation import Federation, Split
-from crossward.runs.architectures import NetPlan, Plan, architecture_of
+from crossward.runs.architectures import NetFactory, NetPlan, architecture_of
 
 PARTS = ("train", "val", "test")
 
 
 @dataclass
 class RunSites:
-    """Sites of one architecture share one network in memory: a site's own weights are written into it when the site
-    is opened."""
+    """The sites of one run. Those of one architecture share one network in memory: a site's own weights are written
+    into it when the site is opened."""
 
     federation: Federation
     method: Method
     task: Task
-    net: Plan | tuple[Plan, ...]  # the same at all sites, or one for each
+    net: NetFactory | tuple[NetFactory, ...]  # the same at all sites, or one for each
     training: Training = field(default_factory=Training)
     plugins: tuple[Plugin, ...] = ()
     seed: int = 0
@@ -48,7 +48,7 @@ class RunSites:
     devices: tuple[str, ...] = ("cpu",)
     text: Concepts | None = None
     text_numbers: int = 0  # of the embedding of a class, where the text itself is not at hand
-    away: bool = False  # the images are at the hospitals, not here
+    remote: bool = False  # the images are at the hospitals, not here
     _networks: dict[str, Net] = field(default_factory=dict, init=False, repr=False)
     _holder: IO[bytes] | tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
 
@@ -57,8 +57,8 @@ class RunSites:
             self.federation = self.federation.pooled()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name != "device"}  # each worker has its own
-        return kept | {"_networks": {}, "_holder": None}
+        state = {name: value for name, value in self.__dict__.items() if name != "device"}  # each worker has its own
+        return state | {"_networks": {}, "_holder": None}
 
     def share_images(self) -> None:
         """Put images that live in this process's memory where other processes can map them, too."""
@@ -78,12 +78,17 @@ class RunSites:
     def ids(self) -> list[int]:
         return list(range(len(self.federation.sites)))
 
+    @property
+    def clients(self) -> list[int]:
+        """The sites that have something to train on."""
+        return [site for site in self.ids if self.work(site, "train")]
+
     def name(self, site: int) -> str:
         return self._split(site).name
 
     def work(self, site: int, step: str) -> int:
         split = self._split(site)
-        if self.away and site != SERVER:
+        if self.remote and site != SERVER:
             return 1  # it is not known here
         if step in ("predict", "deploy"):
             common = self.federation.server if self.personal else None
@@ -98,23 +103,23 @@ class RunSites:
     @cached_property
     def personal(self) -> bool:
         """Whether sites predict with networks of their own: some weights stay, or a method or plugin says so."""
-        own = len(self.architectures) > 1 or bool(self._staying(SERVER))
+        own = len(self.architectures) > 1 or bool(self._personal_weights(SERVER))
         return own or self.method.personalises or any(p.personalises for p in self.carried)
 
     @cached_property
     def architectures(self) -> dict[str, int]:
         """Every architecture, and a site that has it: the first."""
-        found: dict[str, int] = {}
+        first_sites: dict[str, int] = {}
         for site in self.ids:
-            found.setdefault(self.architecture(site), site)
-        return found or {self.architecture(SERVER): SERVER}
+            first_sites.setdefault(self.architecture(site), site)
+        return first_sites or {self.architecture(SERVER): SERVER}
 
-    def plan(self, site: int) -> Plan:
-        """The server's network is that of the first site."""
+    def net_factory(self, site: int) -> NetFactory:
+        """How a site's network is made; the server's is that of the first site."""
         return self.net[max(site, 0)] if isinstance(self.net, tuple) else self.net
 
     def architecture(self, site: int) -> str:
-        return architecture_of(self.plan(site))
+        return architecture_of(self.net_factory(site))
 
     def targets(self, site: int, split: str) -> Tensor:
         rows: Tensor = getattr(self._split(site), split)
@@ -127,9 +132,11 @@ class RunSites:
 
     def open(self, site: int, round: int, memory: Tree, fresh: bool = False) -> Site:
         split = self._split(site)
-        network = self._built(site) if fresh else self._shared_network(site)
-        if not fresh and self._staying(site) and PERSONAL not in memory:  # its first time: as its own seed says
-            Weights.of(self._built(site), ~self.method.travels).into(network)
+        network = self._build_network(site) if fresh else self._shared_network(site)
+        if (
+            not fresh and self._personal_weights(site) and PERSONAL not in memory
+        ):  # its first time: as its own seed says
+            Weights.of(self._build_network(site), ~self.method.travels).into(network)
         for buffer in network.buffers():
             if not buffer.is_floating_point():
                 buffer.zero_()
@@ -156,7 +163,7 @@ class RunSites:
         shrink = self._shrink(SERVER)
         val = self._samples(self.federation.server.val, shrink)
         return Server(
-            new_net=lambda architecture=None: self._built(SERVER, architecture),
+            new_net=lambda architecture=None: self._build_network(SERVER, architecture),
             task=self.task,
             rng=rng,
             device=self.device,
@@ -169,11 +176,10 @@ class RunSites:
         )
 
     def spec(self, site: int) -> NetSpec:
-        collection, plan = self.federation.collection, self.plan(site)
-        text, size = (
-            self.text.dim if self.text else self.text_numbers,
-            plan.size if isinstance(plan, NetPlan) else collection.size[0],
-        )
+        collection = self.federation.collection
+        factory = self.net_factory(site)
+        text = self.text.dim if self.text else self.text_numbers
+        size = factory.size if isinstance(factory, NetPlan) else collection.size[0]
         return NetSpec(collection.channels, size, len(self.task.classes), text, self.mean, self.std, len(self.ids))
 
     @cached_property
@@ -185,8 +191,8 @@ class RunSites:
         return self.federation.server if site == SERVER else self.federation.sites[site]
 
     def _shrink(self, site: int) -> int:
-        plan = self.plan(site)
-        return plan.shrink if isinstance(plan, NetPlan) else 1
+        factory = self.net_factory(site)
+        return factory.shrink if isinstance(factory, NetPlan) else 1
 
     def _samples(self, rows: Tensor, shrink: int, part: str = "") -> Samples:
         collection = self.federation.collection
@@ -196,19 +202,19 @@ class RunSites:
     def _public(self, shrink: int) -> Samples | None:
         return self._samples(self.federation.public, shrink) if len(self.federation.public) else None
 
-    def _built(self, site: int, architecture: str | None = None) -> Net:
+    def _build_network(self, site: int, architecture: str | None = None) -> Net:
         """As the site's seed says; the server may ask for any architecture."""
         like = site if architecture is None else self.architectures[architecture]
         with seeded(derive(self.seed, "network", site)):
-            network = self.method.build(self.plan(like)(), self.spec(like))
+            network = self.method.build(self.net_factory(like)(), self.spec(like))
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def _staying(self, site: int) -> list[str]:
+    def _personal_weights(self, site: int) -> list[str]:
         """The weights that never leave a site."""
         return (~self.method.travels).names(self._shared_network(site))
 
     def _shared_network(self, site: int) -> Net:
         architecture = self.architecture(site)
         if architecture not in self._networks:
-            self._networks[architecture] = self._built(SERVER, architecture if site != SERVER else None)
+            self._networks[architecture] = self._build_network(SERVER, architecture if site != SERVER else None)
         return self._networks[architecture]

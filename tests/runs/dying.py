@@ -128,11 +128,11 @@ def stop() -> None:
 def pool_and_die(configs, pids: Path) -> None:
     """All but the last run are stopped by Ctrl-C, as a kill ends the workers, too."""
     keep_tidy(configs[0])
-    crew = WorkerPool(2)
-    pids.write_text(" ".join(str(worker.process.pid) for worker in crew.workers))
+    worker_pool = WorkerPool(2)
+    pids.write_text(" ".join(str(worker.process.pid) for worker in worker_pool.workers))
     for config in configs[:-1]:
         try:
-            api.run(config, observers=[At(("round", 2), stop)], crew=crew)
+            api.run(config, observers=[At(("round", 2), stop)], worker_pool=worker_pool)
         except Interrupted:
             continue
-    api.run(configs[-1], observers=[At(("outcome", 2, 2))], crew=crew)
+    api.run(configs[-1], observers=[At(("outcome", 2, 2))], worker_pool=worker_pool)

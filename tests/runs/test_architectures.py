@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from crossward.config import toml
-from crossward.config.reading import checked, read
+from crossward.config.reading import config_from, read_config, to_toml
 from crossward.engines.pool import WorkerPool
 from crossward.errors import ConfigError
 from crossward.runs import lifecycle as api
@@ -81,7 +80,7 @@ def refused(tmp_path, untrained):
 
 
 def architectures(sites=None, **sections) -> list[str]:
-    run_sites = prepare(checked(asked(Path("unused"), sites, **sections))).run_sites
+    run_sites = prepare(config_from(asked(Path("unused"), sites, **sections))).run_sites
     return [run_sites.architecture(site) for site in run_sites.ids]
 
 
@@ -108,7 +107,7 @@ def test_entries_in_order_and_by_name():
 
 def test_nets_that_are_the_same_are_of_one_kind():
     same = [{"net": {"name": "cnn", "projection": 0}}, {"net": "cnn"}, {"net": "auto"}]
-    run_sites = prepare(checked(asked(Path("unused"), same))).run_sites
+    run_sites = prepare(config_from(asked(Path("unused"), same))).run_sites
     assert run_sites.architectures == {"cnn": 0}
     assert not run_sites.personal
     assert (
@@ -125,10 +124,10 @@ def test_what_is_written_reads_back(mixed, tmp_path):
         {"site": MIXED},
         {"site": [{"name": "hospital-1", "net": NARROW}]},
     ):
-        config = checked(asked(tmp_path) | more)
-        assert checked(tomllib.loads(toml.dumps(config.canonical()))) == config
+        config = config_from(asked(tmp_path) | more)
+        assert config_from(tomllib.loads(to_toml(config.canonical()))) == config
     result = mixed("local")
-    kept = read(result.folder / "config.toml")
+    kept = read_config(result.folder / "config.toml")
     assert kept.canonical() == result.config
     assert [(entry.net.name, entry.net.options, entry.shrink) for entry in kept.site] == [
         ("cnn", {}, 2),
@@ -140,14 +139,14 @@ def test_what_is_written_reads_back(mixed, tmp_path):
 def test_overrides(tmp_path):
     file = tmp_path / "c.toml"
     file.write_text('[[site]]\nnet = "cnn"\n\n[[site]]\n[site.net]\nname = "resnet18"\nwidth = 0.5\n')
-    config = read(file, ['net.name=["cnn", "unet"]'])
+    config = read_config(file, ['net.name=["cnn", "unet"]'])
     assert config.net.name == ("cnn", "unet")
     assert [(entry.net.name, entry.net.options) for entry in config.site] == [("cnn", {}), ("resnet18", {"width": 0.5})]
-    assert read(file, ["net.name=resnet50"]).net.name == "resnet50"
-    [only] = read(file, ['site=[{ net = "cnn", shrink = 3 }]']).site
+    assert read_config(file, ["net.name=resnet50"]).net.name == "resnet50"
+    [only] = read_config(file, ['site=[{ net = "cnn", shrink = 3 }]']).site
     assert (only.net.name, only.shrink) == ("cnn", 3)
     with pytest.raises(ConfigError) as error:
-        read(file, ["net.name=densnet"])
+        read_config(file, ["net.name=densnet"])
     assert "there is no net 'densnet' (--set net.name=densnet). Did you mean 'densenet'?" in error.value.details[0]
 
 
@@ -234,7 +233,10 @@ def test_prototypes_of_different_widths(refused):
 
 # whole runs ----------------------------------------------------------------------------------------------------------
 def _assert_predicts_what_was_kept(result: api.Result, sites: list[str]) -> None:
-    federation, kept = prepare(checked(result.config)).federation, result.predictions(result.summary["best"]["round"])
+    federation, kept = (
+        prepare(config_from(result.config)).federation,
+        result.predictions(result.summary["best"]["round"]),
+    )
     rows = {site.name: site.test for site in federation.sites}
     for site in sites:
         told = result.deployed(site).predict(federation.collection.images[rows[site]])
@@ -261,12 +263,12 @@ def test_a_mixed_run_that_was_interrupted_ends_the_same(mixed, stopped, left_beh
 
 
 def test_workers_end_the_same(mixed, left_behind, tmp_path):
-    crew = WorkerPool(1)
+    worker_pool = WorkerPool(1)
     try:
         pool = {"name": "pool", "workers": 1, "device": "cpu"}
-        result = api.run(asked(tmp_path, MIXED, method={"name": "mh-pflgb"}, engine=pool), crew=crew)
+        result = api.run(asked(tmp_path, MIXED, method={"name": "mh-pflgb"}, engine=pool), worker_pool=worker_pool)
     finally:
-        crew.stop()
+        worker_pool.stop()
     assert left_behind(result.folder) == left_behind(mixed("mh-pflgb").folder)
 
 

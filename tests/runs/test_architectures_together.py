@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossward.config.reading import checked, read
+from crossward.config.reading import config_from, read_config
 from crossward.errors import ConfigError
 from crossward.runs import lifecycle as api
 from crossward.runs.build import prepare
@@ -27,7 +27,7 @@ def asked(sites: list[dict[str, Any]] | None = None, **sections: Any) -> dict[st
 
 
 def architectures(sites=None, **sections) -> dict[str, str]:
-    run_sites = prepare(checked(asked(sites, **{"method": {"name": "local"}} | sections))).run_sites
+    run_sites = prepare(config_from(asked(sites, **{"method": {"name": "local"}} | sections))).run_sites
     return {run_sites.name(site): run_sites.architecture(site) for site in run_sites.ids}
 
 
@@ -64,11 +64,11 @@ def test_a_site_that_joins_has_the_net_and_the_size_that_it_was_left_out_with(tm
 
 def test_more_nets_than_sites_are_told():
     many = asked(net={"name": ["cnn", "resnet5", "resnet8", "resnet11"]}, method={"name": "local"})
-    assert "net.name lists 4 nets for 3 sites: the last are not used" in prepare(checked(many)).warnings
+    assert "net.name lists 4 nets for 3 sites: the last are not used" in prepare(config_from(many)).warnings
 
 
 def test_a_start_is_placed_for_every_net_of_a_list():
-    config = checked({"net": {"name": ["efficientnet-lite0", "efficientnet-b0"], "start": "w.safetensors"}})
+    config = config_from({"net": {"name": ["efficientnet-lite0", "efficientnet-b0"], "start": "w.safetensors"}})
     assert config.net.options["start"] == str(Path("w.safetensors").absolute())
 
 
@@ -77,13 +77,13 @@ def test_a_start_is_placed_for_every_net_of_a_list():
 def test_nets_with_the_same_weights_that_compute_otherwise_are_not_averaged(net):
     stems = [{"net": {"name": net, "width": 0.25, "stem": stem}} for stem in ("small", "imagenet", "small")]
     with pytest.raises(ConfigError, match="have weights of the same shapes, but compute otherwise"):
-        prepare(checked(asked(stems)))
+        prepare(config_from(asked(stems)))
     assert len(set(architectures(stems).values())) == 2  # local training has nothing against it
 
 
 def test_one_net_that_sees_other_sizes_is_averaged():
     sites = [{"net": {"name": "resnet8"} | SHALLOW, "shrink": shrink} for shrink in (1, 2, 1)]
-    run_sites = prepare(checked(asked(sites))).run_sites
+    run_sites = prepare(config_from(asked(sites))).run_sites
     assert len(run_sites.architectures) == 2
 
 
@@ -96,14 +96,14 @@ def test_images_that_are_not_square(tmp_path):
     np.savez(tmp_path / "wide.npz", **sets, **labels)
     data = {"data": {"source": "npz", "path": str(tmp_path / "wide.npz")}, "partition": {"sites": 2}}
     with pytest.raises(ConfigError, match="images of 28 x 40 pixels: networks take square ones") as error:
-        prepare(checked(data))
+        prepare(config_from(data))
     assert "data.size" in error.value.hint
 
 
 def test_one_image_at_a_time_says_where_batchnorm_is():
     with pytest.raises(ConfigError, match="which cannot learn from one image") as error:
         prepare(
-            checked(
+            config_from(
                 asked(net={"name": "resnet5", "norm": "group"}, train={"batch_size": 1}, method={"name": "mh-pflgb"})
             )
         )
@@ -114,4 +114,4 @@ def test_site_as_one_table(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('[site]\nnet = "cnn"\n')
     with pytest.raises(ConfigError, match=r"write \[\[site\]\], once for each site"):
-        read(file)
+        read_config(file)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.core.run import Plan
-from crossward.data.sources.collect import collect
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError, DataError
 from crossward.runs import lifecycle as api
@@ -24,7 +23,7 @@ REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[3] / "shared
 
 
 def test_everything_before_round_1(config):
-    made = prepare(checked(config(run={"rounds": 4, "seed": 5, "participation": 0.5, "min_clients": 2})))
+    made = prepare(config_from(config(run={"rounds": 4, "seed": 5, "participation": 0.5, "min_clients": 2})))
     assert made.plan == Plan(4, 5, 0.5, 2, 1, 1, None, "local")
     assert (made.warnings, made.quarantined) == ([], [])
     assert made.run_sites.seed == 5
@@ -35,7 +34,7 @@ def test_everything_before_round_1(config):
 
 
 def test_pooled_training_keeps_the_partition_as_it_was(config):
-    made = prepare(checked(config(method={"name": "central"})))
+    made = prepare(config_from(config(method={"name": "central"})))
     sizes = [len(site.train) for site in made.federation.sites]
     assert min(sizes) > 0
     assert [len(site.train) for site in made.run_sites.federation.sites] == [sum(sizes), 0, 0]
@@ -51,7 +50,7 @@ def test_pooled_training_keeps_the_partition_as_it_was(config):
     ],
 )
 def test_normalisation(config, normalise, mean, std):
-    run_sites = prepare(checked(config(data={"normalise": normalise}))).run_sites
+    run_sites = prepare(config_from(config(data={"normalise": normalise}))).run_sites
     assert (run_sites.mean, run_sites.std) == (mean, std)
 
 
@@ -64,12 +63,12 @@ def test_the_device_that_is_asked_for():
 
 
 def test_too_many_workers_are_told(config):
-    made = prepare(checked(config(engine={"name": "pool", "workers": 500, "device": "cpu"})))
+    made = prepare(config_from(config(engine={"name": "pool", "workers": 500, "device": "cpu"})))
     assert any(note.startswith("500 workers of 1 threads on") for note in made.warnings)
 
 
 def test_the_local_engine(config):
-    engine = engine_for(prepare(checked(config(engine={"strict": True, "device": "cpu"}))))
+    engine = engine_for(prepare(config_from(config(engine={"strict": True, "device": "cpu"}))))
     assert isinstance(engine, LocalEngine)
     assert engine.strict
     engine.close()
@@ -87,12 +86,12 @@ def test_where_things_are_kept(cache, monkeypatch, tmp_path):
 def test_a_partition_by_name_is_stored_and_used_again(config, cache, gallery):
     rows = [{k: v for k, v in row.items() if k not in ("site", "split")} for row in gallery.rows(parts={"train": 20})]
     asked = config(data=gallery.table(rows), partition={"name": "pets", "kind": "iid", "sites": 2})
-    first, second = prepare(checked(asked)), prepare(checked(asked))
+    first, second = prepare(config_from(asked)), prepare(config_from(asked))
     assert (cache / "partitions" / "pets.json").is_file()
     assert all(a.train.equal(b.train) for a, b in zip(first.federation.sites, second.federation.sites, strict=True))
     asked["partition"] |= {"sites": 3}
     with pytest.raises(DataError, match='partition "pets" was made otherwise') as error:
-        prepare(checked(asked))
+        prepare(config_from(asked))
     assert error.value.details == ("sites: stored 2, asked 3",)
 
 
@@ -101,7 +100,7 @@ def test_the_seed_of_a_partition_is_the_run_s_unless_it_has_its_own(config, gall
 
     def held(run: int, own: int | None) -> list[int]:
         partition = {"kind": "iid", "sites": 2} | ({} if own is None else {"seed": own})
-        made = prepare(checked(config(data=gallery.table(rows), partition=partition, run={"seed": run})))
+        made = prepare(config_from(config(data=gallery.table(rows), partition=partition, run={"seed": run})))
         return made.federation.sites[0].train.tolist()
 
     assert held(1, None) == held(9, 1)
@@ -111,7 +110,7 @@ def test_the_seed_of_a_partition_is_the_run_s_unless_it_has_its_own(config, gall
 def test_a_partition_from_a_file(config, cli, toml_file, tmp_path):
     said = cli("data", "split", toml_file(config(partition={"public": 0.2})), "--out", tmp_path / "p.json")
     assert said.code == 0
-    made = prepare(checked(config(partition={"file": str(tmp_path / "p.json")})))
+    made = prepare(config_from(config(partition={"file": str(tmp_path / "p.json")})))
     stored = json.loads((tmp_path / "p.json").read_text())
     assert made.federation.recipe == stored["recipe"]
     assert len(made.federation.public) == len(stored["public"]) > 0
@@ -136,7 +135,7 @@ def test_every_source_trains(config, gallery, tmp_path, monkeypatch):
         )
         assert result.about["status"] == "finished"
         assert result.folder.name == f"fedavg-{'bloodmnist' if source == 'medmnist' else source}-s0-1"
-    assert collect(checked({"data": {"source": "medmnist", "name": "bloodmnist"}}))[0].name == "bloodmnist"
+    assert config_from({"data": {"source": "medmnist", "name": "bloodmnist"}}).data.load()[0].name == "bloodmnist"
 
 
 def test_a_resnet_trains_and_its_statistics_travel(config):
@@ -158,7 +157,7 @@ def test_segmentation_of_the_polyp_phantom(finished):
     assert (predictions.shape, predictions.dtype) == ((4, 32, 32), torch.uint8)
     packed = api.RunDir(result.folder).tree("predictions/round-0003.safetensors")["server"]["test"]
     assert packed["bits"].numel() == 4 * 32 * 32 // 8
-    assert result.targets()["server"]["test"].equal(collect(checked(result.config))[0].targets[-4:])
+    assert result.targets()["server"]["test"].equal(config_from(result.config).data.load()[0].targets[-4:])
     metrics = result.summary["last"]["metrics"]["test"]["global"]
     assert 0 <= metrics["dice"] <= 1
     assert "hd95" in metrics
@@ -183,7 +182,7 @@ def test_real_blood_cells(config, tmp_path):
 
 
 def test_what_a_plugin_has_to_say_is_said_before_round_1(config):
-    made = prepare(checked(config(method={"name": "fedavg+npr"}, plugin={"npr": {"k": 8}})))
+    made = prepare(config_from(config(method={"name": "fedavg+npr"}, plugin={"npr": {"k": 8}})))
     (told,) = (note for note in made.warnings if "npr.k" in note)
     assert told.startswith("npr.k = 8 is more than a class has samples, in ")
 
@@ -191,12 +190,12 @@ def test_what_a_plugin_has_to_say_is_said_before_round_1(config):
 @pytest.mark.parametrize(("method", "told"), [("ds-pfl", True), ("fedavg", False), ("feddf", False)])
 def test_a_robust_rule_that_changes_nothing_is_told(config, method, told):
     asked = config(method={"name": method}, robust={"rule": "median"}, partition={"public": 0.2})
-    made = prepare(checked(asked))
+    made = prepare(config_from(asked))
     assert any("robust.rule changes nothing" in note for note in made.warnings) == told
 
 
 def test_a_prior_is_not_counted_twice(config):
     with pytest.raises(ConfigError, match=r"'fednpr\+bsm': fednpr carries bsm by itself"):
-        prepare(checked(config(method={"name": "fednpr+bsm"})))
-    made = prepare(checked(config(method={"name": "fedetf+bsm"})))
+        prepare(config_from(config(method={"name": "fednpr+bsm"})))
+    made = prepare(config_from(config(method={"name": "fedetf+bsm"})))
     assert "fedetf allows for how often a site sees each class: bsm changes nothing" in made.warnings

@@ -9,16 +9,15 @@ from PIL import Image
 
 import crossward
 from crossward import nets
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.core.tree import encode
-from crossward.data.sources.collect import collect
 from crossward.errors import ConfigError, DataError, StorageError
 from crossward.runs.build import prepare
 from crossward.runs.run_directory import RunDir
 
 
 def images(result, site, part="test"):
-    federation = prepare(checked(result.config)).federation
+    federation = prepare(config_from(result.config)).federation
     split = federation.server if site == "server" else {s.name: s for s in federation.sites}[site]
     return federation.collection.images[getattr(split, part)]
 
@@ -116,8 +115,8 @@ def test_segmentation_predicts_class_maps(config, gallery):
     from crossward import run
 
     result = run(config(data=gallery.table(gallery.masked()), net={"base": 4, "levels": 2}, run={"rounds": 2}))
-    collection = collect(checked(result.config))[0]
-    rows = prepare(checked(result.config)).federation.sites[1].test
+    collection = config_from(result.config).data.load()[0]
+    rows = prepare(config_from(result.config)).federation.sites[1].test
     maps = result.deployed(which="last").predict(collection.images[rows])
     assert (maps.shape, maps.dtype) == ((2, 20, 20), torch.uint8)
     assert (maps != result.predictions(2)["b"]["test"]).float().mean() < 0.005  # ties may round to either class
@@ -132,7 +131,7 @@ def test_new_images_are_prepared_as_the_training_images_were(config, tmp_path):
     data = {"source": "folder", "path": str(tmp_path / "set"), "size": 28, "prepare": ["brightness:0.6"]}
     settings = config(data=data, partition={"kind": "iid", "sites": 2}, run={"rounds": 1, "out": str(tmp_path)})
     result = crossward.run(settings | {"data": data})
-    collection, _ = collect(checked(result.config))
+    collection, _ = config_from(result.config).data.load()
     [(_, pixels, _)] = result.deployed().read([tmp_path / "set" / row for row in collection.ids])
     assert pixels.equal(collection.images)
     assert pixels.float().mean() / 255 == pytest.approx(0.6, abs=0.02)

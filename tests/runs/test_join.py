@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from crossward.config import toml
-from crossward.config.reading import checked
+from crossward.config.reading import config_from, to_toml
 from crossward.core.run import Observer
 from crossward.core.weights import Weights
-from crossward.data.federation import manifest
+from crossward.data.manifest import manifest
 from crossward.errors import ConfigError, CrosswardError, DataError, StorageError
 from crossward.runs.build import prepare
 from crossward.runs.join import join
@@ -64,7 +63,7 @@ def file(tmp_path):
 
     def write(**sections):
         place = tmp_path / "newcomer.toml"
-        place.write_text(toml.dumps(sections))
+        place.write_text(to_toml(sections))
         return place
 
     return write
@@ -91,7 +90,7 @@ def test_both_runs_are_the_newcomer_s(newcomer, shared, config):
     assert [run.folder for run in (done.alone, done.joined)] == [
         shared.folder / "joined" / "hospital-2" / label for label in ("alone", "joined")
     ]
-    whole = manifest(prepare(checked(config())).federation)
+    whole = manifest(prepare(config_from(config())).federation)
     for run, method in ((done.alone, "local"), (done.joined, "mh-pflgb")):
         assert (run.about["status"], run.about["method"]["name"]) == ("finished", method)
         kept = RunDir(run.folder).read("partition.json")
@@ -120,7 +119,7 @@ def test_alone_and_joined_begin_alike(newcomer):
 
 def test_its_network_predicts_what_was_kept(newcomer, config):
     done, _ = newcomer
-    federation = prepare(checked(config())).federation
+    federation = prepare(config_from(config())).federation
     images = federation.collection.images[federation.sites[1].test]
     for run in (done.alone, done.joined):
         kept = run.predictions(run.summary["best"]["round"])["hospital-2"]["test"]

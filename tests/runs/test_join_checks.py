@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from crossward.config import toml
+from crossward.config.reading import to_toml
 from crossward.errors import ConfigError, DataError
 from crossward.runs.join import join
 from crossward.runs.join_checks import UNKNOWN
@@ -59,7 +59,7 @@ def test_a_site_that_was_left_out_is_not_dealt_anew(dealt, untrained, change):
 def test_images_that_the_federation_has_seen_are_refused(dealt, tmp_path, untrained, size):
     """However large they are read."""
     own = tmp_path / "own.toml"
-    own.write_text(toml.dumps({"data": {"source": "folder", "path": dealt.config["data"]["path"], "size": size}}))
+    own.write_text(to_toml({"data": {"source": "folder", "path": dealt.config["data"]["path"], "size": size}}))
     with untrained(), pytest.raises(DataError, match="24 of the newcomer's 36 images, or their patients, are the") as e:
         joins(dealt.folder, own)
     assert "brings images that the federation has not seen" in e.value.hint
@@ -68,7 +68,7 @@ def test_images_that_the_federation_has_seen_are_refused(dealt, tmp_path, untrai
 def test_a_member_does_not_join_again(federation, tmp_path, untrained):
     own = tmp_path / "own.toml"
     out = ["hospital-1", "hospital-3"]
-    own.write_text(toml.dumps({"data": PHANTOM, "partition": {"kind": "site", "leave_out": out}}))
+    own.write_text(to_toml({"data": PHANTOM, "partition": {"kind": "site", "leave_out": out}}))
     with untrained(), pytest.raises(DataError, match="are the federation's"):
         joins(federation.folder, own)
 
@@ -81,7 +81,7 @@ def test_where_the_federation_s_images_are_not_at_hand_it_is_told(dealt, tmp_pat
         for file in sorted((old / name).iterdir())[:8]:
             (new / name / file.name).write_bytes(file.read_bytes())
     own = tmp_path / "own.toml"
-    own.write_text(toml.dumps({"data": {"source": "folder", "path": str(new)}}))
+    own.write_text(to_toml({"data": {"source": "folder", "path": str(new)}}))
     done = joins(dealt.folder, own)
     assert UNKNOWN in done.joined.about["warnings"]
     assert UNKNOWN in done.alone.about["warnings"]

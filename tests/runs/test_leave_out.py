@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.errors import ConfigError
 from crossward.runs import lifecycle as api
 from crossward.runs.build import prepare
@@ -16,14 +16,14 @@ LESS = {"partition": {"leave_out": ["hospital-2"]}, "run": {"rounds": 2}}
 def rows(config):
     return {
         site.name: [part.tolist() for part in (site.train, site.val, site.test)]
-        for site in prepare(checked(config)).federation.sites
+        for site in prepare(config_from(config)).federation.sites
     }
 
 
 def test_the_others_keep_their_rows(config):
     whole, less = rows(config()), rows(config(**LESS))
     assert less == {name: whole[name] for name in ("hospital-1", "hospital-3")}
-    made = prepare(checked(config(**LESS))).federation
+    made = prepare(config_from(config(**LESS))).federation
     assert made.recipe["leave_out"] == ["hospital-2"]
     assert len(made.server.test) == 16
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from crossward.runs import lifecycle as api
 from crossward.runs import overlays
-from crossward.runs.overlays import BAND, MISSED, RIGHT, SIDE, WRONG, chosen, compared, drawn, labels
+from crossward.runs.overlays import BAND, MISSED, RIGHT, SIDE, WRONG, spread_by_dice, side_by_side, draw, labels
 from crossward.runs.run_directory import RunDir
 
 WHITE = (255, 255, 255)
@@ -27,7 +27,7 @@ def maps(*rows):
 def test_dice_by_hand():
     truth = maps([1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 2, 0, 0])
     told = maps([1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [2, 2, 0, 0])
-    rows, dice = chosen(told.byte(), truth)
+    rows, dice = spread_by_dice(told.byte(), truth)
     assert rows.tolist() == [3, 4, 0, 1, 2]  # of equals, the first first
     assert dice.tolist() == pytest.approx([0, 2 * 1 / 4, 2 * 1 / 3, 1, 1])  # a wrong class is not right
     told = labels(dice, ["a.png", "b.png", "c.png", "d.png", "C1/e.png"])
@@ -39,18 +39,18 @@ def test_rows_are_spread_from_the_worst_to_the_best():
     told = torch.zeros_like(truth)
     for row, found in enumerate([4, 0, 8, 2, 6, 1, 7, 3, 5]):  # pixels of the nine
         told[row].view(-1)[:found] = 1
-    rows, dice = chosen(told, truth)
+    rows, dice = spread_by_dice(told, truth)
     assert rows.tolist() == [1, 3, 0, 4, 2]
     assert dice.tolist() == pytest.approx([2 * n / (n + 9) for n in (0, 2, 4, 6, 8)])
-    assert chosen(told[:1], truth[:1])[0].tolist() == [0]
-    assert chosen(told[:3], truth[:3])[0].tolist() == [1, 0, 2]
+    assert spread_by_dice(told[:1], truth[:1])[0].tolist() == [0]
+    assert spread_by_dice(told[:3], truth[:3])[0].tolist() == [1, 0, 2]
 
 
 def test_colours_by_hand():
     """Every colour is 0.55 of the mix, a pixel of 4 the rest: 1.8."""
     assert (RIGHT, MISSED, WRONG) == ((0, 205, 110), (255, 225, 0), (70, 130, 255))
     image, truth, told = torch.full((1, 2, 2, 1), 4, dtype=torch.uint8), maps([1, 1, 0, 0]), maps([1, 0, 1, 0])
-    [[plain, seen, coloured]] = compared(image, truth, told.byte()).tolist()
+    [[plain, seen, coloured]] = side_by_side(image, truth, told.byte()).tolist()
     assert plain == [[[4] * 3] * 2] * 2
     found, missed, wrong = [2, 115, 62], [142, 126, 2], [40, 73, 142]
     assert seen == [[found, found], [[4] * 3] * 2]
@@ -59,7 +59,7 @@ def test_colours_by_hand():
 
 def test_a_wrong_class_counts_as_missed():
     image, truth = torch.full((1, 2, 2, 3), 4, dtype=torch.uint8), maps([1, 2, 2, 0])
-    [[_, seen, coloured]] = compared(image, truth, maps([2, 2, 0, 1])).tolist()
+    [[_, seen, coloured]] = side_by_side(image, truth, maps([2, 2, 0, 1])).tolist()
     found, missed, wrong = [2, 115, 62], [142, 126, 2], [40, 73, 142]
     assert coloured == [[missed, found], [missed, wrong]]
     assert seen == [[found, found], [found, [4] * 3]]
@@ -68,7 +68,7 @@ def test_a_wrong_class_counts_as_missed():
 def test_images_are_large_and_the_columns_are_named_once():
     images = torch.arange(2 * 4 * 4 * 3, dtype=torch.uint8).view(2, 4, 4, 3)
     nothing = torch.zeros(2, 4, 4, dtype=torch.int64)
-    shown = drawn(images, nothing, nothing)
+    shown = draw(images, nothing, nothing)
     assert shown.shape == (2, 3, BAND + SIDE, SIDE, 3)
     step = SIDE // 4  # a pixel is a square
     assert shown[:, 0, BAND::step, ::step].equal(images)
@@ -76,12 +76,12 @@ def test_images_are_large_and_the_columns_are_named_once():
     inked = (shown[:, :, :BAND] < 100).all(-1).flatten(2).any(2)
     assert inked.tolist() == [[True] * 3, [False] * 3]
     assert (shown[1, :, :BAND] == 255).all()
-    large = drawn(torch.zeros(1, 300, 300, 1, dtype=torch.uint8), *[torch.zeros(1, 300, 300, dtype=torch.int64)] * 2)
+    large = draw(torch.zeros(1, 300, 300, 1, dtype=torch.uint8), *[torch.zeros(1, 300, 300, dtype=torch.int64)] * 2)
     assert large.shape == (1, 3, BAND + 300, 300, 3)
 
 
 def test_the_legend_shows_every_colour_and_fits():
-    last = Image.fromarray(drawn(*[torch.zeros(1, 8, 8, 1).byte(), *[torch.zeros(1, 8, 8)] * 2])[0, 2, :BAND].numpy())
+    last = Image.fromarray(draw(*[torch.zeros(1, 8, 8, 1).byte(), *[torch.zeros(1, 8, 8)] * 2])[0, 2, :BAND].numpy())
     colours = {colour for _, colour in last.getcolors(100_000)}
     assert {RIGHT, MISSED, WRONG} <= colours
     edge = last.crop((last.width - 3, 0, last.width, BAND))

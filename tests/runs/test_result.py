@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import crossward
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.errors import ConfigError, StorageError
 from crossward.runs.result import summarised
 from crossward.runs.run_directory import RunDir
@@ -35,7 +35,7 @@ print(sorted(crossward.__all__))
 def test_a_mapping_a_file_and_a_config_run_alike(finished, config, toml_file, left_behind):
     by_file = crossward.run(toml_file(config()))
     by_name = crossward.run(str(toml_file(config())), ["run.name=mine"])
-    by_config = crossward.run(checked(config()))
+    by_config = crossward.run(config_from(config()))
     assert [r.folder.name for r in (by_file, by_name, by_config)] == ["fedavg-blood-s0-1", "mine", "fedavg-blood-s0-2"]
     for result in (by_file, by_name, by_config):
         assert isinstance(result, crossward.Result)

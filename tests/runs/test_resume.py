@@ -147,12 +147,12 @@ def test_the_pool_takes_up_what_it_was_killed_in(finished, killed, same, config)
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """`crossward run` on a pool, with Ctrl-C as a terminal sends it: to the command and to its workers."""
-    from crossward.config import toml
+    from crossward.config.reading import to_toml
 
     out = tmp_path_factory.mktemp("interrupted")
     engine = {"name": "pool", "workers": 1, "device": "cpu"}
     data = {"source": "phantom", "global_test": 16, "size": 28} | SMALL
-    (out / "c.toml").write_text(toml.dumps({"run": {"rounds": 12, "out": str(out)}, "data": data, "engine": engine}))
+    (out / "c.toml").write_text(to_toml({"run": {"rounds": 12, "out": str(out)}, "data": data, "engine": engine}))
     command = [sys.executable, "-m", "crossward.cli.main", "run", str(out / "c.toml"), "--json"]
     process = subprocess.Popen(
         command,

@@ -150,6 +150,6 @@ def test_a_plugin_without_options_resumes(config, stopped):
 
 def test_a_run_that_is_under_way_is_left_alone(stopped, config):
     folder = stopped(config(), 1)
-    with RunDir.open(folder).held(), pytest.raises(StorageError, match="another process is running"):
+    with RunDir.open(folder).locked(), pytest.raises(StorageError, match="another process is running"):
         api.resume(folder)
     assert api.resume(folder).about["status"] == "finished"

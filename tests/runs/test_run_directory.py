@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.core.tree import encode
 from crossward.errors import StorageError
 from crossward.runs.run_directory import FORMAT, RunDir, pack, unpack
@@ -48,7 +48,7 @@ def test_documents_are_valid(finished):
     assert about["nets"] == {}
     assert about["images"] == {"size": [28, 28], "mean": [0.5] * 3, "std": [0.25] * 3}
     config = tomllib.loads((result.folder / "config.toml").read_text())
-    assert checked(config).canonical() == about["config"] == result.config
+    assert config_from(config).canonical() == about["config"] == result.config
     assert read("environment.json")["packages"]["torch"] == torch.__version__
     assert set(read("partition.json")["sites"]) == set(about["sites"])
 
@@ -218,16 +218,16 @@ def test_damaged_lines_are_named(tmp_path, text):
 
 def test_a_folder_is_held_by_one(tmp_path):
     run = RunDir.create(tmp_path / "run")
-    with run.held(), pytest.raises(StorageError, match="another process is running"), run.held(0.1):
+    with run.locked(), pytest.raises(StorageError, match="another process is running"), run.locked(0.1):
         pass
-    with run.held():
+    with run.locked():
         pass
 
 
 def test_whoever_waits_gets_the_folder(tmp_path):
     run = RunDir.create(tmp_path / "run")
-    first = run.held()
+    first = run.locked()
     first.__enter__()
     Timer(0.2, lambda: first.__exit__(None, None, None)).start()
-    with run.held(30.0):
+    with run.locked(30.0):
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.core.samples import Samples
 from crossward.errors import ConfigError
 from crossward.runs import lifecycle as api
@@ -42,7 +42,7 @@ def test_three_columns_of_five_leave_two_aside():
 
 
 def test_everything_a_site_opens_is_shrunk(asked):
-    run_sites = prepare(checked(asked(method={"name": "local"}, net=NARROW, partition={"public": 0.25}))).run_sites
+    run_sites = prepare(config_from(asked(method={"name": "local"}, net=NARROW, partition={"public": 0.25}))).run_sites
     assert [run_sites.spec(site).size for site in run_sites.ids] == [32, 16, 32]
     site, server = run_sites.open(1, 0, {}), run_sites.server(0)
     every = [site.train, site.val, site.test, site.public, *site.common.values()]
@@ -54,7 +54,7 @@ def test_everything_a_site_opens_is_shrunk(asked):
 
 def test_the_server_sees_what_the_first_site_sees(asked):
     first = asked(net=NARROW, partition={"public": 0.25}) | {"site": [{"shrink": 2}]}
-    run_sites = prepare(checked(first)).run_sites
+    run_sites = prepare(config_from(first)).run_sites
     assert (run_sites.server(0).public.shrink, run_sites.server(0).spec.size) == (2, 16)
 
 
@@ -63,7 +63,7 @@ def test_weights_that_fit_are_averaged_whatever_the_size(asked):
     assert result.about["personal"]  # one network, but not one size of images
     one, other = (api.RunDir(result.folder).tree(f"weights/last/hospital-{n}.safetensors")["model"] for n in (1, 2))
     assert all(one[name].equal(other[name]) for name in one)
-    federation, kept = prepare(checked(result.config)).federation, result.predictions(1)
+    federation, kept = prepare(config_from(result.config)).federation, result.predictions(1)
     for site in federation.sites[:2]:
         told = result.deployed(site.name).predict(federation.collection.images[site.test])
         torch.testing.assert_close(told, kept[site.name]["test"], atol=1e-6, rtol=1e-5)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.core.engine import SERVER
 from crossward.core.method import PERSONAL
 from crossward.core.weights import Weights
@@ -17,7 +17,7 @@ from crossward.runs.build import prepare
 
 @pytest.fixture
 def run_sites(config):
-    return lambda **sections: prepare(checked(config(**sections))).run_sites
+    return lambda **sections: prepare(config_from(config(**sections))).run_sites
 
 
 def test_a_site_sees_its_own_rows(run_sites):

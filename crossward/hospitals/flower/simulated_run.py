@@ -6,12 +6,12 @@ import os
 from functools import cache, partial
 from pathlib import Path
 
-from crossward.config.reading import read
+from crossward.config.reading import read_config
 from crossward.config.schema import Config
 from crossward.core.disclosure import DisclosureKind
-from crossward.hospitals.flower.coordinator import Terms, conduct, founded, new_id
+from crossward.hospitals.federation_terms import FederationTerms, create_run_directory, new_run_id
 from crossward.hospitals.flower.processes import QUIET
-from crossward.hospitals.messages import Parcel
+from crossward.hospitals.messages import SiteMessage
 from crossward.hospitals.policy import Policy
 from crossward.hospitals.service import Hospital, Service
 from crossward.runs.build import prepare
@@ -27,22 +27,23 @@ EVERYTHING = Policy(
 def simulate(config: Config) -> Result:
     """Run a configuration to its end by Flower on Ray; the result is that of the other engines, to the bit."""
     os.environ.update(QUIET)  # before flwr is imported, and for Ray's workers
+    from crossward.hospitals.flower.coordinator import coordinate_run
     from crossward.hospitals.flower.ray_simulation import simulate as on_ray
 
     sites = tuple(site.name for site in prepare(config).federation.sites)
     folder = folder_for(config)
-    founded(folder, config, Terms(new_id(), "simulation", sites, own_data=True))
-    on_ray(partial(conduct, folder), partial(answered, folder), len(sites), config.engine.workers)
+    create_run_directory(folder, config, FederationTerms(new_run_id(), "simulation", sites, own_data=True))
+    on_ray(partial(coordinate_run, folder), partial(answered, folder), len(sites), config.engine.workers)
     return load(folder)
 
 
-def answered(folder: Path, site: int, asked: Parcel) -> Parcel:
+def answered(folder: Path, site: int, asked: SiteMessage) -> SiteMessage:
     """What a site says, in whichever process it is asked."""
     return service(folder, site).answer(asked)
 
 
 @cache
 def service(folder: Path, site: int) -> Service:
-    settings, name = read(folder / "config.toml").canonical(), RunDir(folder).read(TERMS)["sites"][site]
+    settings, name = read_config(folder / "config.toml").canonical(), RunDir(folder).read(TERMS)["sites"][site]
     own = {"data": settings["data"], "partition": settings["partition"], "take": name, "device": "cpu"}
     return Service(Hospital(name, folder / "sites" / name, own, EVERYTHING))

@@ -1,0 +1,161 @@
+"""What is refused before round 1, and what a person should know before it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+
+from crossward.config.schema import Config
+from crossward.core.disclosure import WEIGHTS
+from crossward.core.method import Method, Need
+from crossward.core.net import Net
+from crossward.core.plugin import Plugin
+from crossward.core.seeds import seeded
+from crossward.core.task import Task
+from crossward.core.weights import Weights
+from crossward.data.federation import Federation
+from crossward.errors import ConfigError
+from crossward.methods import METHODS, method_class
+from crossward.names import nearest
+from crossward.runs.architectures import NetPlan
+from crossward.runs.sites import RunSites
+
+SHOWN = 3  # BatchNorm layers in a message
+
+
+def check_engine(config: Config) -> None:
+    if config.engine.strict and config.engine.name == "pool":
+        raise ConfigError('engine.strict is for engine.name = "local": the pool always goes through the codec')
+
+
+def check_method(config: Config, method: Method, plugins: Sequence[Plugin], task: Task, federation: Federation) -> None:
+    """The method and its plugins go together, serve the task, and find the data they need."""
+    carried = {type(plugin) for plugin in method.carried}
+    if twice := [type(plugin).__name__.lower() for plugin in plugins if type(plugin) in carried]:
+        raise ConfigError(f"{config.method.name!r}: {config.method_name} carries {', '.join(twice)} by itself")
+    parts: list[Method | Plugin] = [method, *plugins]
+    for part in parts:
+        if task.name not in part.tasks:
+            raise ConfigError(
+                f"{type(part).__name__} does not serve {task.name}", hint=f"It serves {', '.join(part.tasks)}."
+            )
+    if Need.PUBLIC_SET in method.needs and not len(federation.public):
+        raise ConfigError(f"{type(method).__name__} needs {Need.PUBLIC_SET.value}")
+
+
+def check_metric(config: Config, task: Task) -> None:
+    wanted = config.evaluate.select
+    if wanted is None:
+        return
+    shape = (1, len(task.classes)) if task.name == "classification" else (1, len(task.classes), 4, 4)
+    prediction = task.prediction(torch.zeros(shape))
+    metrics = task.metrics(prediction, torch.zeros(shape[:1] + shape[2:], dtype=torch.int64))
+    known = [name for name, value in metrics.items() if not isinstance(value, list | int)]
+    if wanted not in known:
+        raise ConfigError(f"evaluate.select: there is no metric {wanted!r}", hint=nearest(wanted, known))
+
+
+def check_nets(config: Config, run_sites: RunSites) -> None:
+    """Nets can be built for these images, with what the method adds to them; they serve together; and BatchNorm does
+    not have to learn from one image at a time."""
+    nets = {
+        f"{run_sites.name(site)} ({architecture})": run_sites.server(0).new_net(architecture)
+        for architecture, site in run_sites.architectures.items()
+    }
+    _check_together(run_sites.method, nets)
+    if Need.SAME_NETS in run_sites.method.needs and len(nets) > 1:
+        _check_alike(nets, _input_shape(run_sites, run_sites.ids[0]))
+    norms = [
+        f"{name}: {path}"
+        for name, net in nets.items()
+        for path, module in net.named_modules()
+        if isinstance(module, BatchNorm)
+    ]
+    if norms and config.train.batch_size == 1:
+        raise ConfigError(
+            "train.batch_size = 1 with a network that has BatchNorm, which cannot learn from one image",
+            details=norms[:SHOWN],
+            hint='Use 2 or more. Some nets have norm = "group" instead; parts that a method adds stay as they are.',
+        )
+
+
+def _check_together(method: Method, nets: dict[str, Net]) -> None:
+    try:
+        method.check_nets(nets)
+    except ConfigError as error:
+        others = [name for name in METHODS if not isinstance(method, method_class(name))]
+        free = [name for name in others if Need.SAME_NETS not in method_class(name).needs]
+        hint = f"{error.hint} Networks may differ with {', '.join(free)}."
+        raise ConfigError(error.what, details=error.details, hint=hint) from None
+
+
+def _input_shape(run_sites: RunSites, site: int) -> tuple[int, int, int]:
+    """Channels, height and width of what a site's network sees."""
+    collection = run_sites.federation.collection
+    factory = run_sites.net_factory(site)
+    height, width = (factory.size, factory.size) if isinstance(factory, NetPlan) else collection.size
+    return collection.channels, height, width
+
+
+def _check_alike(nets: dict[str, Net], shape: tuple[int, int, int]) -> None:
+    """Networks that are averaged not only have weights of the same shapes, but compute the same with them."""
+    (first_name, first), *others = nets.items()
+    weights = Weights.of(first).map(torch.clone)
+    expected = _logits_of_noise(first, shape)
+    for name, other in others:
+        weights.into(other)
+        logits = _logits_of_noise(other, shape)
+        if logits.shape != expected.shape or not torch.allclose(logits, expected, atol=1e-3, rtol=1e-3):
+            raise ConfigError(
+                f"the networks of {first_name} and {name} have weights of the same shapes, but compute otherwise",
+                hint="Give these sites the same network; where sizes of images differ, say net.stem.",
+            )
+
+
+def _logits_of_noise(net: Net, shape: tuple[int, int, int]) -> Tensor:
+    """In training mode, where BatchNorm keeps differences from fading layer by layer."""
+    with seeded(0), torch.no_grad():
+        logits: Tensor = net.train()(torch.rand(4, *shape))
+    return logits
+
+
+def cautions(config: Config, run_sites: RunSites) -> list[str]:
+    """What is no reason to refuse a run, but worth knowing before it."""
+    return [*_about_engine(config), *_about_nets(config, run_sites), *_about_method(config, run_sites)]
+
+
+def _about_engine(config: Config) -> list[str]:
+    cores = os.cpu_count()
+    if config.engine.name == "pool" and config.engine.workers * config.engine.threads > (cores or 1):
+        return [f"{config.engine.workers} workers of {config.engine.threads} threads on {cores} cores"]
+    return []
+
+
+def _about_nets(config: Config, run_sites: RunSites) -> list[str]:
+    listed = len(config.net.name) if isinstance(config.net.name, tuple) else 0
+    if listed > len(run_sites.ids) + len(config.partition.leave_out):
+        return [f"net.name lists {listed} nets for {len(run_sites.ids)} sites: the last are not used"]
+    return []
+
+
+def _about_method(config: Config, run_sites: RunSites) -> list[str]:
+    method = run_sites.method
+    federation = run_sites.federation
+    classes = run_sites.task.classes
+    rows = zip(federation.sites, federation.counts().tolist(), strict=True)
+    counts = {site.name: dict(zip(classes, row, strict=True)) for site, row in rows}
+    notes = method.cautions(counts)
+    for plugin in run_sites.carried:
+        notes += plugin.cautions(counts)
+        if plugin.allows_for_prior and method.allows_for_prior:
+            name = type(plugin).__name__.lower()
+            notes.append(f"{config.method_name} allows for how often a site sees each class: {name} changes nothing")
+    if config.robust.rule != "none" and WEIGHTS not in method.discloses.values():
+        notes.append(f"robust.rule changes nothing: sites of {config.method_name} send no weights to be averaged")
+    if not any(len(split.val) for split in (*federation.sites, federation.server)):
+        notes.append("there is no validation set: the last round counts as the best")
+    return notes

@@ -1,0 +1,101 @@
+"""What a run directory says of its run before round 1: configuration, environment, partition, networks, method."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from crossward import __version__
+from crossward.config.reading import to_toml
+from crossward.config.schema import Config
+from crossward.core.engine import SERVER
+from crossward.data.manifest import manifest
+from crossward.disk import write_atomically
+from crossward.runs.architectures import NetPlan
+from crossward.runs.build import PreparedRun
+from crossward.runs.run_directory import FORMAT, RunDir
+from crossward.runs.sites import RunSites
+
+if TYPE_CHECKING:
+    from crossward.text.distribution import Embedded
+
+PACKAGES = ("torch", "numpy", "safetensors", "monai", "scipy", "pydantic", "pillow")  # whose versions are noted
+
+
+def describe(rundir: RunDir, prepared: PreparedRun) -> None:
+    """Write what is known of the run before it starts; run.json, which makes the folder a run, comes last."""
+    config = prepared.config
+    rundir.write("partition.json", manifest(prepared.federation))
+    rundir.write("environment.json", environment(config))
+    if prepared.quarantined:
+        rundir.write("quarantine.json", {"left_out": prepared.quarantined})
+    write_atomically(rundir.folder / "config.toml", to_toml(config).encode())
+    rundir.write("run.json", _about(prepared))
+
+
+def _about(prepared: PreparedRun) -> dict[str, Any]:
+    config = prepared.config
+    run_sites = prepared.run_sites
+    method, task = run_sites.method, run_sites.task
+    differ = len(run_sites.architectures) > 1
+    return {
+        "format": FORMAT,
+        "crossward": __version__,
+        "status": "created",
+        "created": now(),
+        "config": config.canonical(),
+        "method": {"name": config.method.name, **asdict(method)},
+        "plugins": {name: asdict(p) for name, p in zip(config.plugin_names, run_sites.plugins, strict=True)},
+        "net": _net(run_sites, SERVER),
+        "nets": {run_sites.name(i): _net(run_sites, i) for i in run_sites.ids} if differ else {},
+        "task": {"name": task.name, "classes": list(task.classes), "main": task.main},
+        "images": {
+            "size": list(prepared.federation.collection.size),
+            "mean": list(run_sites.mean),
+            "std": list(run_sites.std),
+        },
+        "text": _class_text(prepared.text) if prepared.text else {},
+        "sites": [site.name for site in prepared.federation.sites],
+        "personal": run_sites.personal,
+        "pooled": method.pooled,
+        "discloses": {item: disclosure.what for item, disclosure in method.discloses.items()},
+        "warnings": prepared.warnings,
+    }
+
+
+def _net(run_sites: RunSites, site: int) -> dict[str, Any]:
+    factory = run_sites.net_factory(site)
+    return asdict(factory) if isinstance(factory, NetPlan) else {}
+
+
+def _class_text(text: Embedded) -> dict[str, Any]:
+    """What the classes were called, which language model read that, and how many numbers it made of it."""
+    return {
+        "encoder": text.encoder,
+        "numbers": text.concepts.dim,
+        "words": dict(zip(text.classes, text.texts, strict=True)),
+        "prompts": list(text.templates),
+        "lexicon": text.lexicon,
+    }
+
+
+def environment(config: Config) -> dict[str, Any]:
+    return {
+        "crossward": __version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": config.engine.threads,
+        "device": config.engine.device,
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+    }
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
