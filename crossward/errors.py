@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+MAX_DETAILS = 20  # lines that are printed
+
 
 class CrosswardError(Exception):
-    """Something a person can act on."""
+    """An error that a person can act on."""
 
     exit_code = 1
 
     def __init__(self, what: str, *, details: Sequence[str] = (), hint: str = "") -> None:
-        """`what` is one sentence; `details` one line per offending thing; `hint` what to do about it."""
-        self.what, self.details, self.hint = what, tuple(details), hint
+        """`what` is one sentence; `details` has one line per problem; `hint` says what to do about it."""
+        self.what = what
+        self.details = tuple(details)
+        self.hint = hint
         super().__init__(what)
 
     def __str__(self) -> str:
-        shown = [f"  {line}" for line in self.details[:SHOWN]]
-        if len(self.details) > SHOWN:
-            shown.append(f"  … and {len(self.details) - SHOWN} more")
-        return "\n".join([self.what, *shown, *([self.hint] if self.hint else [])])
-
-
-SHOWN = 20
+        lines = [self.what]
+        lines += [f"  {line}" for line in self.details[:MAX_DETAILS]]
+        if len(self.details) > MAX_DETAILS:
+            lines.append(f"  … and {len(self.details) - MAX_DETAILS} more")
+        if self.hint:
+            lines.append(self.hint)
+        return "\n".join(lines)
 
 
 class ConfigError(CrosswardError):
@@ -39,7 +43,7 @@ class DataError(CrosswardError):
 
 
 class RunError(CrosswardError):
-    """A run could not go on; what it had computed is in its run directory."""
+    """A run could not go on; its results so far are in its run directory."""
 
     exit_code = 4
 
@@ -51,7 +55,7 @@ class StorageError(CrosswardError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run; its checkpoint is whole and `folder` can be resumed."""
+    """Ctrl-C during a run; its checkpoint is complete and the run in `folder` can be resumed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

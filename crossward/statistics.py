@@ -1,4 +1,4 @@
-"""Statistics of features by class: pure functions. Shapes: z (N, D) rows, y (N,) class ids."""
+"""Statistics of features and classes that several methods share: pure functions. Shapes: z (N, D), y (N,) class ids."""
 
 from __future__ import annotations
 
@@ -9,25 +9,32 @@ import torch
 from torch import Tensor
 
 
-def joined(rows: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Pieces of (z, y) as one; there must be at least one."""
+def concatenate(rows: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Concatenate pieces of (z, y), of which there must be at least one."""
     zs, ys = zip(*rows, strict=True)
     return torch.cat(zs), torch.cat(ys)
 
 
-def scarce(counts: Mapping[str, Mapping[str, int]], least: int) -> str:
-    """The classes of which a site has fewer samples than `least`, in words, the first five; empty where there are none.
-    `counts`: site -> class -> samples."""
-    few = [f"{site} {name} ({n})" for site, row in counts.items() for name, n in row.items() if 0 < n < least]
-    return f"{len(few)} case(s): {', '.join(few[:5])}{' ...' if len(few) > 5 else ''}" if few else ""
+def describe_rare_classes(counts: Mapping[str, Mapping[str, int]], least: int) -> str:
+    """A text about the classes of which a site has some samples but fewer than `least`; empty if there are none.
+
+    `counts`: site -> class -> samples. The text names the first five.
+    """
+    cases = [f"{site} {name} ({n})" for site, row in counts.items() for name, n in row.items() if 0 < n < least]
+    if not cases:
+        return ""
+    ellipsis = " ..." if len(cases) > 5 else ""
+    return f"{len(cases)} case(s): {', '.join(cases[:5])}{ellipsis}"
 
 
 def class_sums(rows: Iterable[tuple[Tensor, Tensor]], classes: int) -> tuple[Tensor, Tensor]:
     """(K, D) sums and (K,) counts over pieces of (z, y); there must be at least one piece."""
-    sums, counts = torch.empty(0), torch.zeros(classes)
+    sums = torch.empty(0)
+    counts = torch.zeros(classes)
     for z, y in rows:
         if not len(sums):
-            sums, counts = z.new_zeros(classes, z.shape[1]), counts.to(z.device)
+            sums = z.new_zeros(classes, z.shape[1])
+            counts = counts.to(z.device)
         sums.index_add_(0, y, z)
         counts += torch.bincount(y, minlength=classes)
     return sums, counts
@@ -39,7 +46,7 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
 
 
 def confusion(predictor: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]], classes: int) -> Tensor:
-    """(K, K) counts of what a predictor takes images (x, y) for, rows = truth."""
+    """(K, K) confusion matrix of a predictor on images (x, y), rows = truth."""
     counts = torch.zeros(classes * classes, dtype=torch.int64)
     with torch.no_grad():
         for x, y in batches:
@@ -48,15 +55,18 @@ def confusion(predictor: Callable[[Tensor], Tensor], batches: Iterable[tuple[Ten
 
 
 def macro_f1(counts: Tensor) -> float:
-    """The mean over the classes that are present or guessed, of a confusion matrix; 0 of an empty one."""
-    right, either = counts.diagonal(), counts.sum(0) + counts.sum(1)
-    there = either > 0
-    return float((2 * right[there] / either[there]).mean()) if bool(there.any()) else 0.0
+    """The mean F1 over the classes that are present or predicted, of a confusion matrix; 0 of an empty one."""
+    correct = counts.diagonal()
+    total = counts.sum(0) + counts.sum(1)
+    defined = total > 0
+    return float((2 * correct[defined] / total[defined]).mean()) if bool(defined.any()) else 0.0
 
 
 def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
-    """(N, K) how much of each row goes to each column, for log-affinities (N, K): rows sum to 1, and columns come to
-    N / K each as the iterations go on (Cuturi, NeurIPS 2013). In the log domain, where nothing underflows."""
+    """(N, K) shares of each row in each column, for log-affinities (N, K) (Cuturi, NeurIPS 2013).
+
+    Rows sum to 1, and columns approach N / K each with the iterations. In the log domain, where nothing underflows.
+    """
     n, k = scores.shape
     log_q = scores
     for _ in range(iterations):
@@ -66,13 +76,15 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
 
 
 def kmeans(z: Tensor, mass: Tensor, k: int, rng: torch.Generator, rounds: int = 100) -> Tensor:
-    """(k, D) centres of rows z (N, D), N >= k, that weigh mass (N,); started by k-means++ (Arthur, Vassilvitskii, SODA
-    2007). A centre that loses all its rows stays where it is."""
-    centres = _plus_plus(z, mass, k, rng)
+    """(k, D) centres of rows z (N, D), N >= k, with weights mass (N,), initialised by k-means++.
+
+    A centre that loses all its rows stays where it is.
+    """
+    centres = _kmeans_plus_plus(z, mass, k, rng)
     for _ in range(rounds):
-        near = torch.cdist(z, centres).argmin(1)
-        total = mass.new_zeros(k).index_add_(0, near, mass)
-        sums = torch.zeros_like(centres).index_add_(0, near, mass[:, None] * z)
+        assigned = torch.cdist(z, centres).argmin(1)
+        total = mass.new_zeros(k).index_add_(0, assigned, mass)
+        sums = torch.zeros_like(centres).index_add_(0, assigned, mass[:, None] * z)
         moved = torch.where(total[:, None] > 0, sums / total.clamp_min(1e-12)[:, None], centres)
         if torch.equal(moved, centres):
             break
@@ -80,21 +92,22 @@ def kmeans(z: Tensor, mass: Tensor, k: int, rng: torch.Generator, rounds: int = 
     return centres
 
 
-def _plus_plus(z: Tensor, mass: Tensor, k: int, rng: torch.Generator) -> Tensor:
-    """(k, D) rows of z far from each other: each drawn by its squared distance from those before it."""
-    chance = mass.cpu()
-    chosen = torch.multinomial(chance, 1, generator=rng)
+def _kmeans_plus_plus(z: Tensor, mass: Tensor, k: int, rng: torch.Generator) -> Tensor:
+    """(k, D) rows of z, each drawn by its squared distance from those before it (Arthur, Vassilvitskii, SODA 2007)."""
+    weights = mass.cpu()
+    chosen = torch.multinomial(weights, 1, generator=rng)
     while len(chosen) < k:
-        apart = torch.cdist(z, z[chosen.to(z.device)]).amin(1).square().cpu() * chance
-        apart[chosen] = 0
-        even = apart if bool(apart.sum() > 0) else torch.ones_like(apart).index_fill(0, chosen, 0)  # all are copies
-        chosen = torch.cat([chosen, torch.multinomial(even, 1, generator=rng)])
+        odds = torch.cdist(z, z[chosen.to(z.device)]).amin(1).square().cpu() * weights
+        odds[chosen] = 0
+        if not bool(odds.sum() > 0):  # all other rows are copies of the chosen ones
+            odds = torch.ones_like(odds).index_fill(0, chosen, 0)
+        chosen = torch.cat([chosen, torch.multinomial(odds, 1, generator=rng)])
     return z[chosen.to(z.device)].clone()
 
 
-def drawn_evenly(z: Tensor, y: Tensor, classes: int, most: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """At most so many rows of each class, by chance."""
+def sample_per_class(z: Tensor, y: Tensor, classes: int, limit: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """At most `limit` random rows of each class."""
     order = torch.randperm(len(y), generator=rng).to(y.device)
-    ranked = y[order]
-    kept = torch.cat([order[ranked == c][:most] for c in range(classes)])
-    return z[kept], y[kept]
+    shuffled = y[order]
+    chosen = torch.cat([order[shuffled == c][:limit] for c in range(classes)])
+    return z[chosen], y[chosen]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from crossward.statistics import class_means, class_sums, drawn_evenly, kmeans, sinkhorn
+from crossward.statistics import class_means, class_sums, kmeans, sample_per_class, sinkhorn
 
 Z = torch.tensor([[1.0, 2], [3, 4], [5, 6], [7, 8]])
 Y = torch.tensor([2, 0, 2, 2])
@@ -25,7 +25,7 @@ def test_pieces_add_up_to_the_whole(cuts: tuple[int, ...]):
     assert counts.tolist() == [1, 0, 3]
 
 
-def test_what_is_given_stays_as_it_is():
+def test_inputs_stay_unchanged():
     z, y = Z.clone(), Y.clone()
     class_sums([(z, y), (z, y)], 3)
     assert torch.equal(z, Z)
@@ -45,9 +45,10 @@ def test_sums_keep_the_precision_of_the_features():
 
 def test_renaming_classes_reorders_the_rows():
     renamed = torch.tensor([1, 2, 0])
-    (sums, counts), (others, other) = class_sums([(Z, Y)], 3), class_sums([(Z, renamed[Y])], 3)
-    assert torch.equal(others[renamed], sums)
-    assert torch.equal(other[renamed], counts)
+    sums, counts = class_sums([(Z, Y)], 3)
+    new_sums, new_counts = class_sums([(Z, renamed[Y])], 3)
+    assert torch.equal(new_sums[renamed], sums)
+    assert torch.equal(new_counts[renamed], counts)
 
 
 def test_sinkhorn_shares_columns_evenly():
@@ -74,13 +75,13 @@ def test_one_column_takes_all():
     assert sinkhorn(torch.randn(5, 1), 3).tolist() == [[1.0]] * 5
 
 
-def test_kmeans_finds_what_is_there():
+def test_kmeans_finds_clusters():
     rng = torch.Generator().manual_seed(0)
     middles = torch.tensor([[0.0, 0], [10, 0], [0, 10]])
     z = torch.cat([middle + 0.1 * torch.randn(20, 2, generator=rng) for middle in middles])
-    found = kmeans(z, torch.ones(60), 3, rng)
+    centres = kmeans(z, torch.ones(60), 3, rng)
     expected = torch.stack([z[k : k + 20].mean(0) for k in (0, 20, 40)])
-    torch.testing.assert_close(found[torch.cdist(expected, found).argmin(1)], expected)
+    torch.testing.assert_close(centres[torch.cdist(expected, centres).argmin(1)], expected)
 
 
 def test_kmeans_is_as_good_as_sklearns():
@@ -100,12 +101,12 @@ def test_weights_of_rows_are_repetitions():
 
 
 def test_kmeans_of_copies_gives_as_many_centres():
-    found = kmeans(torch.ones(4, 3), torch.ones(4), 3, torch.Generator().manual_seed(0))
-    assert found.tolist() == [[1.0] * 3] * 3
+    centres = kmeans(torch.ones(4, 3), torch.ones(4), 3, torch.Generator().manual_seed(0))
+    assert centres.tolist() == [[1.0] * 3] * 3
 
 
-def test_rows_are_drawn_evenly():
+def test_rows_are_sampled_per_class():
     z, y = torch.arange(20.0)[:, None], torch.tensor([0] * 15 + [2] * 5)
-    rows, labels = drawn_evenly(z, y, 3, 4, torch.Generator().manual_seed(0))
+    rows, labels = sample_per_class(z, y, 3, 4, torch.Generator().manual_seed(0))
     assert labels.tolist() == [0] * 4 + [2] * 4
     assert len({*rows.flatten().tolist()}) == 8

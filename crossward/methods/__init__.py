@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crossward.names import found
+from crossward.names import import_from_catalogue
 
 if TYPE_CHECKING:
     from crossward.core.method import Method
@@ -50,5 +50,5 @@ METHODS = {
 
 
 def method_class(name: str) -> type[Method]:
-    kind: type[Method] = found("method", name, METHODS)
+    kind: type[Method] = import_from_catalogue("method", name, METHODS)
     return kind

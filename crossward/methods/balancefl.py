@@ -44,7 +44,7 @@ from crossward.core.site import Out, Predictor, Site
 from crossward.core.task import Task
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.statistics import class_means, class_sums, joined
+from crossward.statistics import class_means, class_sums, concatenate
 
 DRAWS = 500  # of noise in a fit
 NonNegative = Annotated[float, Ge(0)]
@@ -85,8 +85,8 @@ class BalanceFL(Method):
         value = task.loss(noisy[:, present], place[out.y]) if self.restricted else task.loss(noisy, out.y)
         if self.lambda_kd and not bool(present.all()):
             with torch.no_grad():
-                told = (teacher(out.x)[:, ~present] / self.temperature).softmax(1)
-            value = value + self.lambda_kd * F.cross_entropy(out.logits[:, ~present] / self.temperature, told)
+                soft_labels = (teacher(out.x)[:, ~present] / self.temperature).softmax(1)
+            value = value + self.lambda_kd * F.cross_entropy(out.logits[:, ~present] / self.temperature, soft_labels)
         if self.entropy:
             log_p = out.logits[:, present].log_softmax(1)
             value = value + self.entropy * (log_p.exp() * log_p).sum()
@@ -103,7 +103,7 @@ class Noise:
     @classmethod
     def of(cls, site: Site) -> Noise:
         """As the site's network sees its training images."""
-        z, y = joined(site.vectors(site.train))
+        z, y = concatenate(site.vectors(site.train))
         counts = site.counts
         return cls(deviations(z, y, site.num_classes, site.rng), 1 - counts / counts.max())
 

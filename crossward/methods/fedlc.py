@@ -30,7 +30,7 @@ from crossward.core.method import Method
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.losses import along
+from crossward.losses import per_class
 
 LEAST = 1e-8  # samples of a class that has none
 
@@ -46,7 +46,7 @@ class FedLC(Method):
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         margin = self.tau * margins(site.counts)  # (K,)
-        site.fit(lambda out: site.task.loss(out.logits - along(margin, out.logits), out.y))
+        site.fit(lambda out: site.task.loss(out.logits - per_class(margin, out.logits), out.y))
         return {"model": Weights.of(site.model, self.returns), "n": site.size}
 
 

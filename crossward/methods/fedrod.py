@@ -33,7 +33,7 @@ from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.losses import along, log_prior
+from crossward.losses import log_prior, per_class
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class FedRoD(Method):
         prior = self.gamma * log_prior(site.counts)  # (K,) log N_m,c^gamma, but for a constant
 
         def loss(out: Out) -> Tensor:
-            generic = site.task.loss(out.logits + along(prior, out.logits), out.y)  # balanced softmax: theta, psi
+            generic = site.task.loss(out.logits + per_class(prior, out.logits), out.y)  # balanced softmax: theta, psi
             personal = site.loss(out.logits.detach() + p_head(out.z.detach()), out.y)  # empirical risk: phi_m alone
             return generic + personal
 

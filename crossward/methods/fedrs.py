@@ -27,7 +27,7 @@ from crossward.core.method import Method
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.losses import along
+from crossward.losses import per_class
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,5 @@ class FedRS(Method):
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         scale = torch.where(site.counts < self.least, self.alpha, 1.0)  # (K,)
-        site.fit(lambda out: site.loss(out.logits * along(scale, out.logits), out.y))
+        site.fit(lambda out: site.loss(out.logits * per_class(scale, out.logits), out.y))
         return {"model": Weights.of(site.model, self.returns), "n": site.size}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crossward.names import found
+from crossward.names import import_from_catalogue
 
 if TYPE_CHECKING:
     from crossward.core.plugin import Plugin
@@ -18,5 +18,5 @@ PLUGINS = {
 
 
 def plugin_class(name: str) -> type[Plugin]:
-    kind: type[Plugin] = found("plugin", name, PLUGINS)
+    kind: type[Plugin] = import_from_catalogue("plugin", name, PLUGINS)
     return kind

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from crossward.core.plugin import Plugin
 from crossward.core.site import Site
-from crossward.losses import along, log_prior
+from crossward.losses import log_prior, per_class
 
 
 @dataclass(frozen=True)
@@ -32,4 +32,4 @@ class Bsm(Plugin):
             return logits
         if "bsm" not in site.scratch:
             site.scratch["bsm"] = self.strength * log_prior(site.counts)  # (K,)
-        return logits + along(site.scratch["bsm"], logits)  # Eq. 4
+        return logits + per_class(site.scratch["bsm"], logits)  # Eq. 4

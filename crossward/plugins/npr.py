@@ -43,7 +43,7 @@ from crossward.core.plugin import Plugin
 from crossward.core.samples import Batch
 from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
-from crossward.statistics import drawn_evenly, joined, scarce, sinkhorn
+from crossward.statistics import concatenate, describe_rare_classes, sample_per_class, sinkhorn
 
 MOST = 8  # clusters of a class with k = "auto"
 
@@ -80,7 +80,7 @@ class Npr(Plugin):
     def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
         if self.k == "auto" or not self.weight:
             return []
-        few = scarce(counts, self.k)
+        few = describe_rare_classes(counts, self.k)
         return [f"npr.k = {self.k} is more than a class has samples, in {few}"] if few else []
 
     def before_fit(self, site: Site) -> None:
@@ -90,13 +90,13 @@ class Npr(Plugin):
     def loss(self, site: Site, out: Out) -> Tensor | None:
         if "npr" not in site.scratch:
             return None
-        found: Clusters = site.scratch["npr"]
+        clusters: Clusters = site.scratch["npr"]
         z, y = site.task.vectors(out.z, out.y)
         if site.task.name == "segmentation":
-            z, y = drawn_evenly(z, y, site.num_classes, self.pixels, found.rng)
-        best = found.nearest(F.normalize(z.float(), dim=1))
+            z, y = sample_per_class(z, y, site.num_classes, self.pixels, clusters.rng)
+        best = clusters.nearest(F.normalize(z.float(), dim=1))
         if self.missing == "mask":
-            best, y = _present(best, y, found.alive.any(1))
+            best, y = _present(best, y, clusters.alive.any(1))
         if not len(y):
             return None
         if self.layernorm:
@@ -134,13 +134,14 @@ class Npr(Plugin):
 
     def _rows(self, site: Site, rng: torch.Generator) -> Batch:
         """The features that prototypes are made of: of all training images, or of some of each class."""
-        few = partial(drawn_evenly, classes=site.num_classes, rng=rng)
+        few = partial(sample_per_class, classes=site.num_classes, rng=rng)
         if site.task.name == "segmentation":
-            return few(*joined(few(z, y, most=self.pixels) for z, y in site.vectors(site.train)), most=self.pixels)
+            pieces = (few(z, y, limit=self.pixels) for z, y in site.vectors(site.train))
+            return few(*concatenate(pieces), limit=self.pixels)
         if self.samples is None:
-            return joined(site.vectors(site.train))
-        some, _ = few(torch.arange(site.size), site.train.labels, most=self.samples)
-        return joined(site.vectors(site.train.only(some)))
+            return concatenate(site.vectors(site.train))
+        some, _ = few(torch.arange(site.size), site.train.labels, limit=self.samples)
+        return concatenate(site.vectors(site.train.only(some)))
 
     def _remembered(self, site: Site, width: int, rng: torch.Generator) -> Tensor:
         known: Tensor | None = site.memory.get("npr")

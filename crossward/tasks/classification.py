@@ -1,4 +1,4 @@
-"""Classification: one class per image. The metrics are written out here because importing sklearn costs seconds."""
+"""Classification: one class per image. It computes its metrics itself because importing sklearn takes seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crossward.core.task import Metrics
 from crossward.errors import ConfigError, RunError
 
 BINS = 15  # of the expected calibration error, as in Guo et al., ICML 2017
-LEAST_PROBABILITY = 1e-12  # keeps the logarithm finite when the probability of the truth rounds to nothing
+MIN_PROBABILITY = 1e-12  # keeps the logarithm finite where the probability of the true class rounds to 0
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,18 @@ class Classification:
 
     def metrics(self, prediction: Tensor, y: Tensor, *, full: bool = True) -> Metrics:
         """Undefined values are None: recall where a class is absent, F1 where it is neither present nor predicted."""
-        p, y, k = prediction.detach().to("cpu", torch.float64), y.cpu(), len(self.classes)
-        self._refuse_non_finite(p)
+        p = prediction.detach().to("cpu", torch.float64)
+        y = y.cpu()
+        k = len(self.classes)
+        _require_finite(p)
         confusion = torch.bincount(y * k + p.argmax(1), minlength=k * k).view(k, k)  # rows = truth
-        right, support, guessed = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
-        recall = _ratios(right, support)
-        f1 = _ratios(2 * right, support + guessed)
+        correct = confusion.diagonal()
+        support = confusion.sum(1)
+        predicted = confusion.sum(0)
+        recall = _ratios(correct, support)
+        f1 = _ratios(2 * correct, support + predicted)
         return {
-            "accuracy": _ratios(right.sum()[None], support.sum()[None])[0],
+            "accuracy": _ratios(correct.sum()[None], support.sum()[None])[0],
             "f1": _mean(f1),
             "balanced_accuracy": _mean(recall),
             "auc": _mean(_aucs(p, y)),
@@ -67,18 +71,20 @@ class Classification:
             "n": len(y),
         }
 
-    def _refuse_non_finite(self, p: Tensor) -> None:
-        bad = (~p.isfinite()).any(1).nonzero()[:, 0].tolist()
-        if bad:
-            raise RunError(
-                f"{len(bad)} of {len(p)} predictions are not finite: the network has diverged.",
-                details=[f"prediction {row}: {p[row].tolist()}" for row in bad],
-                hint="Lower the learning rate, or look for a site whose images are damaged.",
-            )
+
+def _require_finite(p: Tensor) -> None:
+    bad = (~p.isfinite()).any(1).nonzero()[:, 0].tolist()
+    if bad:
+        raise RunError(
+            f"{len(bad)} of {len(p)} predictions are not finite: the network has diverged.",
+            details=[f"prediction {row}: {p[row].tolist()}" for row in bad],
+            hint="Lower the learning rate, or look for a site whose images are damaged.",
+        )
 
 
-def _ratios(top: Tensor, bottom: Tensor) -> list[float | None]:
-    return [a / b if b else None for a, b in zip(top.tolist(), bottom.tolist(), strict=True)]
+def _ratios(numerators: Tensor, denominators: Tensor) -> list[float | None]:
+    """None where the denominator is 0."""
+    return [a / b if b else None for a, b in zip(numerators.tolist(), denominators.tolist(), strict=True)]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -90,26 +96,27 @@ def _aucs(p: Tensor, y: Tensor) -> list[float | None]:
     """One-vs-rest area under the ROC curve of each class, by the rank sum of its positives; ties share a rank."""
     scores = p.T.contiguous()  # (K, N)
     ordered = scores.sort(1).values
-    below, upto = torch.searchsorted(ordered, scores), torch.searchsorted(ordered, scores, right=True)
-    ranks = (below + upto + 1) / 2.0  # (K, N), from 1
+    lower = torch.searchsorted(ordered, scores)
+    upper = torch.searchsorted(ordered, scores, right=True)
+    ranks = (lower + upper + 1) / 2.0  # (K, N), from 1
     truth = y == torch.arange(len(scores))[:, None]  # (K, N)
     positives = truth.sum(1)
-    won = (ranks * truth).sum(1) - positives * (positives + 1) / 2.0
-    return _ratios(won, positives * (len(y) - positives))
+    wins = (ranks * truth).sum(1) - positives * (positives + 1) / 2.0
+    return _ratios(wins, positives * (len(y) - positives))
 
 
 def _calibration_error(p: Tensor, y: Tensor) -> float | None:
     """Expected calibration error over equal-width bins (lower, upper] of the top probability."""
     if len(y) == 0:
         return None
-    top, guess = p.max(1)
+    confidence, predicted = p.max(1)
     edges = torch.linspace(0, 1, BINS + 1, dtype=p.dtype)
-    bins = torch.bucketize(top, edges[1:-1])
-    gap = torch.zeros(BINS, dtype=p.dtype).index_add_(0, bins, top - (guess == y).to(p.dtype))
+    bins = torch.bucketize(confidence, edges[1:-1])
+    gap = torch.zeros(BINS, dtype=p.dtype).index_add_(0, bins, confidence - (predicted == y).to(p.dtype))
     return float(gap.abs().sum() / len(y))
 
 
 def _negative_log_likelihood(p: Tensor, y: Tensor) -> float | None:
     if len(y) == 0:
         return None
-    return float(-p.gather(1, y[:, None]).clamp_min(LEAST_PROBABILITY).log().mean())
+    return float(-p.gather(1, y[:, None]).clamp_min(MIN_PROBABILITY).log().mean())

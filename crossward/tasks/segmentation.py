@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from crossward.core.task import Metrics
 from crossward.errors import ConfigError
-from crossward.losses import dice
+from crossward.losses import dice_loss
 
 OBJECTIVES = ("dice", "dice+ce")
+MAX_CLASSES = 256  # predictions are stored as bytes
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Segmentation:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ConfigError(f"There is no objective {self.objective!r}.", hint=f"Known: {', '.join(OBJECTIVES)}.")
-        if len(self.classes) > 256:
-            raise ConfigError(f"Class maps hold at most 256 classes, not {len(self.classes)}.")
+        if len(self.classes) > MAX_CLASSES:
+            raise ConfigError(f"Class maps hold at most {MAX_CLASSES} classes, not {len(self.classes)}.")
 
     @property
     def name(self) -> str:
@@ -37,7 +38,7 @@ class Segmentation:
         return "dice"
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        overlap = dice(logits, y)
+        overlap = dice_loss(logits, y)
         return overlap if self.objective == "dice" else overlap + F.cross_entropy(logits, y)
 
     def vectors(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +60,8 @@ class Segmentation:
         """Per-class lists follow `classes`, with None for the background."""
         prediction, y = prediction.cpu(), y.cpu()
         overlap, total = _overlaps(prediction, y, len(self.classes))
-        dices, ious = _share(2 * overlap, total), _share(overlap, total - overlap)  # (N, K-1)
+        dices = _ratio(2 * overlap, total)  # (N, K-1)
+        ious = _ratio(overlap, total - overlap)
         scores: Metrics = {
             "dice": _mean(dices),
             "iou": _mean(ious),
@@ -67,7 +69,9 @@ class Segmentation:
             "iou_per_class": [None, *map(_mean, ious.T)],
             "n": len(y),
         }
-        return scores | _hausdorff(prediction, y, len(self.classes)) if full else scores
+        if full:
+            scores |= _hausdorff(prediction, y, len(self.classes))
+        return scores
 
 
 def _overlaps(prediction: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -81,9 +85,9 @@ def _overlaps(prediction: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return overlap, total
 
 
-def _share(top: Tensor, bottom: Tensor) -> Tensor:
-    """top / bottom, and 1 where both sets are empty: nothing was there and nothing was found."""
-    return torch.where(bottom == 0, 1.0, top / bottom.clamp_min(1))
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """1 where the denominator is 0: nothing to segment, and nothing predicted."""
+    return torch.where(denominator == 0, 1.0, numerator / denominator.clamp_min(1))
 
 
 def _mean(values: Tensor) -> float | None:
@@ -98,15 +102,15 @@ def _hausdorff(prediction: Tensor, y: Tensor, k: int) -> Metrics:
         both = a.flatten(1).any(1) & b.flatten(1).any(1)
         if both.any():
             distances.append(_distances(a[both, None], b[both, None]))
-    found = torch.cat(distances).double() if distances else torch.zeros(0)
-    return {"hd95": _mean(found), "hd95_undefined": len(y) * (k - 1) - len(found)}
+    defined = torch.cat(distances).double() if distances else torch.zeros(0)
+    return {"hd95": _mean(defined), "hd95_undefined": len(y) * (k - 1) - len(defined)}
 
 
 def _distances(a: Tensor, b: Tensor) -> Tensor:
     """(M,) distances between the (M, 1, H, W) sets a and b, none of them empty."""
     from monai.metrics.hausdorff_distance import compute_hausdorff_distance
 
-    with warnings.catch_warnings():  # monai 1.5 calls its own deprecated argument, which says nothing to our users
+    with warnings.catch_warnings():  # monai 1.5 calls its own deprecated argument, which our users cannot change
         warnings.filterwarnings("ignore", ".*always_return_as_numpy", FutureWarning)
         distances: Tensor = compute_hausdorff_distance(a, b, include_background=True, percentile=95)
     return distances.flatten()

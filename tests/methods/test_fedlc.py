@@ -16,7 +16,7 @@ from crossward.core.site import Site
 from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.losses import dice
+from crossward.losses import dice_loss
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedlc import FedLC, margins
 from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
@@ -103,8 +103,8 @@ def test_the_first_loss_of_a_segmentation_by_hand():
     margin = 20.0 * pixels[:, None, None] ** -0.25
     logits = run_sites.server(0).new_net().train()(x)
     assert 0 < pixels.min() < pixels.max()
-    assert site.fits[0].loss == pytest.approx(dice(logits - margin, y).item(), abs=1e-5)
-    assert abs(site.fits[0].loss - dice(logits, y).item()) > 1e-3
+    assert site.fits[0].loss == pytest.approx(dice_loss(logits - margin, y).item(), abs=1e-5)
+    assert abs(site.fits[0].loss - dice_loss(logits, y).item()) > 1e-3
 
 
 def test_a_missing_class_is_left_alone():

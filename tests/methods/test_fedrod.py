@@ -18,7 +18,7 @@ from crossward.core.site import Site
 from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.losses import dice
+from crossward.losses import dice_loss
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedrod import FedRoD
 from crossward.testing.by_hand import SoftmaxRegression, initial_matrix, regression_per_site, weight_matrix
@@ -144,7 +144,7 @@ def test_the_first_loss_of_a_segmentation_by_hand():
     logits = net(x)
     shares = torch.stack([(y == c).double().mean() for c in range(3)])
     prior = torch.log(shares + 1e-9)[None, :, None, None]
-    assert found == pytest.approx((dice(logits + 0.7 * prior, y) + dice(logits, y)).item(), abs=1e-5)
+    assert found == pytest.approx((dice_loss(logits + 0.7 * prior, y) + dice_loss(logits, y)).item(), abs=1e-5)
     assert 0 < shares.min() < shares.max() < 1
 
 

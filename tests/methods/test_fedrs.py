@@ -16,7 +16,7 @@ from crossward.core.site import Site
 from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.losses import dice
+from crossward.losses import dice_loss
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedrs import FedRS
 from crossward.runs.sites import RunSites
@@ -108,8 +108,8 @@ def test_the_first_loss_of_a_segmentation_by_hand():
     found, logits, y = first_loss(toy.run_sites(FedRS(alpha=0.4), training=Training(epochs=1, batch_size=64)))
     scale = torch.tensor([1.0, 1.0, 0.4])[:, None, None]
     assert y.unique().tolist() == [0, 1]
-    assert found == pytest.approx(dice(logits * scale, y).item(), abs=1e-5)
-    assert abs(found - dice(logits, y).item()) > 1e-3
+    assert found == pytest.approx(dice_loss(logits * scale, y).item(), abs=1e-5)
+    assert abs(found - dice_loss(logits, y).item()) > 1e-3
 
 
 def test_with_alpha_0_the_weights_of_a_missing_class_stay():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.engines.local import LocalEngine
-from crossward.losses import along, log_prior
+from crossward.losses import log_prior, per_class
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedcb import FedCB
 from crossward.methods.fedetf import FedETF
@@ -88,5 +88,5 @@ def test_fedrods_generic_half_is_left_as_it_is():
 
 
 def test_along_meets_the_classes():
-    assert along(torch.arange(3.0), torch.zeros(2, 3)).shape == (3,)
-    assert along(torch.arange(3.0), torch.zeros(2, 3, 4, 4)).shape == (3, 1, 1)
+    assert per_class(torch.arange(3.0), torch.zeros(2, 3)).shape == (3,)
+    assert per_class(torch.arange(3.0), torch.zeros(2, 3, 4, 4)).shape == (3, 1, 1)

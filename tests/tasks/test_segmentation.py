@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from crossward.errors import ConfigError
-from crossward.losses import dice
+from crossward.losses import dice_loss
 from crossward.tasks import task
 from crossward.tasks.segmentation import Segmentation
 
@@ -31,7 +31,7 @@ def test_dice_loss_by_hand():
     logits = torch.zeros(1, 2, 2, 2)
     logits[:, 1] = math.log(3.0)
     y = torch.tensor([[[1, 0], [0, 0]]])
-    assert dice(logits, y).item() == pytest.approx(1 - 1.5 / 4, abs=1e-5)
+    assert dice_loss(logits, y).item() == pytest.approx(1 - 1.5 / 4, abs=1e-5)
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -43,7 +43,7 @@ def test_dice_loss_equal_to_monai(k: int):
     y = torch.randint(0, k, (3, 9, 7), generator=g)
     y[0] = 0  # an image without foreground
     ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    loss = dice(ours, y)
+    loss = dice_loss(ours, y)
     expected = DiceLoss(to_onehot_y=True, softmax=True, include_background=False)(theirs, y[:, None])
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
     loss.backward()
@@ -54,14 +54,14 @@ def test_dice_loss_equal_to_monai(k: int):
 def test_objectives():
     g = torch.Generator().manual_seed(0)
     logits, y = torch.randn(2, 3, 8, 8, generator=g), torch.randint(0, 3, (2, 8, 8), generator=g)
-    assert torch.equal(ORGANS.loss(logits, y), dice(logits, y))
+    assert torch.equal(ORGANS.loss(logits, y), dice_loss(logits, y))
     both = Segmentation(ORGANS.classes, "dice+ce").loss(logits, y)
-    torch.testing.assert_close(both, dice(logits, y) + F.cross_entropy(logits, y))
+    torch.testing.assert_close(both, dice_loss(logits, y) + F.cross_entropy(logits, y))
 
 
 def test_dice_loss_in_half_precision_does_not_overflow():
     logits = torch.zeros(1, 2, 400, 400, dtype=torch.float16)  # 80 000 foreground pixels exceed float16
-    assert dice(logits, torch.ones(1, 400, 400, dtype=torch.int64)).item() == pytest.approx(1 - 1 / 1.5, abs=1e-4)
+    assert dice_loss(logits, torch.ones(1, 400, 400, dtype=torch.int64)).item() == pytest.approx(1 - 1 / 1.5, abs=1e-4)
 
 
 def test_vectors_flatten_pixels():
@@ -157,11 +157,12 @@ def test_nothing_to_compare():
     }  # fmt: skip
 
 
-def test_made_by_name():
-    made = task("segmentation", ("background", "polyp"), objective="dice+ce")
-    assert made == Segmentation(("background", "polyp"), "dice+ce")
-    assert pickle.loads(pickle.dumps(made)) == made
-    assert (made.name, made.main) == ("segmentation", "dice")
+def test_built_by_name():
+    built = task("segmentation", ("background", "polyp"), objective="dice+ce")
+    assert built == Segmentation(("background", "polyp"), "dice+ce")
+    assert pickle.loads(pickle.dumps(built)) == built
+    assert built.name == "segmentation"
+    assert built.main == "dice"
     with pytest.raises(ConfigError) as error:
         task("segmentation", ("background", "polyp"), objective="jaccard")
     assert "dice+ce" in str(error.value)

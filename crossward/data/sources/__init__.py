@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossward.names import found
+from crossward.names import import_from_catalogue
 
 if TYPE_CHECKING:
     from crossward.data.sources.settings import SourceSettings
@@ -42,7 +42,7 @@ SOURCES: dict[str, tuple[str, str]] = {  # name -> module, and the class of its 
 
 def settings_class(name: str) -> type[SourceSettings]:
     """The class of the settings of a source, imported."""
-    source_class: type[SourceSettings] = found("source", name, SOURCES)
+    source_class: type[SourceSettings] = import_from_catalogue("source", name, SOURCES)
     return source_class
 
 

@@ -22,7 +22,7 @@ from crossward.core.tree import Tree, finite
 from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
-from crossward.losses import dice
+from crossward.losses import dice_loss
 from crossward.methods.lc_fed.calibration import selection_of
 from crossward.methods.lc_fed.method import LCFed
 from crossward.nets import build
@@ -84,7 +84,7 @@ def trained(net: Net, site: Site, k: int, others: list[Weights], steps: int, rad
         z = raw * g[..., None, None] + raw
         logits = net.head(z)
         final = second_head(net, z.detach(), logits.detach(), others, radius)
-        value = dice(logits, y) + dice(final, y)
+        value = dice_loss(logits, y) + dice_loss(final, y)
         for parameter, gradient in zip(chosen, torch.autograd.grad(value, chosen), strict=True):
             parameter.data -= 0.1 * gradient
     return Weights.of(net)
