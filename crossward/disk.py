@@ -6,11 +6,43 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
 from crossward.errors import StorageError
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A file that is being written under a name of its own."""
+
+    path: Path
+    stream: IO[bytes]
+
+    def publish(self, file: Path, *, durable: bool = True) -> None:
+        """Give the whole file its real name. `durable` forces it to the disk before it takes the place of an old one;
+        files that need not outlive the process can do without."""
+        self.stream.flush()
+        if durable:
+            os.fsync(self.stream.fileno())
+        self.path.replace(file)
+
+
+@contextmanager
+def draft_file(path: Path, *, mode: int | None = None) -> Iterator[Draft]:
+    """A draft at `path`, which is removed unless it is published. `mode` are the permissions that it has from its first
+    byte on; None leaves them to the system."""
+    try:
+        if mode is not None:
+            path.unlink(missing_ok=True)  # one that a crash left behind may have other permissions
+            path.touch(mode)
+        with path.open("wb") as stream:
+            yield Draft(path, stream)
+    finally:
+        with suppress(OSError):  # what went wrong first is the error to report
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -19,26 +51,16 @@ def atomic_file(
 ) -> Iterator[IO[bytes]]:
     """A stream to write a file by, so that a reader, or a crash, sees all of it or none of it.
 
-    `durable` forces it to the disk before it takes the place of the old one; files that need not outlive the process
-    can do without. `contended`: other processes may write the same file at this moment, as in a cache. `mode` are the
-    permissions that it has from its first byte on; None leaves them to the system.
+    `contended`: other processes may write the same file at this moment, as in a cache. The other options are those of
+    `Draft.publish` and `draft_file`.
     """
-    draft = file.with_name(f".{file.name}.{uuid4().hex}.part" if contended else f".{file.name}.part")
+    part = file.with_name(f".{file.name}.{uuid4().hex}.part" if contended else f".{file.name}.part")
     try:
-        if mode is not None:
-            draft.unlink(missing_ok=True)  # one that a crash left behind may have other permissions
-            draft.touch(mode)
-        with draft.open("wb") as out:
-            yield out
-            if durable:
-                out.flush()
-                os.fsync(out.fileno())
-        draft.replace(file)
+        with draft_file(part, mode=mode) as draft:
+            yield draft.stream
+            draft.publish(file, durable=durable)
     except OSError as error:
         raise cannot_write(file, error) from error
-    finally:
-        with suppress(OSError):  # what went wrong first is the error to report
-            draft.unlink(missing_ok=True)
 
 
 def write_atomically(

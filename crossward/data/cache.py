@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 import torch
@@ -28,6 +27,7 @@ from crossward.data.archives import Files
 from crossward.data.collection import map_images
 from crossward.data.decode import Frame
 from crossward.data.prepare import Pixels
+from crossward.disk import Draft, draft_file
 from crossward.errors import DataError, StorageError
 
 VERSION = 1  # of the decoding and of the files: entries of another version are never found
@@ -186,9 +186,9 @@ def _build(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> tupl
             bad += [[position, reason] for reason in done.problems]
             if done.image is None:
                 continue
-            images.write(done.image.data)
+            images.stream.write(done.image.data)
             if masks is not None and done.mask is not None:
-                masks.write(done.mask.data)
+                masks.stream.write(done.mask.data)
             hashes.append(done.hash)
             ids.append(rows[position].image)
             habits += [[position, done.habit]] if done.habit else []
@@ -196,7 +196,7 @@ def _build(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> tupl
         key = _key(rows, frame, prints)
         entry = Entry(VERSION, [len(ids), frame.size, frame.size, frame.channels], hashes, ids, bad, habits)
         if ids:
-            _place(cache, key, entry, [part for part in (images, masks) if part is not None])
+            _publish(cache, key, entry, [part for part in (images, masks) if part is not None])
     return key, entry
 
 
@@ -234,11 +234,9 @@ def _noted(files: Files, path: str, prints: Reasons) -> bytes:
     return data
 
 
-def _place(cache: Path, key: str, entry: Entry, parts: Iterable[IO[bytes]]) -> None:
+def _publish(cache: Path, key: str, entry: Entry, parts: Iterable[Draft]) -> None:
     for part, target in zip(parts, _raw(cache, key), strict=False):
-        part.flush()
-        os.fsync(part.fileno())
-        Path(part.name).replace(target)
+        part.publish(target)
     _seal(cache / f"{key}.json", asdict(entry))
 
 
@@ -253,26 +251,19 @@ def _sealed(file: Path) -> dict[str, Any] | None:
 
 
 def _seal(file: Path, body: dict[str, Any]) -> None:
+    text = _canonical(body)
     with _part(file.parent) as part:
-        part.write(b'{"seal":"%b","body":%b}' % (digest(text := _canonical(body)).encode(), text))
-        part.flush()
-        os.fsync(part.fileno())
-        Path(part.name).replace(file)
+        part.stream.write(b'{"seal":"%b","body":%b}' % (digest(text).encode(), text))
+        part.publish(file)
 
 
 def _canonical(body: dict[str, Any]) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
-@contextmanager
-def _part(cache: Path) -> Iterator[IO[bytes]]:
-    """A new file of our own in the cache folder, removed unless it was renamed."""
-    file = cache / f"part-{uuid4().hex}"
-    try:
-        with file.open("xb") as part:
-            yield part
-    finally:
-        file.unlink(missing_ok=True)
+def _part(cache: Path) -> AbstractContextManager[Draft]:
+    """A new file of our own in the cache folder."""
+    return draft_file(cache / f"part-{uuid4().hex}")
 
 
 def _sweep(cache: Path) -> None:

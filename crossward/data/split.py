@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -128,62 +128,6 @@ def together(collection: Collection, rows: Ints, *, groups: bool, duplicates: bo
     columns = [[collection.groups[row] for row in rows]] if groups and collection.groups else []
     columns += [[collection.hashes[row] for row in rows]] if duplicates else []
     return tied(*columns) if columns else np.arange(len(rows))
-
-
-def straddling(
-    keys: Sequence[str], left: Iterable[int], right: Iterable[int]
-) -> list[tuple[str, list[int], list[int]]]:
-    """The keys of rows on both sides, with those rows; "" is an unknown key, and no keys at all are shared by none."""
-    sides: tuple[dict[str, list[int]], dict[str, list[int]]] = ({}, {})
-    for side, rows in zip(sides, (left, right)):
-        for row in rows if keys else ():
-            side.setdefault(keys[row], []).append(row)
-    return [(key, rows, sides[1][key]) for key, rows in sides[0].items() if key and key in sides[1]]
-
-
-def leaks(
-    ids: Sequence[str], hashes: Sequence[str], groups: Sequence[str], places: Mapping[str, Mapping[int, str]]
-) -> list[str]:
-    """What is trained on here and tested on there, a line each; `places` is part -> row -> site."""
-    found, train, test = [], places["train"], places["test"]
-    for part in ("val", "test"):
-        for _, ours, theirs in straddling(hashes, train, places[part]):
-            for a, b in ((a, b) for a in ours for b in theirs if a != b):
-                found.append(f"duplicate image: {ids[a]} ({train[a]}, train) = {ids[b]} ({places[part][b]}, {part})")
-    for group, ours, theirs in straddling(groups, train, test):
-        here, there = {train[row] for row in ours}, {test[row] for row in theirs}
-        where = f"(train: {', '.join(sorted(here))}; test: {', '.join(sorted(there))})"
-        found.append(f"group in train and test: {group} {where}")
-    return found
-
-
-def overlaps(
-    ids: Sequence[str],
-    hashes: Sequence[str],
-    groups: Sequence[str],
-    public: Sequence[int],
-    holdings: Iterable[tuple[str, str, Sequence[int]]],
-) -> list[str]:
-    """What everybody sees and a site holds, a line each, the first ten of its kind; `holdings` are (site, part, rows).
-
-    What is public and elsewhere validated or tested on is left to `leaks`, but for groups in validation.
-    """
-    if not public:
-        return []
-    held: dict[str, dict[int, str]] = {"train": {}, "val": {}, "test": {}}
-    for site, part, rows in holdings:
-        held[part] |= dict.fromkeys(set(rows) - set(public), site)
-    train, learnt = held["train"], held["train"] | held["val"]
-    pairs = [(a, b) for _, ours, theirs in straddling(hashes, public, train) for a in ours for b in theirs]
-    images = [f"image in public and at a site: {ids[a]} = {ids[b]} ({train[b]}, train)" for a, b in pairs]
-    both = [(group, sorted({learnt[row] for row in rows})) for group, _, rows in straddling(groups, public, learnt)]
-    patients = [f"group in public and at a site: {group} ({', '.join(sites)})" for group, sites in both]
-    return [*_first(images, "images"), *_first(patients, "groups")]
-
-
-def _first(lines: Sequence[str], kind: str, most: int = 10) -> list[str]:
-    more = [f"… and {len(lines) - most} more {kind} in public and at a site"] if len(lines) > most else []
-    return [*lines[:most], *more]
 
 
 def checked(fractions: Fractions) -> Floats:

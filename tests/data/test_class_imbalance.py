@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from crossward.data import class_imbalance as imbalance
 from crossward.data import split as splits
+from crossward.data.audit import warnings
 from crossward.data.collection import Collection
-from crossward.data.federation import federate, manifest, named, warnings
+from crossward.data.federate import federate
+from crossward.data.manifest import manifest, named_federation
 from crossward.errors import ConfigError, DataError
 
 torch.set_num_threads(1)
@@ -245,10 +247,10 @@ def test_a_federation_per_class_knows_its_recipe_again(tmp_path):
     asked = {"partition": "per-class", "sites": 3, "alphas": (9, 1, 1), "removal": 0.3}
     made = federate(data, **asked)
     assert [made.recipe[key] for key in ("beta", "min_size", "alphas", "removal")] == [None, 2, [9.0, 1.0, 1.0], 0.3]
-    named(data, "mine", tmp_path, **asked)
-    assert manifest(named(data, "mine", tmp_path, **asked)) == manifest(made)
+    named_federation(data, "mine", tmp_path, **asked)
+    assert manifest(named_federation(data, "mine", tmp_path, **asked)) == manifest(made)
     with pytest.raises(DataError, match="made otherwise") as caught:
-        named(data, "mine", tmp_path, **asked | {"removal": 0.2, "imbalance": 2})
+        named_federation(data, "mine", tmp_path, **asked | {"removal": 0.2, "imbalance": 2})
     assert caught.value.details == ("removal: stored 0.3, asked 0.2", "imbalance: stored null, asked 2.0")
     with pytest.raises(ConfigError, match=r"alphas has 2 number\(s\), but there are 3 classes: a, b, c"):
         federate(data, **asked | {"alphas": (1.0, 2.0)})
@@ -262,7 +264,7 @@ def test_recipes_of_other_partitions_have_no_new_keys():
 def test_a_federation_by_counts_needs_no_number_of_sites(tmp_path):
     table = ((10, 0, 5), (0, 20, 5))
     data = collection(np.arange(90) % 3)
-    made = named(data, "table", tmp_path, partition="counts", counts=table, local_split=(0.8, 0.0, 0.2))
+    made = named_federation(data, "table", tmp_path, partition="counts", counts=table, local_split=(0.8, 0.0, 0.2))
     assert made.counts().tolist() == [[8, 0, 4], [0, 16, 4]]
     assert [len(site.test) for site in made.sites] == [3, 5]
     assert (made.recipe["sites"], made.recipe["counts"]) == (2, [[10, 0, 5], [0, 20, 5]])

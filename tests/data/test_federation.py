@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossward.data import federation as federations
+from crossward.data.audit import audit, overlaps, straddling, warnings
 from crossward.data.collection import Collection
-from crossward.data.federation import Federation, Split, audit, federate, from_manifest, load, manifest, named, save
+from crossward.data.federate import federate
+from crossward.data.federation import Federation, Split
+from crossward.data.manifest import from_manifest, load_manifest, manifest, named_federation, save_manifest
 from crossward.errors import ConfigError, DataError, StorageError
 
 torch.set_num_threads(1)
@@ -149,7 +151,7 @@ def test_groups_that_straddle_the_given_splits_are_refused_unless_accepted():
         federate(collection(splits=splits, groups=groups), partition="group", sites=2)
     assert any(line.startswith("group in train and test: p3 (train: site-") for line in caught.value.details)
     made = federate(collection(splits=splits, groups=groups), partition="iid", sites=2, group_aware=False)
-    assert "10 group(s) have rows in train and in test" in federations.warnings(made)
+    assert "10 group(s) have rows in train and in test" in warnings(made)
 
 
 def test_limit_and_public_come_before_the_partition():
@@ -207,14 +209,14 @@ def test_the_audit_wants_two_classes_in_training():
 def test_warnings_by_hand():
     data = collection(9, hashes=("x", "b", "c", "x", "e", "f", "g", "h", "i"))
     made = by_hand(data, ((0, 4), (), (1,)), ((3,), (), (6,)))
-    assert federations.warnings(made) == [
+    assert warnings(made) == [
         "site s1 trains on one sample",
         "site s1 trains on one class only: c0",
         "nobody trains on class c2",
         "no test row shows class c2",
         "1 image(s) are trained on at more than one site",
     ]
-    assert federations.warnings(by_hand(collection(9), ((0, 1, 2), (), (3, 4, 5)))) == []
+    assert warnings(by_hand(collection(9), ((0, 1, 2), (), (3, 4, 5)))) == []
 
 
 def test_a_manifest_goes_through_json_and_back():
@@ -254,34 +256,36 @@ def test_rows_of_the_same_name_have_no_manifest():
 
 def test_saving_leaves_one_file_and_damage_is_told(tmp_path):
     made, file = federate(collection(), sites=2), tmp_path / "deep" / "one.json"
-    save(made, file)
+    save_manifest(made, file)
     assert [path.name for path in file.parent.iterdir()] == ["one.json"]
-    assert manifest(load(collection(), file)) == manifest(made)
+    assert manifest(load_manifest(collection(), file)) == manifest(made)
     file.write_text(file.read_text()[:-40])
     with pytest.raises(DataError, match=r"one\.json cannot be read"):
-        load(collection(), file)
+        load_manifest(collection(), file)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be written"):
-        save(made, tmp_path / "file" / "one.json")
+    with pytest.raises(StorageError, match="cannot write"):
+        save_manifest(made, tmp_path / "file" / "one.json")
 
 
 def test_a_named_partition_is_made_once_and_then_reused(tmp_path):
-    first = named(collection(), "mine", tmp_path, sites=3, seed=4)
+    first = named_federation(collection(), "mine", tmp_path, sites=3, seed=4)
     stored = (tmp_path / "mine.json").read_bytes()
-    again = named(collection(), "mine", tmp_path, sites=3, seed=4)
+    again = named_federation(collection(), "mine", tmp_path, sites=3, seed=4)
     assert [s.train.tolist() for s in again.sites] == [s.train.tolist() for s in first.sites]
     assert (tmp_path / "mine.json").read_bytes() == stored
 
 
 def test_a_named_partition_made_otherwise_is_refused_with_the_difference(tmp_path):
-    named(collection(), "mine", tmp_path, sites=3, seed=4)
+    named_federation(collection(), "mine", tmp_path, sites=3, seed=4)
     with pytest.raises(DataError, match="made otherwise") as caught:
-        named(collection(), "mine", tmp_path, sites=4, seed=4, beta=0.1)
+        named_federation(collection(), "mine", tmp_path, sites=4, seed=4, beta=0.1)
     assert caught.value.details == ("sites: stored 3, asked 4", "beta: stored 0.5, asked 0.1")
     with pytest.raises(DataError, match="not what the manifest was made for"):
-        named(replace(collection(), hashes=tuple("abc" * 20)), "mine", tmp_path, partition="iid", sites=1, seed=4)
+        named_federation(
+            replace(collection(), hashes=tuple("abc" * 20)), "mine", tmp_path, partition="iid", sites=1, seed=4
+        )
     with pytest.raises(ConfigError, match="cannot name a partition"):
-        named(collection(), "../mine", tmp_path, sites=3)
+        named_federation(collection(), "../mine", tmp_path, sites=3)
 
 
 def test_bad_options_are_refused():
@@ -289,3 +293,56 @@ def test_bad_options_are_refused():
         federate(collection(), sites=2, seed=-1)
     with pytest.raises(ConfigError, match="add up to 1"):
         federate(collection(), sites=2, split=(0.5, 0.1, 0.1))
+
+
+def test_keys_on_both_sides_come_with_their_rows():
+    assert straddling(["a", "b", "a", "", ""], [0, 1, 3], [2, 4]) == [("a", [0], [2])]
+    assert straddling((), [0], [1]) == []
+
+
+# what is public ------------------------------------------------------------------------------------------------------
+def north_and_south(data: Collection, public: list[int], recipe: dict[str, object]) -> Federation:
+    """Rows 0 to 3 train and rows 4 and 5 validate at north, rows 6 to 9 train at south."""
+    north = Split("north", torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5]), rows())
+    south = Split("south", torch.tensor([6, 7, 8, 9]), rows(), rows())
+    server = Split("server", rows(), rows(), torch.tensor([10, 11]))
+    return Federation(data, (north, south), server, torch.tensor(public), recipe)
+
+
+def test_a_manifest_whose_public_rows_are_also_at_a_site_is_refused():
+    hashes = tuple("abcdefghijklaxcx")  # row 12 is the picture of row 0, row 14 of row 2
+    groups = ("", "p", "", "", "q", "", "p", "", "", "", "", "", "", "p", "", "q")
+    data = collection(16, 2, hashes=hashes, groups=groups)
+    with pytest.raises(DataError, match="not sound: 4 problem") as caught:
+        from_manifest(data, manifest(north_and_south(data, [12, 13, 14, 15], {})))
+    assert caught.value.details == (
+        "image in public and at a site: r12 = r0 (north, train)",
+        "image in public and at a site: r14 = r2 (north, train)",
+        "group in public and at a site: p (north, south)",
+        "group in public and at a site: q (north)",
+    )
+    with pytest.raises(DataError, match="not sound: 2 problem"):
+        from_manifest(data, manifest(north_and_south(data, [12, 13, 14, 15], {"group_aware": False})))
+    assert len(from_manifest(data, manifest(north_and_south(data, [], {}))).public) == 0
+
+
+def test_the_first_ten_of_what_is_public_and_at_a_site_are_named():
+    ids, hashes = [f"r{row}" for row in range(26)], [f"h{row % 13}" for row in range(26)]
+    lines = overlaps(ids, hashes, (), list(range(13)), [("north", "train", list(range(13, 26)))])
+    assert len(lines) == 11
+    assert lines[9:] == [
+        "image in public and at a site: r9 = r22 (north, train)",
+        "… and 3 more images in public and at a site",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_copies_of_public_images_are_public(seed):
+    hashes = tuple(f"h{row // 4}" for row in range(80))  # two of each class, four times each
+    data = collection(84, 2, hashes=(*hashes, "v", "w", "x", "y"), splits=("train",) * 80 + ("test",) * 4)
+    made = federate(data, partition="iid", sites=2, public=0.2, seed=seed)
+    seen = {data.hashes[row] for row in made.public.tolist()}
+    held = {data.hashes[row] for site in made.sites for row in site.train.tolist()}
+    assert seen
+    assert held
+    assert not seen & held

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossward.data import split as splits
-from crossward.data.collection import Collection
-from crossward.data.federation import NOBODY, Federation, Split, federate, from_manifest, manifest
 from crossward.errors import ConfigError, DataError
 
 USUAL = (0.7, 0.1, 0.2)
@@ -150,66 +147,3 @@ def test_a_public_pool_without_a_row_is_refused():
     with pytest.raises(ConfigError, match=r"public = 0\.6"):
         splits.public_pool(np.zeros(9, dtype=np.int64), np.arange(9), 0.6, 0)
     assert len(splits.public_pool(np.zeros(9, dtype=np.int64), np.arange(9), 0.0, 0)) == 0
-
-
-def test_keys_on_both_sides_come_with_their_rows():
-    assert splits.straddling(["a", "b", "a", "", ""], [0, 1, 3], [2, 4]) == [("a", [0], [2])]
-    assert splits.straddling((), [0], [1]) == []
-
-
-# what is public ------------------------------------------------------------------------------------------------------
-def collection(n: int, **columns) -> Collection:
-    facts = {
-        "images": torch.zeros(n, 2, 2, 1, dtype=torch.uint8),
-        "targets": torch.arange(n) % 2,
-        "ids": tuple(f"r{row}" for row in range(n)),
-        "hashes": tuple(f"h{row}" for row in range(n)),
-    }
-    return Collection(name="toy", task="classification", classes=("a", "b"), **facts | columns)
-
-
-def by_hand(data: Collection, public: list[int], recipe: dict[str, object]) -> Federation:
-    """Rows 0 to 3 train and rows 4 and 5 validate at north, rows 6 to 9 train at south."""
-    north = Split("north", torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5]), NOBODY)
-    south = Split("south", torch.tensor([6, 7, 8, 9]), NOBODY, NOBODY)
-    server = Split("server", NOBODY, NOBODY, torch.tensor([10, 11]))
-    return Federation(data, (north, south), server, torch.tensor(public), recipe)
-
-
-def test_a_manifest_whose_public_rows_are_also_at_a_site_is_refused():
-    hashes = tuple("abcdefghijklaxcx")  # row 12 is the picture of row 0, row 14 of row 2
-    groups = ("", "p", "", "", "q", "", "p", "", "", "", "", "", "", "p", "", "q")
-    data = collection(16, hashes=hashes, groups=groups)
-    with pytest.raises(DataError, match="not sound: 4 problem") as caught:
-        from_manifest(data, manifest(by_hand(data, [12, 13, 14, 15], {})))
-    assert caught.value.details == (
-        "image in public and at a site: r12 = r0 (north, train)",
-        "image in public and at a site: r14 = r2 (north, train)",
-        "group in public and at a site: p (north, south)",
-        "group in public and at a site: q (north)",
-    )
-    with pytest.raises(DataError, match="not sound: 2 problem"):
-        from_manifest(data, manifest(by_hand(data, [12, 13, 14, 15], {"group_aware": False})))
-    assert len(from_manifest(data, manifest(by_hand(data, [], {}))).public) == 0
-
-
-def test_the_first_ten_of_what_is_public_and_at_a_site_are_named():
-    ids, hashes = [f"r{row}" for row in range(26)], [f"h{row % 13}" for row in range(26)]
-    lines = splits.overlaps(ids, hashes, (), list(range(13)), [("north", "train", list(range(13, 26)))])
-    assert len(lines) == 11
-    assert lines[9:] == [
-        "image in public and at a site: r9 = r22 (north, train)",
-        "… and 3 more images in public and at a site",
-    ]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_copies_of_public_images_are_public(seed):
-    hashes = tuple(f"h{row // 4}" for row in range(80))  # two of each class, four times each
-    data = collection(84, hashes=(*hashes, "v", "w", "x", "y"), splits=("train",) * 80 + ("test",) * 4)
-    made = federate(data, partition="iid", sites=2, public=0.2, seed=seed)
-    seen = {data.hashes[row] for row in made.public.tolist()}
-    held = {data.hashes[row] for site in made.sites for row in site.train.tolist()}
-    assert seen
-    assert held
-    assert not seen & held

@@ -60,8 +60,7 @@ class BreaKHisSettings(ImageFileSettings):
 
     def load(self) -> Loaded:
         path = self.path or located(data_root())
-        options = {"magnification": self.magnification, "classes": self.classes}
-        collection, left_out = read(path, **self.decoding(), **options)
+        collection, left_out = read(path, magnification=self.magnification, classes=self.classes, **self.decoding())
         return collection, [str(file) for file in left_out]
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
-from crossward.data.safe_pickle import loads
+from crossward.data.restricted_pickle import load_dict
 from crossward.data.sources.idx import gathered, known, unpacked
 from crossward.data.sources.settings import Loaded, SmallImageSettings
 from crossward.errors import ConfigError, DataError
@@ -172,18 +172,15 @@ def binary(data: bytes, file: str, records: int, classes: int) -> Batch:
 
 def pickled(data: bytes, file: str, records: int, classes: int) -> Batch:
     """A pickled dict with the pixels as `data` and, among others, `labels` or `fine_labels`."""
-    content = loads(data, "the pickle")
-    if not isinstance(content, dict):
-        raise DataError(f"holds a {type(content).__name__}, not a dict")
-    held = {key.decode("latin-1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+    content = load_dict(data)
     wanted = "labels" if classes == 10 else "fine_labels"
-    if missing := [key for key in ("data", wanted) if key not in held]:
-        raise DataError(f"has no {' and no '.join(missing)}; it has {', '.join(held) or 'nothing'}")
-    pixels = held["data"]
+    if missing := [key for key in ("data", wanted) if key not in content]:
+        raise DataError(f"has no {' and no '.join(missing)}; it has {', '.join(content) or 'nothing'}")
+    pixels = content["data"]
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape != (records, PIXELS):
         there = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
         raise DataError(f"has {there} as its data, not uint8 {(records, PIXELS)}")
-    return _upright(pixels), _labels(held[wanted], records, classes)
+    return _upright(pixels), _labels(content[wanted], records, classes)
 
 
 def sheet(data: bytes, file: str, records: int, classes: int) -> Batch:

@@ -35,8 +35,8 @@ class NpzSettings(SourceSettings):
     classes: tuple[str, ...] | None = None
 
     def load(self) -> Loaded:
-        options = {"size": self.size, "channels": self.channels, "classes": self.classes, "prepare": self.prepare}
-        return read(self.path, **options), []
+        collection = read(self.path, size=self.size, channels=self.channels, prepare=self.prepare, classes=self.classes)
+        return collection, []
 
 
 def read(

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from crossward.data.cache import digest
-from crossward.data.federation import federate
+from crossward.data.federate import federate
 from crossward.data.sources import cifar
 from crossward.errors import ConfigError, DataError
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.data.federation import federate
+from crossward.data.federate import federate
 from crossward.data.sources import fed_isic
 from crossward.errors import ConfigError, DataError
 

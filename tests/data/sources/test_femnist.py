@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from crossward.data.cache import digest
-from crossward.data.federation import federate
+from crossward.data.federate import federate
 from crossward.data.sources import femnist as leaf
 from crossward.errors import ConfigError, DataError
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from crossward.data.archives import opened
-from crossward.data.federation import federate
+from crossward.data.federate import federate
 from crossward.data.sources import oct2017
 from crossward.errors import ConfigError, DataError
 

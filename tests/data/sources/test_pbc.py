@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from crossward.config.reading import config_from
-from crossward.data.federation import federate
+from crossward.data.federate import federate
 from crossward.data.sources import pbc
 from crossward.errors import ConfigError, DataError
 

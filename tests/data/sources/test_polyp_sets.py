@@ -18,7 +18,9 @@ from PIL import Image
 
 import crossward
 from crossward.config.reading import config_from
-from crossward.data.federation import audit, federate, from_manifest, manifest, warnings
+from crossward.data.audit import audit, warnings
+from crossward.data.federate import federate
+from crossward.data.manifest import from_manifest, manifest
 from crossward.data.sources import polyp_sets, polyps
 from crossward.errors import ConfigError, DataError
 

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from crossward.data.archives import opened
-from crossward.data.federation import federate, warnings
+from crossward.data.audit import warnings
+from crossward.data.federate import federate
 from crossward.data.sources import polyps
 from crossward.errors import ConfigError, DataError
 

@@ -32,7 +32,7 @@ from crossward.settings import Count
 class StripesSettings(SourceSettings):
     source: Literal["stripes"]
     images: Count = 40
-    size: Count = 8
+    size: Count = 16
 
     def load(self) -> Loaded:
         generator = torch.Generator().manual_seed(0)
@@ -96,8 +96,8 @@ def test_an_unknown_source_has_the_settings_of_all():
 @pytest.mark.usefixtures("stripes")
 def test_a_new_source_is_described_and_checked():
     assert sources.describe("stripes") == "Stripes: a dataset of a single file."
-    config = config_from({"data": {"source": "stripes", "size": 16}})
-    assert config.data.size == 16
+    config = config_from({"data": {"source": "stripes", "size": 20}})
+    assert config.data.size == 20
     assert config_from(config.canonical()) == config
     with pytest.raises(ConfigError) as error:
         config_from({"data": {"source": "stripes", "sise": 16, "images": 0}})
@@ -117,6 +117,6 @@ def test_a_new_source_is_run_and_listed(config, cli):
             net={"name": "cnn"},
         )
     )
-    assert result.about["images"]["classes"] == ["across", "down"]
+    assert list(result.about["classes"]) == ["across", "down"]
     assert crossward.load(result.folder).config["data"]["images"] == 40
     assert "Stripes: a dataset of a single file." in cli("data", "list").out

@@ -1,0 +1,139 @@
+"""Federate: share the rows of a collection out among sites, and split what each site holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from crossward.data import partition as partitions
+from crossward.data import split as splits
+from crossward.data.audit import audit
+from crossward.data.class_imbalance import Table, long_tail
+from crossward.data.collection import Collection
+from crossward.data.federation import NO_ROWS, PARTS, Federation, Split, row_tensor
+from crossward.data.partition import Ints, Parts
+from crossward.errors import ConfigError
+
+Names = npt.NDArray[np.object_]
+
+
+def federate(
+    collection: Collection,
+    *,
+    partition: str = "auto",
+    sites: int | None = None,
+    beta: float = 0.5,
+    min_size: int | None = None,
+    alphas: float | Sequence[float] | None = None,
+    removal: float = 0.0,
+    counts: str | Table | None = None,
+    imbalance: float = 1.0,
+    split: splits.Fractions = (0.7, 0.1, 0.2),
+    local_split: splits.Fractions | None = None,
+    public: float = 0.0,
+    seed: int = 0,
+    group_aware: bool = True,
+    limit: int | None = None,
+) -> Federation:
+    """Share a collection out among sites, and audit the outcome.
+
+    Val and test rows that the collection names stay so: the server's, or their site's if `partition` is "site".
+    The others are dealt to the sites and split there by `local_split`; without it, by `split` if the collection names
+    no val and test rows, else not at all. `group_aware` deals and splits whole groups; `min_size` then counts groups.
+    `alphas` and `removal` are for "per-class", `counts` for "counts". `imbalance` thins the rows that are to be dealt
+    out to a long tail, before `limit`, `public` and the partition.
+    """
+    site_names = {*(collection.sites or ())} - {""}
+    names_held_out_rows = bool({*(collection.splits or ())} & {*PARTS[1:]})
+    own: dict[str, Any] = {"alphas": alphas, "removal": removal, "counts": counts}
+    scheme, count = partitions.resolve(partition, sites, site_names, collection.groups is not None, **own)
+    local = local_split or ((1.0, 0.0, 0.0) if names_held_out_rows else split)
+    if not 0 <= seed < 2**31:
+        raise ConfigError(f"seed = {seed}: a seed lies between 0 and 2147483647")
+    recipe = {
+        "partition": scheme,
+        "sites": count,
+        **partitions.options(scheme, beta=beta, min_size=min_size, **own),
+        "local_split": splits.checked(local).tolist(),
+        "public": float(public),
+        "seed": seed,
+        "group_aware": group_aware,
+        "limit": limit,
+    }
+    if imbalance != 1:  # a key of its own only when used: manifests of before know none
+        recipe["imbalance"] = float(imbalance)
+    federation = _follow(recipe, collection)
+    audit(federation)
+    return federation
+
+
+def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
+    """The federation that the recipe describes."""
+    by_site = recipe["partition"] == "site"
+    labels = splits.strata(collection)
+    unnamed = [""] * len(collection)
+    site_of: Names = np.asarray(collection.sites if by_site else unnamed, dtype=object)
+    part_of: Names = np.asarray(collection.splits or unnamed, dtype=object)
+    rows = _rows_to_deal(recipe, collection, labels, site_of)
+    public, rows = _public_rows(recipe, collection, labels, rows)
+    units = splits.together(collection, rows, groups=_keeps_groups(recipe), duplicates=_splits_locally(recipe))
+    if by_site:
+        names = sorted({*site_of} - {""}, key=partitions.natural)
+        parts = [np.flatnonzero(np.isin(rows, own)) for own in partitions.by_site(site_of.tolist())]
+    else:
+        digits = len(str(recipe["sites"]))
+        names = [f"site-{i + 1:0{digits}d}" for i in range(recipe["sites"])]
+        parts = _deal(recipe, collection, labels[rows], units)
+    local = splits.split_sites(labels[rows], units, parts, recipe["local_split"], recipe["seed"])
+    sites = []
+    for name, (train, val, test) in zip(names, local):
+        named_val, named_test = _named_rows(name, site_of, part_of)
+        sites.append(
+            Split(name, row_tensor(rows[train]), row_tensor(rows[val], named_val), row_tensor(rows[test], named_test))
+        )
+    server_val, server_test = _named_rows("", site_of, part_of)
+    server = Split("server", NO_ROWS, row_tensor(server_val), row_tensor(server_test))
+    return Federation(collection, tuple(sites), server, row_tensor(public), recipe)
+
+
+def _rows_to_deal(recipe: dict[str, Any], collection: Collection, labels: Ints, site_of: Names) -> Ints:
+    """The rows that sites are to train on or to split, thinned as the recipe says."""
+    rows = splits.training_rows(collection, recipe["partition"] == "site")
+    rows = rows[long_tail(labels[rows], recipe.get("imbalance", 1.0), recipe["seed"])]
+    if recipe["limit"] is None:
+        return rows
+    cells = np.asarray(
+        [f"{site_of[row]}\n{labels[row]}" for row in rows]
+    )  # no site and no class loses more than others
+    return rows[splits.subsample(cells, recipe["limit"], recipe["seed"])]
+
+
+def _public_rows(recipe: dict[str, Any], collection: Collection, labels: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """The rows that everybody sees, and the others."""
+    duplicates = _splits_locally(recipe) or recipe["public"] > 0
+    units = splits.together(collection, rows, groups=_keeps_groups(recipe), duplicates=duplicates)
+    pool = splits.public_pool(labels[rows], units, recipe["public"], recipe["seed"])
+    return rows[pool], np.delete(rows, pool)
+
+
+def _keeps_groups(recipe: dict[str, Any]) -> bool:
+    return bool(recipe["group_aware"]) or recipe["partition"] == "group"
+
+
+def _splits_locally(recipe: dict[str, Any]) -> bool:
+    return bool(recipe["local_split"][0] < 1)
+
+
+def _deal(recipe: dict[str, Any], collection: Collection, labels: Ints, units: Ints) -> Parts:
+    options = {key: recipe[key] for key in ("sites", "seed", *partitions.OPTIONS) if key in recipe}
+    classes = collection.classes if collection.task == "classification" else ("no foreground", "foreground")
+    return partitions.deal(recipe["partition"], labels, units, classes=classes, **options)
+
+
+def _named_rows(site: str, site_of: Names, part_of: Names) -> tuple[Ints, Ints]:
+    """The val and the test rows that the collection itself names for a site; "" is the server."""
+    val, test = (np.flatnonzero((site_of == site) & (part_of == part)) for part in PARTS[1:])
+    return val, test
