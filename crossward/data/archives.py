@@ -1,13 +1,14 @@
-"""Files: a folder or a .zip archive seen alike, and the files among them that had to be set aside."""
+"""Files: a folder, a .zip archive or a tarball, seen alike."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
+import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Protocol
 
 from crossward.errors import ConfigError, DataError
 
-BAD_FILES = ("refuse", "quarantine")
 LITTER = frozenset({"__macosx", "thumbs.db", "desktop.ini"})  # what file managers leave behind
+TARBALLS = (".tar.gz", ".tgz", ".tar")
+CUT_SHORT = (tarfile.TarError, OSError, EOFError, zlib.error)
 LARGEST = 1 << 30  # bytes of one archived file: a larger claim is a zip bomb, not an image
 
 
@@ -38,7 +40,7 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderFiles:
     root: Path
 
     def listing(self) -> list[str]:
@@ -46,7 +48,7 @@ class Folder:
 
     def stamp(self, path: str) -> tuple[int, ...]:
         try:
-            status = (self.root / safe(path)).stat()
+            status = (self.root / safe_path(path)).stat()
         except OSError as error:
             raise DataError(_reason(error, self.root)) from error
         if not stat.S_ISREG(status.st_mode):
@@ -55,7 +57,7 @@ class Folder:
 
     def read(self, path: str) -> bytes:
         try:
-            return (self.root / safe(path)).read_bytes()
+            return (self.root / safe_path(path)).read_bytes()
         except OSError as error:
             raise DataError(_reason(error, self.root)) from error
 
@@ -75,7 +77,7 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Archive:
+class ZipFiles:
     root: Path
     archive: zipfile.ZipFile
     entries: dict[str, zipfile.ZipInfo]
@@ -98,17 +100,46 @@ class Archive:
             raise DataError(f"is damaged in the archive ({error})") from error
 
     def _entry(self, path: str) -> zipfile.ZipInfo:
-        entry = self.entries.get(safe(path))
+        entry = self.entries.get(safe_path(path))
         if entry is None:
             raise DataError(f"no such file in {self.root}")
         return entry
 
 
+@dataclass(frozen=True)
+class TarFiles:
+    """The files of a .tar.gz, in its own order: in any other, all before a file would be unpacked again."""
+
+    root: Path
+    archive: tarfile.TarFile
+    entries: Mapping[str, tarfile.TarInfo]
+
+    def listing(self) -> list[str]:
+        return list(self.entries)
+
+    def stamp(self, path: str) -> tuple[int, ...]:
+        return self.entries[path].size, self.root.stat().st_mtime_ns
+
+    def read(self, path: str) -> bytes:
+        entry = self.entries[path]
+        if entry.size > LARGEST:
+            raise DataError(f"claims {entry.size >> 20} MiB inside the archive")
+        try:
+            content = self.archive.extractfile(entry)
+            return content.read() if content else b""
+        except CUT_SHORT as error:
+            raise DataError(f"is damaged in the archive ({error})") from error
+
+
 @contextmanager
-def opened(root: Path) -> Iterator[Files]:
-    """The files under `root`, a folder or a .zip archive."""
+def open_files(root: Path, *, tarballs: bool = False) -> Iterator[Files]:
+    """The files under `root`, a folder or a .zip archive or, if these may be read, a tarball."""
     if root.is_dir():
-        yield Folder(root)
+        yield FolderFiles(root)
+        return
+    if tarballs and root.is_file() and root.name.endswith(TARBALLS):
+        with _open_tarball(root) as files:
+            yield files
         return
     if not root.exists():
         raise DataError(f"There is no folder or archive {root}.", hint="Check the path.")
@@ -121,10 +152,28 @@ def opened(root: Path) -> Iterator[Files]:
         ) from error
     with archive:
         status = root.stat()
-        yield Archive(root, archive, _entries(root, archive), (status.st_size, status.st_mtime_ns))
+        yield ZipFiles(root, archive, _entries(root, archive), (status.st_size, status.st_mtime_ns))
 
 
-def dataset_in(root: Path | None, names: Sequence[str], *, title: str, where: str) -> Path:
+@contextmanager
+def _open_tarball(root: Path) -> Iterator[Files]:
+    """The files of a tarball."""
+    entries: dict[str, tarfile.TarInfo] = {}
+    try:
+        archive = tarfile.open(root)  # noqa: SIM115 (closed below)
+        for entry in archive:
+            entries |= {safe_path(entry.name): entry} if entry.isreg() else {}
+    except CUT_SHORT as error:
+        raise DataError(
+            f"{root} ({root.stat().st_size} bytes) cannot be read to its end: {error}.",
+            details=[f"there: {path}, {entry.size} bytes" for path, entry in entries.items()],
+            hint="Download it again.",
+        ) from error
+    with archive:
+        yield TarFiles(root, archive, entries)
+
+
+def find_dataset(root: Path | None, names: Sequence[str], *, title: str, where: str) -> Path:
     """The archive, or else the folder, of a dataset in `root`, where all datasets are kept; `names` are what it may be
     called, without regard to case."""
     known = names[0]
@@ -145,7 +194,7 @@ def dataset_in(root: Path | None, names: Sequence[str], *, title: str, where: st
     )
 
 
-def safe(path: str) -> str:
+def safe_path(path: str) -> str:
     """The path with forward slashes and without dots; names that lead out of their root are refused."""
     name = path.replace("\\", "/")
     parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -158,65 +207,12 @@ def safe(path: str) -> str:
     return "/".join(parts)
 
 
-@dataclass(frozen=True)
-class Quarantined:
-    """A file that cannot be used, where it was named, and why."""
-
-    where: str
-    row: int | None  # of the manifest, the header being row 1
-    reason: str
-
-    def __str__(self) -> str:
-        row = "" if self.row is None else f"row {self.row}"
-        return ": ".join(part for part in (row, self.where, self.reason) if part)
-
-
-def checked_policy(bad_files: str) -> str:
-    """What to do with bad files, if it is one of the two known ways."""
-    if bad_files not in BAD_FILES:
-        raise ConfigError(f'bad_files is "{bad_files}".', hint='Use "refuse" or "quarantine".')
-    return bad_files
-
-
-def settle(
-    source: Path,
-    problems: Iterable[Quarantined],
-    *,
-    bad_files: str,
-    before: Sequence[str],
-    after: Sequence[str],
-    general: Sequence[str] = (),
-) -> list[Quarantined]:
-    """Refuse, or set the bad files aside; `before` and `after` are the labels of the rows without and with them gone.
-
-    `general` are problems of the whole source, which no quarantine can cure.
-    """
-    aside = sorted(set(problems), key=lambda bad: (bad.row or 0, bad.where, bad.reason))
-    lines = [*general, *map(str, aside)]
-    if general or (aside and bad_files == "refuse"):
-        cure = "Correct them." if general else 'Correct them, or leave them out with bad_files = "quarantine".'
-        raise DataError(
-            f"{source}: {len(lines)} problems." if len(lines) > 1 else f"{source}: one problem.",
-            details=lines,
-            hint=cure,
-        )
-    if not after:
-        raise DataError(f"{source}: no usable image is left.", details=lines, hint="Correct the files named above.")
-    if gone := sorted(set(before) - set(after)):
-        raise DataError(
-            f"{source}: no image is left of {', '.join(gone)}.",
-            details=lines,
-            hint="Correct the files named above, or remove the class.",
-        )
-    return aside
-
-
 def _entries(root: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     entries: dict[str, zipfile.ZipInfo] = {}
     problems = []
     for entry in archive.infolist():
         try:
-            name = safe(entry.filename)
+            name = safe_path(entry.filename)
         except DataError as error:
             problems.append(f"{entry.filename}: {error.what}")
             continue

@@ -43,7 +43,7 @@ def warnings(federation: Federation) -> list[str]:
     names = [site.name for site in federation.sites]
     drawn = federation.recipe.get("partition", "site") != "site"
     lines = [f"site {site.name} trains on one sample" for site in federation.sites if len(site.train) == 1]
-    lines += partitions.gaps(federation.counts().numpy(), names, federation.classes, drawn=drawn)
+    lines += partitions.missing_classes(federation.counts().numpy(), names, federation.classes, drawn=drawn)
     lines += _classes_not_shown(federation, list(sites_by_row["test"]))
     owners = {(collection.hashes[row], site) for row, site in sites_by_row["train"].items() if collection.hashes[row]}
     shared = sum(n > 1 for n in Counter(image for image, _ in owners).values())

@@ -34,7 +34,8 @@ def rot90(x: Tensor, y: Tensor, rng: Generator) -> Batch:
     turns = torch.randint(4, (len(x),), generator=rng)
     if x.shape[-1] != x.shape[-2]:
         turns = turns // 2 * 2
-    moved, masks = x.clone(), y.clone() if y.dim() == 3 else y
+    moved = x.clone()
+    masks = y.clone() if y.dim() == 3 else y
     for k in {*turns.tolist()} - {0}:
         rows = torch.nonzero(turns == k).flatten().to(x.device)
         moved[rows] = torch.rot90(x[rows], k, (-2, -1))
@@ -119,15 +120,19 @@ class Augmentation:
     def __call__(self, x: Tensor, y: Tensor, rng: Generator) -> Batch:
         for name, amount in self.steps:
             operation = OPERATIONS[name]
-            x, y = operation.apply(x, y, rng) if amount is None else operation.apply(x, y, rng, operation.kind(amount))
+            x, y = (
+                operation.apply(x, y, rng)
+                if amount is None
+                else operation.apply(x, y, rng, operation.number_type(amount))
+            )
         return x, y
 
 
 @dataclass(frozen=True)
 class Operation:
     apply: Callable[..., Batch]
-    kind: type[int] | type[float] = float
-    usual: float | None = None  # the amount when none is written; None for operations that take none
+    number_type: type[int] | type[float] = float
+    default: float | None = None  # the amount when none is written; None for operations that take none
     most: float = 0.0
 
 
@@ -147,13 +152,14 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
 
 def augmentation(names: Sequence[str]) -> Augment | None:
     """The operations written as "hflip" or "rotate:10", in order; None when there are none."""
-    steps, wrong = [], []
+    steps = []
+    wrong = []
     for text in names:
         name, colon, number = text.partition(":")
         problem = _problem(name, colon + number)
         wrong += [f'"{text}": {problem}'] if problem else []
         if not problem:
-            steps.append((name, float(number) if number else OPERATIONS[name].usual))
+            steps.append((name, float(number) if number else OPERATIONS[name].default))
     if wrong:
         raise ConfigError("augmentations cannot be understood", details=wrong, hint=f"known: {', '.join(OPERATIONS)}")
     return Augmentation(tuple(steps)) if steps else None
@@ -165,12 +171,12 @@ def _problem(name: str, amount: str) -> str:
         near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.0)
         return f'no such operation, did you mean "{near[0]}"?'
     operation = OPERATIONS[name]
-    if operation.usual is None or not amount:
+    if operation.default is None or not amount:
         return f"{name} takes no number" if amount else ""
     try:
-        value = operation.kind(amount[1:])
+        value = operation.number_type(amount[1:])
     except ValueError:
-        return f'"{amount[1:]}" is not {"a whole number" if operation.kind is int else "a number"}'
+        return f'"{amount[1:]}" is not {"a whole number" if operation.number_type is int else "a number"}'
     return "" if 0 < value <= operation.most else f"the number must be above 0 and at most {operation.most:g}"
 
 

@@ -39,24 +39,24 @@ Reasons = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Row:
+class ImagePaths:
     image: str  # paths inside the Files
     mask: str = ""
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedImages:
     images: Tensor  # (n, S, S, C) uint8 of the rows that could be decoded, mapped
     masks: Tensor | None  # (n, S, S) uint8, mapped
     hashes: tuple[str, ...]
     file: Path | None
-    kept: tuple[int, ...]  # which of the asked rows these are
+    rows: tuple[int, ...]  # which of the wanted rows these are
     problems: tuple[tuple[int, str], ...]  # row and reason of the others
     notes: tuple[str, ...] = ()  # what a person should know of the masks
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """The JSON beside the raw files."""
 
     version: int
@@ -68,43 +68,43 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class _Done:
+class _DecodedRow:
     """One decoded row: its pixels, or what is wrong; with the prints of the bytes that were really read."""
 
     image: Pixels | None
     mask: Pixels | None
     hash: str
     problems: tuple[str, ...]
-    prints: Reasons
+    digests: Reasons
     habit: str = ""
 
 
-def decoded(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> Decoded:
+def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) -> DecodedImages:
     """Every row decoded, from the cache when it has them; with masks when the frame counts their classes."""
     with _storage(cache):
         cache.mkdir(parents=True, exist_ok=True)
-    prints, unread = _prints(files, rows, cache)
+    digests, unread = _digests(files, rows, cache)
     problems = [(place, reason) for place, row in enumerate(rows) for reason in _unread(row, unread)]
     usable = [place for place, row in enumerate(rows) if not _unread(row, unread)]
     wanted = [rows[place] for place in usable]
-    key = _key(wanted, frame, prints)
-    entry = _stored(cache, key, frame)
+    key = _cache_key(wanted, frame, digests)
+    entry = _stored_entry(cache, key, frame)
     if entry is None:
         key, entry = _build(files, wanted, frame, cache)
     bad = {place for place, _ in entry.bad}
     problems += [(usable[place], reason) for place, reason in entry.bad]
-    kept = tuple(place for position, place in enumerate(usable) if position not in bad)
-    (images, masks), shape = _raw(cache, key), tuple(entry.shape)
-    if not kept:
-        return Decoded(torch.empty(shape, dtype=torch.uint8), None, (), None, (), tuple(sorted(problems)))
-    return Decoded(
+    decoded_rows = tuple(place for position, place in enumerate(usable) if position not in bad)
+    (images, masks), shape = _raw_files(cache, key), tuple(entry.shape)
+    if not decoded_rows:
+        return DecodedImages(torch.empty(shape, dtype=torch.uint8), None, (), None, (), tuple(sorted(problems)))
+    return DecodedImages(
         map_images(images, shape),
         map_images(masks, shape[:3]) if frame.classes else None,
         tuple(entry.hashes),
         images,
-        kept,
+        decoded_rows,
         tuple(sorted(problems)),
-        decode.notices((wanted[place].mask, habit) for place, habit in entry.habits),
+        decode.mask_notes((wanted[place].mask, habit) for place, habit in entry.habits),
     )
 
 
@@ -113,66 +113,66 @@ def digest(data: bytes | memoryview) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def _unread(row: Row, unread: Reasons) -> list[str]:
+def _unread(row: ImagePaths, unread: Reasons) -> list[str]:
     named = [(row.image, "")] + ([(row.mask, f"mask {row.mask}: ")] if row.mask else [])
     return [prefix + unread[path] for path, prefix in named if path in unread]
 
 
-def _prints(files: Files, rows: Sequence[Row], cache: Path) -> tuple[Reasons, Reasons]:
+def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Reasons, Reasons]:
     """The content hash of every file, remembered by its stamp, and why some could not be read."""
     file = cache / f"index-{digest(str(files.root.resolve()).encode())}.json"
-    known: dict[str, list[Any]] = (_sealed(file) or {}).get("files", {})
-    prints: Reasons = {}
+    known: dict[str, list[Any]] = (_read_sealed(file) or {}).get("files", {})
+    digests: Reasons = {}
     unread: Reasons = {}
     learned: dict[str, list[Any]] = {}
     for path in dict.fromkeys(path for row in rows for path in (row.image, row.mask) if path):
         try:
             stamp = list(files.stamp(path))
             if path in known and known[path][:-1] == stamp:
-                prints[path] = known[path][-1]
+                digests[path] = known[path][-1]
                 continue
-            prints[path] = digest(files.read(path))
+            digests[path] = digest(files.read(path))
         except DataError as error:
             unread[path] = error.what
             continue
         if time.time_ns() - stamp[-1] > FRESH:
-            learned[path] = [*stamp, prints[path]]
+            learned[path] = [*stamp, digests[path]]
     if learned:
         with _storage(cache):
-            _seal(file, {"root": str(files.root), "files": known | learned})
-    return prints, unread
+            _write_sealed(file, {"root": str(files.root), "files": known | learned})
+    return digests, unread
 
 
-def _key(rows: Sequence[Row], frame: Frame, prints: Reasons) -> str:
+def _cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Reasons) -> str:
     # entries of images that nothing was done to have the keys they always had; those of two-class masks knew no habits
     framing = {name: value for name, value in asdict(frame).items() if name != "prepare" or value}
     framing |= {"masks": 2} if frame.classes else {}  # as VERSION, of the decoding of masks alone
     state = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
     for row in rows:
         for path in (row.image, row.mask):
-            state.update(json.dumps([path, prints.get(path, "")]).encode())
+            state.update(json.dumps([path, digests.get(path, "")]).encode())
     return state.hexdigest()
 
 
-def _raw(cache: Path, key: str) -> tuple[Path, Path]:
+def _raw_files(cache: Path, key: str) -> tuple[Path, Path]:
     return cache / f"{key}.images", cache / f"{key}.masks"
 
 
-def _stored(cache: Path, key: str, frame: Frame) -> Entry | None:
+def _stored_entry(cache: Path, key: str, frame: Frame) -> CacheEntry | None:
     """The entry, if it is there and whole."""
-    body = _sealed(cache / f"{key}.json")
+    body = _read_sealed(cache / f"{key}.json")
     if body is None or body.get("version") != VERSION:
         return None
-    entry = Entry(**body)
+    entry = CacheEntry(**body)
     pixels = int(torch.Size(entry.shape).numel())
     lengths = [pixels, pixels // frame.channels][: 2 if frame.classes else 1]
-    found = [file.stat().st_size if file.is_file() else -1 for file in _raw(cache, key)]
+    found = [file.stat().st_size if file.is_file() else -1 for file in _raw_files(cache, key)]
     return entry if found[: len(lengths)] == lengths else None
 
 
-def _build(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> tuple[str, Entry]:
+def _build(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) -> tuple[str, CacheEntry]:
     """Decode everything; a row that fails is noted in the entry. Nothing is stored when all of them do."""
-    prints: Reasons = {}
+    digests: Reasons = {}
     hashes: list[str] = []
     ids: list[str] = []
     bad: list[list[Any]] = []
@@ -181,8 +181,8 @@ def _build(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> tupl
         _sweep(cache)
         images = stack.enter_context(_part(cache))
         masks = stack.enter_context(_part(cache)) if frame.classes else None
-        for position, done in enumerate(_all_done(files, rows, frame)):
-            prints |= done.prints
+        for position, done in enumerate(_decode_all(files, rows, frame)):
+            digests |= done.digests
             bad += [[position, reason] for reason in done.problems]
             if done.image is None:
                 continue
@@ -193,54 +193,56 @@ def _build(files: Files, rows: Sequence[Row], frame: Frame, cache: Path) -> tupl
             ids.append(rows[position].image)
             habits += [[position, done.habit]] if done.habit else []
         # of what was really read: a file that changed since its stamp was taken gets the key of its new content
-        key = _key(rows, frame, prints)
-        entry = Entry(VERSION, [len(ids), frame.size, frame.size, frame.channels], hashes, ids, bad, habits)
+        key = _cache_key(rows, frame, digests)
+        entry = CacheEntry(VERSION, [len(ids), frame.size, frame.size, frame.channels], hashes, ids, bad, habits)
         if ids:
             _publish(cache, key, entry, [part for part in (images, masks) if part is not None])
     return key, entry
 
 
-def _all_done(files: Files, rows: Sequence[Row], frame: Frame) -> Iterator[_Done]:
+def _decode_all(files: Files, rows: Sequence[ImagePaths], frame: Frame) -> Iterator[_DecodedRow]:
     with ThreadPoolExecutor(2) as pool:
         for start in range(0, len(rows), CHUNK):
-            yield from pool.map(partial(_done, files, frame), rows[start : start + CHUNK])
+            yield from pool.map(partial(_decode_row, files, frame), rows[start : start + CHUNK])
 
 
-def _done(files: Files, frame: Frame, row: Row) -> _Done:
-    prints: Reasons = {}
+def _decode_row(files: Files, frame: Frame, row: ImagePaths) -> _DecodedRow:
+    digests: Reasons = {}
     problems: list[str] = []
     image = mask = None
-    size, mask_size, habit = (0, 0), (0, 0), ""
+    size = (0, 0)
+    mask_size = (0, 0)
+    habit = ""
     try:
-        image, size = decode.image(_noted(files, row.image, prints), row.image, frame)
+        image, size = decode.decode_image(_read_and_digest(files, row.image, digests), row.image, frame)
     except DataError as error:
         problems.append(error.what)
     if row.mask:
         try:
-            mask, mask_size, habit = decode.mask(_noted(files, row.mask, prints), row.mask, frame)
+            mask, mask_size, habit = decode.decode_mask(_read_and_digest(files, row.mask, digests), row.mask, frame)
         except DataError as error:
             problems.append(f"mask {row.mask}: {error.what}")
         if image is not None and mask is not None and size != mask_size:
             is_, should_be = (f"{width} x {height} pixels" for width, height in (mask_size, size))
             problems.append(f"its mask {row.mask} is {is_}, but the image is {should_be}")
     if problems or image is None:
-        return _Done(None, None, "", tuple(problems), prints)
-    return _Done(image, mask, digest(image.data), (), prints, habit)
+        return _DecodedRow(None, None, "", tuple(problems), digests)
+    return _DecodedRow(image, mask, digest(image.data), (), digests, habit)
 
 
-def _noted(files: Files, path: str, prints: Reasons) -> bytes:
+def _read_and_digest(files: Files, path: str, digests: Reasons) -> bytes:
     data = files.read(path)
-    prints[path] = digest(data)
+    digests[path] = digest(data)
     return data
 
 
-def _publish(cache: Path, key: str, entry: Entry, parts: Iterable[Draft]) -> None:
-    for part, target in zip(parts, _raw(cache, key), strict=False):
+def _publish(cache: Path, key: str, entry: CacheEntry, parts: Iterable[Draft]) -> None:
+    for part, target in zip(parts, _raw_files(cache, key), strict=False):
         part.publish(target)
-    _seal(cache / f"{key}.json", asdict(entry))
+    _write_sealed(cache / f"{key}.json", asdict(entry))
 
 
-def _sealed(file: Path) -> dict[str, Any] | None:
+def _read_sealed(file: Path) -> dict[str, Any] | None:
     """The body of a sealed JSON file; None when it is absent or damaged, which only costs the work again."""
     try:
         content = json.loads(file.read_bytes())
@@ -250,7 +252,7 @@ def _sealed(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def _seal(file: Path, body: dict[str, Any]) -> None:
+def _write_sealed(file: Path, body: dict[str, Any]) -> None:
     text = _canonical(body)
     with _part(file.parent) as part:
         part.stream.write(b'{"seal":"%b","body":%b}' % (digest(text).encode(), text))

@@ -43,7 +43,7 @@ def dirichlet(labels: Ints, sites: int, beta: float, seed: int, min_size: int = 
 
     FedBM picked seeds by hand so that no site was empty; here the seed moves on by 1000 until each has `min_size`.
     """
-    enough(sites, len(labels), min_size)
+    require_samples(sites, len(labels), min_size)
     _positive(beta)
     parts = _drawn(labels, sites, [beta] * len(np.unique(labels)), 0.0, seed, min_size)
     if parts is None:
@@ -53,7 +53,7 @@ def dirichlet(labels: Ints, sites: int, beta: float, seed: int, min_size: int = 
 
 def dirichlet_balanced(labels: Ints, sites: int, beta: float, seed: int, min_size: int = 10) -> Parts:
     """As `dirichlet`, but a site that holds its fair share gets nothing of the classes to come (MOON, NIID-Bench)."""
-    enough(sites, len(labels), min_size)
+    require_samples(sites, len(labels), min_size)
     _positive(beta)
     rng = np.random.RandomState(seed)
     for _ in range(TRIES):
@@ -81,7 +81,7 @@ def per_class(
     or one for each in class order, those without samples included. The seed moves on as in `dirichlet`. FedNPR took
     0.5, 5, 10, 30 and 50 for RSNA-ICH, from epidural to subdural, removal 0.3 and ten sites.
     """
-    enough(sites, len(labels), min_size)
+    require_samples(sites, len(labels), min_size)
     if not 0 <= removal < 1:
         raise ConfigError(
             f"removal = {removal}: the probability that a site loses a class must be 0 or more and below 1",
@@ -97,7 +97,8 @@ def per_class(
 def by_counts(labels: Ints, table: Table, seed: int, classes: Sequence[str] | None = None) -> Parts:
     """Random samples in the numbers of a (sites, classes) table; those that it does not ask for are nobody's."""
     counts = _checked(table, labels, classes)
-    names, have = _named(classes, counts.shape[1]), np.bincount(labels, minlength=counts.shape[1])
+    names = _named(classes, counts.shape[1])
+    have = np.bincount(labels, minlength=counts.shape[1])
     if lacking := [
         f"{name}: the table asks for {need}, there are {n}"
         for name, need, n in zip(names, counts.sum(0), have)
@@ -108,7 +109,8 @@ def by_counts(labels: Ints, table: Table, seed: int, classes: Sequence[str] | No
             details=lacking,
             hint="a group, or the copies of an image, count as one sample; group_aware = false parts the groups",
         )
-    rng, pieces = np.random.RandomState(seed), []
+    rng = np.random.RandomState(seed)
+    pieces = []
     for c, column in enumerate(counts.T):
         rows = rng.permutation(np.flatnonzero(labels == c)).astype(np.int64)
         pieces.append(np.split(rows, np.cumsum(column))[:-1])
@@ -139,14 +141,16 @@ def long_tail(labels: Ints, factor: float, seed: int) -> Ints:
             hint="imbalance = 1 keeps everything",
         )
     by_class = sorted(_by_class(labels), key=len, reverse=True)  # stable: equally large ones stay in the order of ids
-    last, rng, kept = max(len(by_class) - 1, 1), np.random.RandomState(seed), [np.empty(0, dtype=np.int64)]
+    last = max(len(by_class) - 1, 1)
+    rng = np.random.RandomState(seed)
+    kept = [np.empty(0, dtype=np.int64)]
     for rank, rows in enumerate(by_class):
         wanted = int(round(len(by_class[0]) * factor ** (-rank / last), 9))  # 100 * 100 ** -0.5 is 10.000…2
         kept.append(rng.permutation(rows)[: max(wanted, 1)])
     return np.sort(np.concatenate(kept))
 
 
-def enough(sites: int, n: int = 0, min_size: int = 0) -> None:
+def require_samples(sites: int, n: int = 0, min_size: int = 0) -> None:
     """Refuse a number of sites that cannot hold `min_size` of `n` samples each."""
     if sites < 1:
         raise ConfigError(f"sites = {sites}: there must be at least one site")
@@ -221,8 +225,8 @@ def _checked(table: Table, labels: Ints, classes: Sequence[str] | None) -> Ints:
     """(sites, K) the table as an array, if its rows and columns can be sites and classes."""
     widths = [len(row) for row in table]
     if len({*widths}) != 1:
-        told = [f"site {i}: {n} counts" for i, n in enumerate(widths, 1)]
-        raise ConfigError("the rows of the table of counts must be equally long", details=told, hint=LAYOUT)
+        lengths = [f"site {i}: {n} counts" for i, n in enumerate(widths, 1)]
+        raise ConfigError("the rows of the table of counts must be equally long", details=lengths, hint=LAYOUT)
     _one_for_each(f"the table of counts has {widths[0]} column(s)", widths[0], labels, classes)
     problems = []
     for i, row in enumerate(table, 1):
@@ -235,12 +239,14 @@ def _checked(table: Table, labels: Ints, classes: Sequence[str] | None) -> Ints:
     return np.asarray(table, dtype=np.int64)
 
 
-def _one_for_each(told: str, n: int, labels: Ints, classes: Sequence[str] | None) -> None:
+def _one_for_each(mistake: str, n: int, labels: Ints, classes: Sequence[str] | None) -> None:
     """Refuse `n` numbers that are not one for each class; of unnamed classes the last may have no samples."""
     least = int(labels.max(initial=-1)) + 1
     if n < least if classes is None else n != len(classes):
         names = _named(classes, least)
-        raise ConfigError(f"{told}, but there are {len(names)} classes: {', '.join(names)}", hint="give one for each")
+        raise ConfigError(
+            f"{mistake}, but there are {len(names)} classes: {', '.join(names)}", hint="give one for each"
+        )
 
 
 def _named(classes: Sequence[str] | None, count: int) -> Sequence[str]:
@@ -263,7 +269,8 @@ def _joined(pieces: Sequence[Sequence[Ints]], sites: int) -> Parts:
 
 def _balanced_draw(labels: Ints, sites: int, beta: float, rng: np.random.RandomState) -> Parts | None:
     """One pass over the classes; None when no share is left to normalise."""
-    pieces, held = [], np.zeros(sites, dtype=np.int64)
+    pieces = []
+    held = np.zeros(sites, dtype=np.int64)
     for rows in _by_class(labels):
         rng.shuffle(rows)
         shares = rng.dirichlet(np.repeat(beta, sites)) * (held < len(labels) / sites)

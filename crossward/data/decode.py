@@ -67,36 +67,37 @@ def is_image(path: str) -> bool:
     return PurePosixPath(path).suffix.lower() in SUFFIXES
 
 
-def image(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]]:
+def decode_image(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]]:
     """(S, S, C) pixels, and the (width, height) of the upright original. Raises DataError with the reason."""
     from PIL import Image, ImageOps
 
-    with _opened(data, path) as picture:
+    with _open_image(data, path) as picture:
         shape = _upright_size(picture)
         picture.draft(None, (2 * frame.size, 2 * frame.size))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
         ImageOps.exif_transpose(picture, in_place=True)
-        window, mode = frame.preparation.window, "L" if frame.channels == 1 else "RGB"
+        window = frame.preparation.window
+        mode = "L" if frame.channels == 1 else "RGB"
         plain = _windowed(picture, window) if window else _eight_bits(picture, mode)
-        small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=box(plain.size, frame.fit))
+        small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=crop_box(plain.size, frame.fit))
         pixels = np.asarray(small, dtype=np.uint8).reshape(1, frame.size, frame.size, frame.channels)
         return frame.preparation(pixels)[0], shape
 
 
-def mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int], str]:
+def decode_mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int], str]:
     """(S, S) class ids below `frame.classes`, the (width, height) of the upright original, and its habit or ""."""
     from PIL import Image, ImageOps
 
-    with _opened(data, path) as picture:
+    with _open_image(data, path) as picture:
         lossy = _format(picture) in LOSSY or picture.info.get("compression") in LOSSY_TIFF
         ImageOps.exif_transpose(picture, in_place=True)
         two = frame.classes == 2
         ids, habit = foreground(picture, lossy) if two else (class_ids(picture, lossy, frame.classes), "")
         whole = Image.fromarray(ids)
-        small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=box(whole.size, frame.fit))
+        small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=crop_box(whole.size, frame.fit))
         return np.asarray(small, dtype=np.uint8), whole.size, habit
 
 
-def notices(masks: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def mask_notes(masks: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """A line for each habit among (mask, habit): how many masks have it, and the first of them."""
     having: dict[str, list[str]] = defaultdict(list)
     for path, habit in masks:
@@ -105,7 +106,7 @@ def notices(masks: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 @contextmanager
-def _opened(data: bytes, path: str) -> Iterator[Image]:
+def _open_image(data: bytes, path: str) -> Iterator[Image]:
     from PIL import Image, UnidentifiedImageError
 
     suffix = PurePosixPath(path).suffix.lower()
@@ -143,7 +144,7 @@ def _upright_size(picture: Image) -> tuple[int, int]:
     return (height, width) if picture.getexif().get(Base.Orientation, 1) in (5, 6, 7, 8) else (width, height)
 
 
-def box(size: tuple[int, int], fit: str) -> tuple[float, float, float, float]:
+def crop_box(size: tuple[int, int], fit: str) -> tuple[float, float, float, float]:
     width, height = size
     if fit == "stretch":
         return 0, 0, width, height
@@ -177,7 +178,8 @@ def _windowed(picture: Image, window: Window) -> Image:
         raise DataError("is already 8 bits: the window cannot be applied")
     if _format(picture) not in EXACT:
         raise DataError(f"is {_format(picture)}: a window needs 16 bits as {' or '.join(EXACT)}")
-    values, signed = np.asarray(picture), _signed(picture)
+    values = np.asarray(picture)
+    signed = _signed(picture)
     if _format(picture) == "TIFF" and picture.mode == "I" and not signed:
         raise DataError("has 32 bits without a sign: save Hounsfield units as signed 16 bits")
     return Image.fromarray(window(values.astype(np.int32 if signed else np.uint16)))

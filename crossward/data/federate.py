@@ -57,7 +57,7 @@ def federate(
         "partition": scheme,
         "sites": count,
         **partitions.options(scheme, beta=beta, min_size=min_size, **own),
-        "local_split": splits.checked(local).tolist(),
+        "local_split": splits.check_fractions(local).tolist(),
         "public": float(public),
         "seed": seed,
         "group_aware": group_aware,
@@ -73,15 +73,15 @@ def federate(
 def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
     """The federation that the recipe describes."""
     by_site = recipe["partition"] == "site"
-    labels = splits.strata(collection)
+    labels = splits.strata_of(collection)
     unnamed = [""] * len(collection)
     site_of: Names = np.asarray(collection.sites if by_site else unnamed, dtype=object)
     part_of: Names = np.asarray(collection.splits or unnamed, dtype=object)
     rows = _rows_to_deal(recipe, collection, labels, site_of)
     public, rows = _public_rows(recipe, collection, labels, rows)
-    units = splits.together(collection, rows, groups=_keeps_groups(recipe), duplicates=_splits_locally(recipe))
+    units = splits.units_of(collection, rows, groups=_keeps_groups(recipe), duplicates=_splits_locally(recipe))
     if by_site:
-        names = sorted({*site_of} - {""}, key=partitions.natural)
+        names = sorted({*site_of} - {""}, key=partitions.natural_key)
         parts = [np.flatnonzero(np.isin(rows, own)) for own in partitions.by_site(site_of.tolist())]
     else:
         digits = len(str(recipe["sites"]))
@@ -114,7 +114,7 @@ def _rows_to_deal(recipe: dict[str, Any], collection: Collection, labels: Ints, 
 def _public_rows(recipe: dict[str, Any], collection: Collection, labels: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """The rows that everybody sees, and the others."""
     duplicates = _splits_locally(recipe) or recipe["public"] > 0
-    units = splits.together(collection, rows, groups=_keeps_groups(recipe), duplicates=duplicates)
+    units = splits.units_of(collection, rows, groups=_keeps_groups(recipe), duplicates=duplicates)
     pool = splits.public_pool(labels[rows], units, recipe["public"], recipe["seed"])
     return rows[pool], np.delete(rows, pool)
 

@@ -64,16 +64,16 @@ def class_ids(picture: Image, lossy: bool, classes: int) -> Pixels:
 
 
 def _split(values: Values, lossy: bool) -> tuple[Pixels, str]:
-    found = np.unique(values)
-    top = int(found[-1])
+    levels = np.unique(values)
+    top = int(levels[-1])
     if top <= 127 and lossy:
         return _dim(values, top)
-    if top <= 127 and len(found) > 2:
-        raise DataError(f"has the values {_listed(found)}: name the classes to read it as a class map")
-    if len(found) == 1 or (len(found) == 2 and top - found[0] > top / 8):  # nearer values are noise
-        return (values > (top / 2 if len(found) == 1 else found[0])).astype(np.uint8), ""
-    if not lossy and 2 < len(found) <= FEW and not _edges(values, found):
-        raise DataError(f"has the values {_listed(found)}: a mask of two classes has two values; {REMEDY}")
+    if top <= 127 and len(levels) > 2:
+        raise DataError(f"has the values {_listed(levels)}: name the classes to read it as a class map")
+    if len(levels) == 1 or (len(levels) == 2 and top - levels[0] > top / 8):  # nearer values are noise
+        return (values > (top / 2 if len(levels) == 1 else levels[0])).astype(np.uint8), ""
+    if not lossy and 2 < len(levels) <= FEW and not _edges(values, levels):
+        raise DataError(f"has the values {_listed(levels)}: a mask of two classes has two values; {REMEDY}")
     if third := _plateau(values, top):
         raise DataError(f"has areas of about {third} between 0 and {top}: a mask of two classes has two values")
     return (values > top / 2).astype(np.uint8), "grey"
@@ -101,17 +101,17 @@ def _around(values: Values) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return ends[0], ends[1]
 
 
-def _edges(values: Values, found: Values) -> bool:
+def _edges(values: Values, levels: Values) -> bool:
     """Whether the values between the lowest and the highest are those of blurred or noisy edges, not further classes.
 
     Edges have them near both ends, in few pixels and nowhere evenly; far from the ends, they lead from low to high.
     """
-    top = int(found[-1])
-    if found[1] > top / 2 or found[-2] <= top / 2 or ((values > found[0]) & (values < top)).mean() > 0.25:
+    top = int(levels[-1])
+    if levels[1] > top / 2 or levels[-2] <= top / 2 or ((values > levels[0]) & (values < top)).mean() > 0.25:
         return False
     low, high = _around(values)
     inner = values[1:-1, 1:-1]
-    if ((low == high) & (inner > found[0]) & (inner < top)).any():
+    if ((low == high) & (inner > levels[0]) & (inner < top)).any():
         return False
     middle = (inner > top / 8) & (inner < top * 7 / 8)
     leading = middle & (low < inner) & (inner < high)
@@ -151,17 +151,17 @@ def _palette(picture: Image, colours: Pixels) -> tuple[Pixels | None, str]:
     """
     indices = np.asarray(picture if picture.mode == "P" else picture.getchannel(0))
     used, places = np.unique(indices, return_index=True)
-    shown = colours.reshape(-1, 3)[places]
-    if (shown == shown[:, :1]).all() and (len(used) != 2 or shown[0, 0] != shown[1, 0]):
-        return None, "light" if len(used) == 2 and shown[0, 0] > shown[1, 0] else ""
+    used_colours = colours.reshape(-1, 3)[places]
+    if (used_colours == used_colours[:, :1]).all() and (len(used) != 2 or used_colours[0, 0] != used_colours[1, 0]):
+        return None, "light" if len(used) == 2 and used_colours[0, 0] > used_colours[1, 0] else ""
     if len(used) > FEW:
         return None, ""
     if len(used) > 2:
         raise DataError(
             f"has the palette indices {_listed(used)}: a mask of two classes has two; {REMEDY}, or name the classes"
         )
-    if used[0] != 0 or (shown[0].any() and not shown[-1].any()):  # a black that is not first
-        raise DataError(f"has {_named(shown)} at the palette indices {_listed(used)}: {UNCLEAR}")
+    if used[0] != 0 or (used_colours[0].any() and not used_colours[-1].any()):  # a black that is not first
+        raise DataError(f"has {_named(used_colours)} at the palette indices {_listed(used)}: {UNCLEAR}")
     return (indices != 0).astype(np.uint8), ""
 
 
@@ -174,7 +174,8 @@ def _refuse_colours(colours: Pixels, values: Values, lossy: bool) -> None:
         if len(packed) > len(levels) or (len(packed) == 2 and levels[0] > levels[1] / 8):
             raise DataError(f"has the colours {_named(flat[places])}: {UNCLEAR}")
         return
-    top, bright = int(values.max()), (values > values.max() / 2)[1:-1, 1:-1]
+    top = int(values.max())
+    bright = (values > values.max() / 2)[1:-1, 1:-1]
     for channel in range(3):
         low, high = _around(colours[..., channel])
         even = low[bright & (high - low <= top / 16)]
@@ -195,5 +196,5 @@ def _named(colours: Pixels) -> str:
     return ", ".join(f"({r}, {g}, {b})" for r, g, b in colours[:6]) + (", …" if len(colours) > 6 else "")
 
 
-def _listed(found: Values) -> str:
-    return ", ".join(str(value) for value in found[:6]) + (", …" if len(found) > 6 else "")
+def _listed(levels: Values) -> str:
+    return ", ".join(str(value) for value in levels[:6]) + (", …" if len(levels) > 6 else "")

@@ -15,8 +15,8 @@ from crossward.data.class_imbalance import (
     by_counts,
     dirichlet,
     dirichlet_balanced,
-    enough,
     per_class,
+    require_samples,
     table_of,
 )
 from crossward.errors import ConfigError
@@ -24,17 +24,17 @@ from crossward.errors import ConfigError
 Ints = npt.NDArray[np.int64]
 Parts = list[Ints]
 
-KINDS = ("iid", "dirichlet", "dirichlet-balanced", "per-class", "counts", "site", "group")
+SCHEMES = ("iid", "dirichlet", "dirichlet-balanced", "per-class", "counts", "site", "group")
 MIN_SIZES = {"dirichlet": 2, "dirichlet-balanced": 10, "per-class": 2}  # samples (or groups) a site has at least
 OPTIONS = ("beta", "min_size", "alphas", "removal", "counts")
-OWN = {"alphas": "per-class", "removal": "per-class", "counts": "counts"}  # options that one kind alone has
+OPTION_SCHEMES = {"alphas": "per-class", "removal": "per-class", "counts": "counts"}  # options that one kind alone has
 
 # RandomState throughout: numpy promises that its streams never change, so a seed names one partition for good.
 
 
 def iid(n: int, sites: int, seed: int) -> Parts:
     """A random equal split; the first sites hold one more when `n` does not divide."""
-    enough(sites)
+    require_samples(sites)
     return [part.astype(np.int64) for part in np.array_split(np.random.RandomState(seed).permutation(n), sites)]
 
 
@@ -43,22 +43,24 @@ def by_site(names: Sequence[str]) -> Parts:
     found, codes, counts = np.unique(np.asarray(names, dtype=str), return_inverse=True, return_counts=True)
     parts = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(counts)[:-1])
     held = dict(zip(found.tolist(), parts))
-    return [held[name] for name in sorted(held, key=natural) if name]
+    return [held[name] for name in sorted(held, key=natural_key) if name]
 
 
-def natural(name: str) -> list[str | int]:
+def natural_key(name: str) -> list[str | int]:
     """A key that sorts as people count: hospital-2 before hospital-10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def by_group(groups: Iterable[Hashable], sites: int, seed: int) -> Parts:
     """Whole groups, the largest first, each to the site that then holds least; ties by seed."""
-    enough(sites)
-    units = tied(groups)
-    rng, sizes = np.random.RandomState(seed), np.bincount(units)
+    require_samples(sites)
+    units = connected_units(groups)
+    rng = np.random.RandomState(seed)
+    sizes = np.bincount(units)
     order = rng.permutation(len(sizes))
     rank = rng.permutation(sites)  # which of two equally small sites is served first
-    held, owner = np.zeros(sites, dtype=np.int64), np.zeros(len(sizes), dtype=np.int64)
+    held = np.zeros(sites, dtype=np.int64)
+    owner = np.zeros(len(sizes), dtype=np.int64)
     for unit in order[np.argsort(-sizes[order], kind="stable")]:
         site = np.lexsort((rank, held))[0]
         owner[unit] = site
@@ -67,7 +69,7 @@ def by_group(groups: Iterable[Hashable], sites: int, seed: int) -> Parts:
 
 
 def resolve(
-    kind: str,
+    scheme: str,
     sites: int | None,
     names: Collection[str],
     grouped: bool,
@@ -77,10 +79,10 @@ def resolve(
     counts: str | Table | None = None,
 ) -> tuple[str, int]:
     """The partition to make and its number of sites, for data with these site names, with or without groups."""
-    chosen = ("site" if names else "dirichlet") if kind == "auto" else kind
-    if chosen not in KINDS:
-        raise ConfigError(f'partition = "{kind}" is not known', hint=f"use one of: auto, {', '.join(KINDS)}")
-    _fit(kind, alphas, removal, counts)
+    chosen = ("site" if names else "dirichlet") if scheme == "auto" else scheme
+    if chosen not in SCHEMES:
+        raise ConfigError(f'partition = "{scheme}" is not known', hint=f"use one of: auto, {', '.join(SCHEMES)}")
+    _check_options(scheme, alphas, removal, counts)
     if chosen == "site" and not names:
         raise ConfigError('partition = "site", but no row of the data names its site', hint='try "dirichlet"')
     if chosen == "site" and sites not in (None, len(names)):
@@ -97,7 +99,7 @@ def resolve(
 
 
 def options(
-    kind: str,
+    scheme: str,
     *,
     beta: float,
     min_size: int | None,
@@ -106,9 +108,9 @@ def options(
     counts: str | Table | None = None,
 ) -> dict[str, Any]:
     """What `deal` must know for a kind that `resolve` gave, JSON-ready; what only other kinds need is left out."""
-    floor = MIN_SIZES.get(kind)
+    floor = MIN_SIZES.get(scheme)
     known: dict[str, Any] = {
-        "beta": float(beta) if kind in ("dirichlet", "dirichlet-balanced") else None,
+        "beta": float(beta) if scheme in ("dirichlet", "dirichlet-balanced") else None,
         "min_size": min_size if floor and min_size is not None else floor,
     }
     if alphas is not None:
@@ -120,7 +122,7 @@ def options(
 
 
 def deal(
-    kind: str,
+    scheme: str,
     labels: Ints,
     units: Ints,
     sites: int,
@@ -134,25 +136,25 @@ def deal(
     classes: Sequence[str] | None = None,
 ) -> Parts:
     """Whole units dealt out by one of the rules, a unit counting as one sample of its majority label."""
-    if kind == "group":
+    if scheme == "group":
         return by_group(units, sites, seed)
-    heads = majority(labels, units)
-    if kind == "iid":
+    heads = majority_labels(labels, units)
+    if scheme == "iid":
         parts = iid(len(heads), sites, seed)
-    elif kind == "counts" and counts is not None:
+    elif scheme == "counts" and counts is not None:
         parts = by_counts(heads, counts, seed, classes)
-    elif kind == "per-class" and alphas is not None and min_size is not None:
+    elif scheme == "per-class" and alphas is not None and min_size is not None:
         parts = per_class(heads, sites, alphas, removal, seed, min_size, classes)
-    elif kind in ("dirichlet", "dirichlet-balanced") and beta is not None and min_size is not None:
-        rule = dirichlet if kind == "dirichlet" else dirichlet_balanced
+    elif scheme in ("dirichlet", "dirichlet-balanced") and beta is not None and min_size is not None:
+        rule = dirichlet if scheme == "dirichlet" else dirichlet_balanced
         parts = rule(heads, sites, beta, seed, min_size)
     else:
-        needs = {"counts": "counts", "per-class": "alphas and min_size"}.get(kind, "beta and min_size")
-        raise ConfigError(f'partition = "{kind}" needs {needs}')
+        needs = {"counts": "counts", "per-class": "alphas and min_size"}.get(scheme, "beta and min_size")
+        raise ConfigError(f'partition = "{scheme}" needs {needs}')
     return [np.flatnonzero(np.isin(units, part)).astype(np.int64) for part in parts]
 
 
-def tied(*columns: Iterable[Hashable]) -> Ints:
+def connected_units(*columns: Iterable[Hashable]) -> Ints:
     """(n,) unit of each row: rows that share a value in any column, directly or through other rows, are one unit.
 
     "" is an unknown value and ties nothing. Units are numbered by their first row.
@@ -176,7 +178,7 @@ def tied(*columns: Iterable[Hashable]) -> Ints:
     return np.unique(roots, return_inverse=True)[1].astype(np.int64)
 
 
-def majority(labels: Ints, units: Ints) -> Ints:
+def majority_labels(labels: Ints, units: Ints) -> Ints:
     """(units,) the most frequent label of each unit; the lowest of equally frequent ones."""
     found, codes = np.unique(labels, return_inverse=True)
     if len(units) == 0 or units.max() + 1 == len(units):
@@ -186,7 +188,7 @@ def majority(labels: Ints, units: Ints) -> Ints:
     return np.asarray(found[table.argmax(1)], dtype=np.int64)
 
 
-def gaps(counts: Ints, sites: Sequence[str], classes: Sequence[str], *, drawn: bool) -> list[str]:
+def missing_classes(counts: Ints, sites: Sequence[str], classes: Sequence[str], *, drawn: bool) -> list[str]:
     """What the (sites, classes) numbers of training samples lack, in a few lines for people.
 
     That hospitals lack classes is how data are; how many pairs a drawn partition left empty is news.
@@ -201,15 +203,17 @@ def gaps(counts: Ints, sites: Sequence[str], classes: Sequence[str], *, drawn: b
     return found + [f"nobody trains on class {name}" for name, n in zip(classes, counts.sum(0)) if not n]
 
 
-def _fit(kind: str, alphas: float | Sequence[float] | None, removal: float, counts: str | Table | None) -> None:
+def _check_options(
+    scheme: str, alphas: float | Sequence[float] | None, removal: float, counts: str | Table | None
+) -> None:
     """Refuse options that another kind is for, and miss those this kind cannot do without."""
-    given = {"alphas": alphas is not None, "removal": removal != 0, "counts": counts is not None}
-    if idle := [name for name, there in given.items() if there and OWN[name] != kind]:
-        hint = f'leave it out, or set partition = "{OWN[idle[0]]}"'
-        raise ConfigError(f'partition = "{kind}" has no use for {" and ".join(idle)}', hint=hint)
-    if kind == "per-class" and alphas is None:
+    is_set = {"alphas": alphas is not None, "removal": removal != 0, "counts": counts is not None}
+    if idle := [name for name, there in is_set.items() if there and OPTION_SCHEMES[name] != scheme]:
+        hint = f'leave it out, or set partition = "{OPTION_SCHEMES[idle[0]]}"'
+        raise ConfigError(f'partition = "{scheme}" has no use for {" and ".join(idle)}', hint=hint)
+    if scheme == "per-class" and alphas is None:
         raise ConfigError('partition = "per-class" needs alphas', hint="a number, or one for each class: alphas = 0.5")
-    if kind == "counts" and counts is None:
+    if scheme == "counts" and counts is None:
         names = ", ".join(TABLES)
         raise ConfigError(
             'partition = "counts" needs counts', hint=f"a row of counts for each site, or one of: {names}"

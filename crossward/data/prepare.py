@@ -82,9 +82,9 @@ class Preparation:
 
     def __call__(self, images: Pixels) -> Pixels:
         """(B, H, W, C) with the steps done to each image; the window is not among them."""
-        return by_parts(self._done, images) if self.steps else images
+        return by_parts(self._apply_steps, images) if self.steps else images
 
-    def _done(self, images: Pixels) -> Pixels:
+    def _apply_steps(self, images: Pixels) -> Pixels:
         n, height, width, channels = images.shape
         x = images.reshape(n, height, width * channels).astype(np.float32)
         for name, numbers in self.steps:
@@ -107,8 +107,8 @@ class Number:
     name: str
     least: float
     most: float
-    usual: float | None = None  # None: it must be written
-    kind: type[int] | type[float] = float
+    default: float | None = None  # None: it must be written
+    number_type: type[int] | type[float] = float
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _problem(text: str, channels: int | None) -> str:
         near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.0)
         return f'no such operation, did you mean "{near[0]}"?'
     operation = OPERATIONS[name]
-    needed = sum(number.usual is None for number in operation.numbers)
+    needed = sum(number.default is None for number in operation.numbers)
     if not needed <= len(written) <= len(operation.numbers):
         takes = " and ".join(f"a {number.name}" for number in operation.numbers)
         return f'{name} takes {takes}, as in "{operation.example}"'
@@ -166,9 +166,9 @@ def _problem(text: str, channels: int | None) -> str:
 
 def _bad(number: Number, written: str) -> str:
     try:
-        value = number.kind(written)
+        value = number.number_type(written)
     except ValueError:
-        return f'the {number.name} "{written}" is not a {"whole " if number.kind is int else ""}number'
+        return f'the {number.name} "{written}" is not a {"whole " if number.number_type is int else ""}number'
     if number.least <= value <= number.most:
         return ""
     least = "above 0" if number.least == TINY else f"at least {number.least:g}"
@@ -178,5 +178,5 @@ def _bad(number: Number, written: str) -> str:
 def _step(text: str) -> tuple[str, tuple[float, ...]]:
     name, *written = text.split(":")
     numbers = OPERATIONS[name].numbers
-    usual = [number.usual for number in numbers[len(written) :] if number.usual is not None]
-    return name, (*(number.kind(value) for number, value in zip(numbers, written, strict=False)), *usual)
+    default = [number.default for number in numbers[len(written) :] if number.default is not None]
+    return name, (*(number.number_type(value) for number, value in zip(numbers, written, strict=False)), *default)

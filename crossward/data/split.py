@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crossward.data.collection import Collection
-from crossward.data.partition import Ints, Parts, majority, tied
+from crossward.data.partition import Ints, Parts, connected_units, majority_labels
 from crossward.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float64]
@@ -22,9 +22,10 @@ def split(labels: Ints, groups: Iterable[Hashable] | None, fractions: Fractions,
     Without groups each class is shared out by largest remainder. A class (or the group that alone holds it) found once
     is trained on. A side with a fraction is not left empty when others can spare a sample (or group).
     """
-    shares = checked(fractions)
-    n, codes = len(labels), np.unique(labels, return_inverse=True)[1].astype(np.int64)
-    units = np.arange(n) if groups is None else tied(groups)
+    shares = check_fractions(fractions)
+    n = len(labels)
+    codes = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    units = np.arange(n) if groups is None else connected_units(groups)
     if n == 0:
         return units, units, units
     rng = np.random.RandomState(seed)
@@ -35,7 +36,7 @@ def split(labels: Ints, groups: Iterable[Hashable] | None, fractions: Fractions,
         table = np.zeros((len(sizes), codes.max() + 1), dtype=np.int64)
         np.add.at(table, (units, codes), 1)
         side, pinned = _sides_of_groups(table, shares, rng)
-    _fill(side, ~pinned, sizes, majority(codes, units), shares, rng)
+    _fill(side, ~pinned, sizes, majority_labels(codes, units), shares, rng)
     train, val, test = (np.flatnonzero(side[units] == s).astype(np.int64) for s in range(3))
     return train, val, test
 
@@ -60,10 +61,12 @@ def subsample(strata: Ints, limit: int, seed: int) -> Ints:
     """`limit` positions, each stratum in proportion and, where `limit` allows, with one sample at least."""
     if limit < 1:
         raise ConfigError(f"limit = {limit}: at least one sample must be left")
-    n, (_, codes) = len(strata), np.unique(strata, return_inverse=True)
+    n = len(strata)
+    codes = np.unique(strata, return_inverse=True)[1]
     if limit >= n:
         return np.arange(n)
-    rng, counts = np.random.RandomState(seed), np.bincount(codes)
+    rng = np.random.RandomState(seed)
+    counts = np.bincount(codes)
     take = largest_remainder(limit, counts / n)
     while limit >= len(counts) and not take.all():
         take[take.argmin()] += 1
@@ -77,9 +80,12 @@ def public_pool(labels: Ints, units: Ints, fraction: float, seed: int) -> Ints:
     class whose units are all larger than its share gives its smallest, if that is not above twice the share."""
     if not 0 <= fraction <= 0.5:
         raise ConfigError(f"public = {fraction}: the public share must lie between 0 and 0.5")
-    sizes, (_, codes) = np.bincount(units), np.unique(majority(labels, units), return_inverse=True)
+    sizes = np.bincount(units)
+    codes = np.unique(majority_labels(labels, units), return_inverse=True)[1]
     spare = np.bincount(codes, weights=sizes).astype(np.int64) // 2  # more would leave a class to the public pool alone
-    total, rng, chosen = round(fraction * len(labels)), np.random.RandomState(seed), np.zeros(len(sizes), dtype=bool)
+    total = round(fraction * len(labels))
+    rng = np.random.RandomState(seed)
+    chosen = np.zeros(len(sizes), dtype=bool)
     for left, c in zip(range(len(spare), 0, -1), np.argsort(spare, kind="stable")):
         share = room = min(int(spare[c]), total // left)
         order = rng.permutation(np.flatnonzero(codes == c))
@@ -100,7 +106,7 @@ def public_pool(labels: Ints, units: Ints, fraction: float, seed: int) -> Ints:
     return np.flatnonzero(chosen[units]).astype(np.int64)
 
 
-def strata(collection: Collection) -> Ints:
+def strata_of(collection: Collection) -> Ints:
     """(n,) what rows are stratified by: their class, or whether they show any foreground."""
     targets = collection.targets if collection.task == "classification" else collection.targets.flatten(1).amax(1) > 0
     return targets.numpy().astype(np.int64)
@@ -108,7 +114,8 @@ def strata(collection: Collection) -> Ints:
 
 def training_rows(collection: Collection, with_site: bool) -> Ints:
     """All rows but those the collection names val or test; they must have a site if that decides who holds them."""
-    named, sites = collection.splits or ("",) * len(collection), collection.sites or ()
+    named = collection.splits or ("",) * len(collection)
+    sites = collection.sites or ()
     if strange := [
         f"{i}: {part}" for i, part in zip(collection.ids, named) if part not in ("train", "val", "test", "")
     ]:
@@ -123,14 +130,14 @@ def training_rows(collection: Collection, with_site: bool) -> Ints:
     return rows
 
 
-def together(collection: Collection, rows: Ints, *, groups: bool, duplicates: bool) -> Ints:
+def units_of(collection: Collection, rows: Ints, *, groups: bool, duplicates: bool) -> Ints:
     """(rows,) unit of each row: those of one group, or with the same pixels, are one unit."""
     columns = [[collection.groups[row] for row in rows]] if groups and collection.groups else []
     columns += [[collection.hashes[row] for row in rows]] if duplicates else []
-    return tied(*columns) if columns else np.arange(len(rows))
+    return connected_units(*columns) if columns else np.arange(len(rows))
 
 
-def checked(fractions: Fractions) -> Floats:
+def check_fractions(fractions: Fractions) -> Floats:
     """The fractions as an array, if they are three shares of one whole."""
     shares = np.asarray(fractions, dtype=np.float64)
     if shares.shape != (3,) or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-6:

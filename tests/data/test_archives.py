@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from crossward.data.archives import Folder, Quarantined, checked_policy, opened, safe, settle
+from crossward.data.archives import FolderFiles, open_files, safe_path
+from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.errors import ConfigError, DataError
 
 CONTENT = {"a/1.png": b"one", "a/b/2.png": b"two", "c.txt": b"", "__MACOSX/a/._1.png": b"x", ".git/x": b"x",
@@ -32,7 +33,7 @@ def packed(at: Path, content: dict[str, bytes]) -> Path:
 @pytest.mark.parametrize("kind", ["folder", "archive"])
 def test_both_list_and_read_alike(tmp_path, kind):
     root = unpacked(tmp_path / "x", CONTENT) if kind == "folder" else packed(tmp_path / "x.zip", CONTENT)
-    with opened(root) as files:
+    with open_files(root) as files:
         assert files.listing() == ["a/1.png", "a/b/2.png", "c.txt"]
         assert files.read("a/b/2.png") == b"two"
         assert files.read("a\\b/./2.png") == b"two"
@@ -49,19 +50,19 @@ def test_both_list_and_read_alike(tmp_path, kind):
 )
 def test_names_that_lead_elsewhere_are_refused(name):
     with pytest.raises(DataError):
-        safe(name)
+        safe_path(name)
 
 
 def test_safe_normalises():
-    assert safe("./a\\b//c.png") == "a/b/c.png"
-    assert safe("a..b/c...png") == "a..b/c...png"
+    assert safe_path("./a\\b//c.png") == "a/b/c.png"
+    assert safe_path("a..b/c...png") == "a..b/c...png"
 
 
 def test_an_archive_with_bad_names_is_refused_with_all_of_them(tmp_path):
     root = packed(tmp_path / "x.zip", {"/abs.png": b"", "a/../../up.png": b"", "good.png": b""})
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(root, "a") as archive:
         archive.writestr("good.png", b"again")
-    with pytest.raises(DataError) as error, opened(root):
+    with pytest.raises(DataError) as error, open_files(root):
         pass
     assert [line.partition(":")[0] for line in error.value.details] == ["/abs.png", "a/../../up.png", "good.png"]
 
@@ -71,30 +72,30 @@ def test_an_encrypted_archive_is_refused(tmp_path):
     data = bytearray(root.read_bytes())
     data[data.index(b"PK\x01\x02") + 8] |= 1  # the flag of encryption in the central directory
     root.write_bytes(data)
-    with pytest.raises(DataError) as error, opened(root):
+    with pytest.raises(DataError) as error, open_files(root):
         pass
     assert error.value.details == ("a.png: is encrypted",)
 
 
 def test_neither_folder_nor_archive(tmp_path):
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04 cut short")
-    with pytest.raises(DataError, match="neither a folder nor"), opened(tmp_path / "x.zip"):
+    with pytest.raises(DataError, match="neither a folder nor"), open_files(tmp_path / "x.zip"):
         pass
-    with pytest.raises(DataError, match="There is no"), opened(tmp_path / "y"):
+    with pytest.raises(DataError, match="There is no"), open_files(tmp_path / "y"):
         pass
 
 
 def test_damage_inside_an_archive_is_found(tmp_path):
     root = packed(tmp_path / "x.zip", {"a.png": b"content that is stored"})
     root.write_bytes(root.read_bytes().replace(b"is stored", b"is broken", 1))
-    with opened(root) as files, pytest.raises(DataError, match="damaged in the archive"):
+    with open_files(root) as files, pytest.raises(DataError, match="damaged in the archive"):
         files.read("a.png")
 
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr("crossward.data.archives.LARGEST", 10)
     with (
-        opened(packed(tmp_path / "x.zip", {"a.png": b"0" * 11})) as files,
+        open_files(packed(tmp_path / "x.zip", {"a.png": b"0" * 11})) as files,
         pytest.raises(DataError, match="more than any"),
     ):
         files.read("a.png")
@@ -105,7 +106,7 @@ def test_linked_folders_are_followed_but_never_in_circles(tmp_path):
     root = unpacked(tmp_path / "x", {"a/2.png": b""})
     (root / "b").symlink_to(tmp_path / "elsewhere")
     (root / "a" / "up").symlink_to(root)
-    assert Folder(root).listing() == ["a/2.png", "b/1.png"]
+    assert FolderFiles(root).listing() == ["a/2.png", "b/1.png"]
 
 
 def test_a_folder_or_pipe_is_not_a_file(tmp_path):
@@ -113,31 +114,31 @@ def test_a_folder_or_pipe_is_not_a_file(tmp_path):
     (tmp_path / "dir.png").mkdir()
     for name in ("pipe.png", "dir.png"):
         with pytest.raises(DataError, match="is not a file"):
-            Folder(tmp_path).stamp(name)
+            FolderFiles(tmp_path).stamp(name)
 
 
-BAD = [Quarantined("b.png", 12, "is empty"), Quarantined("a.png", 3, "is cut"), Quarantined("a.png", 3, "is cut")]
+BAD = [BadFile("b.png", 12, "is empty"), BadFile("a.png", 3, "is cut"), BadFile("a.png", 3, "is cut")]
 
 
 def test_settle_refuses_with_every_problem_in_order():
     with pytest.raises(DataError) as error:
-        settle(Path("t.csv"), BAD, bad_files="refuse", before=["x"], after=["x"])
+        set_aside(Path("t.csv"), BAD, bad_files="refuse", before=["x"], after=["x"])
     assert error.value.details == ("row 3: a.png: is cut", "row 12: b.png: is empty")
     assert "quarantine" in error.value.hint
 
 
 def test_settle_sets_aside_unless_too_little_is_left():
-    aside = settle(Path("t.csv"), BAD, bad_files="quarantine", before=["x", "y"], after=["x", "y"])
+    aside = set_aside(Path("t.csv"), BAD, bad_files="quarantine", before=["x", "y"], after=["x", "y"])
     assert aside == [BAD[1], BAD[0]]
     with pytest.raises(DataError, match="no usable image is left"):
-        settle(Path("t.csv"), BAD, bad_files="quarantine", before=["x"], after=[])
+        set_aside(Path("t.csv"), BAD, bad_files="quarantine", before=["x"], after=[])
     with pytest.raises(DataError, match="no image is left of y, z"):
-        settle(Path("t.csv"), BAD, bad_files="quarantine", before=["x", "y", "z"], after=["x"])
+        set_aside(Path("t.csv"), BAD, bad_files="quarantine", before=["x", "y", "z"], after=["x"])
     with pytest.raises(DataError, match="one problem"):
-        settle(Path("t.csv"), [], bad_files="quarantine", before=["x"], after=["x"], general=["spelling"])
+        set_aside(Path("t.csv"), [], bad_files="quarantine", before=["x"], after=["x"], general=["spelling"])
 
 
 def test_only_two_policies():
-    assert checked_policy("quarantine") == "quarantine"
+    assert check_policy("quarantine") == "quarantine"
     with pytest.raises(ConfigError, match="ignore"):
-        checked_policy("ignore")
+        check_policy("ignore")

@@ -19,13 +19,13 @@ from PIL import Image
 
 from crossward.data import cache as module
 from crossward.data import decode
-from crossward.data.archives import opened
-from crossward.data.cache import Decoded, Row, decoded
+from crossward.data.archives import open_files
+from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.decode import Frame
 from crossward.errors import StorageError
 
 FRAME = Frame(4, 1)
-ROWS = [Row("a.png"), Row("b.png"), Row("c.png")]
+ROWS = [ImagePaths("a.png"), ImagePaths("b.png"), ImagePaths("c.png")]
 
 
 def paint(file: Path, value: int, size: tuple[int, int] = (4, 4), age: float = 3600) -> None:
@@ -56,17 +56,17 @@ def store(tmp_path):
 def decodings(monkeypatch):
     """The paths that were really decoded, in whatever order the threads took them."""
     seen: list[str] = []
-    plain = decode.image
-    monkeypatch.setattr(decode, "image", lambda data, path, frame: seen.append(path) or plain(data, path, frame))
+    plain = decode.decode_image
+    monkeypatch.setattr(decode, "decode_image", lambda data, path, frame: seen.append(path) or plain(data, path, frame))
     return seen
 
 
-def run(root: Path, store: Path, rows: list[Row] = ROWS, frame: Frame = FRAME) -> Decoded:
-    with opened(root) as files:
-        return decoded(files, rows, frame, store)
+def run(root: Path, store: Path, rows: list[ImagePaths] = ROWS, frame: Frame = FRAME) -> DecodedImages:
+    with open_files(root) as files:
+        return decode_files(files, rows, frame, store)
 
 
-def values(result: Decoded) -> list[int]:
+def values(result: DecodedImages) -> list[int]:
     return [int(image[0, 0, 0]) for image in result.images]
 
 
@@ -76,16 +76,16 @@ def test_decodes_once(root, store, decodings):
     assert values(first) == values(second) == [1, 2, 3]
     assert first.hashes == second.hashes
     assert first.hashes[0] == blake2b(bytes([1] * 16), digest_size=16).hexdigest()
-    assert (second.kept, second.problems, second.masks) == ((0, 1, 2), (), None)
+    assert (second.rows, second.problems, second.masks) == ((0, 1, 2), (), None)
     assert second.file is not None
     assert second.file.read_bytes() == bytes([1] * 16 + [2] * 16 + [3] * 16)
 
 
 def test_known_stamps_are_not_read_again(root, store, monkeypatch):
     run(root, store)
-    with opened(root) as files:
+    with open_files(root) as files:
         monkeypatch.setattr(type(files), "read", lambda *_: pytest.fail("read again"))
-        assert values(decoded(files, ROWS, FRAME, store)) == [1, 2, 3]
+        assert values(decode_files(files, ROWS, FRAME, store)) == [1, 2, 3]
 
 
 def test_touched_and_moved_files_are_found_again(root, store, tmp_path, decodings):
@@ -207,7 +207,7 @@ def test_a_kill_at_any_moment_leaves_nothing_or_all(root, store, replacement):
 
 
 def test_two_may_build_at_once(root, store):
-    results: list[Decoded] = []
+    results: list[DecodedImages] = []
     barrier = threading.Barrier(2)
 
     def build() -> None:
@@ -244,19 +244,19 @@ def test_a_cache_that_cannot_be_a_folder(root, tmp_path):
 def test_bad_rows_are_remembered_and_left_out(root, store, decodings):
     (root / "b.png").write_bytes(b"")
     aged(root / "b.png")
-    rows = [*ROWS, Row("d.png")]
+    rows = [*ROWS, ImagePaths("d.png")]
     for _ in range(2):
         result = run(root, store, rows)
-        assert (values(result), result.kept, len(result.hashes)) == ([1, 3], (0, 2), 2)
+        assert (values(result), result.rows, len(result.hashes)) == ([1, 3], (0, 2), 2)
         assert result.problems == ((1, "is empty (0 bytes)"), (3, f"no such file in {root}"))
     assert len(decodings) == 3
 
 
 def test_nothing_left_stores_nothing(root, store):
-    result = run(root, store, [Row("x.png"), Row("y.png")])
-    assert (len(result.images), result.kept, len(result.problems)) == (0, (), 2)
+    result = run(root, store, [ImagePaths("x.png"), ImagePaths("y.png")])
+    assert (len(result.images), result.rows, len(result.problems)) == (0, (), 2)
     (root / "b.png").write_bytes(b"no image")
-    result = run(root, store, [Row("b.png")])
+    result = run(root, store, [ImagePaths("b.png")])
     assert result.problems == ((0, "has the extension .png of PNG, but its content is not an image"),)
     assert not list(store.glob("*.images"))
 
@@ -264,10 +264,15 @@ def test_nothing_left_stores_nothing(root, store):
 def test_masks_are_stored_beside_images(root, store):
     Image.fromarray(np.array([[0, 0, 255, 255]] * 4, dtype=np.uint8)).save(root / "m.png")
     paint(root / "n.png", 255, (4, 5))
-    rows = [Row("a.png", "m.png"), Row("b.png", "n.png"), Row("c.png", "m.png"), Row("a.png", "gone.png")]
+    rows = [
+        ImagePaths("a.png", "m.png"),
+        ImagePaths("b.png", "n.png"),
+        ImagePaths("c.png", "m.png"),
+        ImagePaths("a.png", "gone.png"),
+    ]
     for _ in range(2):
         result = run(root, store, rows, Frame(4, 1, classes=2))
-        assert result.kept == (0, 2)
+        assert result.rows == (0, 2)
         assert result.masks is not None
         assert result.masks.tolist() == [[[0, 0, 1, 1]] * 4] * 2
         assert result.problems == (
@@ -283,7 +288,7 @@ def test_habits_of_masks_are_remembered(root, store):
     Image.fromarray(mask.astype(np.uint8)).save(root / "m.jpg", quality=60)
     Image.new("RGB", (16, 16)).save(root / "wide.png")
     paint(root / "n.jpg", 9)
-    rows = [Row("b.png", "n.jpg"), Row("gone.png", "m.jpg"), *[Row("wide.png", "m.jpg")] * 4]
+    rows = [ImagePaths("b.png", "n.jpg"), ImagePaths("gone.png", "m.jpg"), *[ImagePaths("wide.png", "m.jpg")] * 4]
     for _ in range(2):
         faint, grey = run(root, store, rows, Frame(4, 1, classes=2)).notes
         assert faint == "1 mask(s) are stored with loss and bright nowhere: taken as empty; first: n.jpg"
@@ -295,5 +300,5 @@ def test_entries_of_before_there_were_habits_are_found(root, store, decodings):
     file = next(store.glob("[0-9a-f]*.json"))
     body = json.loads(file.read_text())["body"]
     del body["habits"]
-    module._seal(file, body)
+    module._write_sealed(file, body)
     assert (values(run(root, store)), run(root, store).notes, len(decodings)) == ([1, 2, 3], (), 3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from crossward.data.decode import Frame, image, is_image
+from crossward.data.decode import Frame, decode_image, is_image
 from crossward.data.prepare import preparation
 from crossward.errors import ConfigError, DataError
 
@@ -28,21 +28,21 @@ def grey(rows: list[list[int]], dtype: type = np.uint8) -> Image.Image:
 
 def reason(data: bytes, path: str, frame: Frame = Frame(2)) -> str:
     with pytest.raises(DataError) as error:
-        image(data, path, frame)
+        decode_image(data, path, frame)
     return error.value.what
 
 
 def test_pixels_come_out_as_they_are():
-    pixels, size = image(encoded(grey([[0, 10], [20, 255]])), "a.png", Frame(2, 1))
+    pixels, size = decode_image(encoded(grey([[0, 10], [20, 255]])), "a.png", Frame(2, 1))
     assert (pixels[..., 0].tolist(), pixels.dtype, size) == ([[0, 10], [20, 255]], np.uint8, (2, 2))
-    assert image(encoded(grey([[7, 7]])), "a.PNG", Frame(1, 3))[0].tolist() == [[[7, 7, 7]]]
+    assert decode_image(encoded(grey([[7, 7]])), "a.PNG", Frame(1, 3))[0].tolist() == [[[7, 7, 7]]]
 
 
 def test_sixteen_bits_are_scaled_by_257():
     data = encoded(grey([[0, 257], [128 * 257 + 120, 65535]], np.uint16))
-    assert image(data, "a.png", Frame(2, 1))[0][..., 0].tolist() == [[0, 1], [128, 255]]
+    assert decode_image(data, "a.png", Frame(2, 1))[0][..., 0].tolist() == [[0, 1], [128, 255]]
     tiff = encoded(grey([[0, 65535]], np.uint16), "TIFF")
-    assert image(tiff, "a.tif", Frame(2, 1))[0][0, :, 0].tolist() == [0, 255]
+    assert decode_image(tiff, "a.tif", Frame(2, 1))[0][0, :, 0].tolist() == [0, 255]
 
 
 def test_pixels_without_a_known_range_are_refused():
@@ -56,7 +56,7 @@ def test_pixels_without_a_known_range_are_refused():
 def test_every_mode_becomes_grey_or_colour(mode, kind, channels):
     white = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
     path = {"TIFF": "a.tif", "GIF": "a.gif", "PNG": "a.png", "JPEG": "a.jpg", "WEBP": "a.webp"}[kind]
-    pixels, _ = image(encoded(white, kind), path, Frame(2, channels))
+    pixels, _ = decode_image(encoded(white, kind), path, Frame(2, channels))
     assert pixels.tolist() == np.full((2, 2, channels), 255).tolist()
 
 
@@ -64,29 +64,29 @@ def test_a_palette_with_transparency_keeps_its_colours():
     palette = Image.new("P", (2, 1), 1)
     palette.putpalette([0, 0, 0, 200, 100, 50])
     data = encoded(palette, transparency=b"\x00\x80")
-    assert image(data, "a.png", Frame(1))[0].tolist() == [[[200, 100, 50]]]
+    assert decode_image(data, "a.png", Frame(1))[0].tolist() == [[[200, 100, 50]]]
 
 
 def test_exif_orientation_is_applied():
     exif = Image.Exif()
     exif[0x0112] = 6  # stored lying on its side: turn it by 90 degrees clockwise
     data = encoded(grey([[10, 20, 30], [40, 50, 60]]), exif=exif)
-    pixels, size = image(data, "a.png", Frame(3, 1, "stretch"))
+    pixels, size = decode_image(data, "a.png", Frame(3, 1, "stretch"))
     assert size == (2, 3)
     assert pixels[:, 0, 0].tolist() == [40, 50, 60]  # the lower row is now the left column
 
 
 def test_stretch_takes_everything_and_crop_the_middle():
     wide = encoded(grey([[0, 0, 100, 100, 200, 200]] * 2))
-    assert image(wide, "a.png", Frame(2, 1, "crop"))[0][..., 0].tolist() == [[100, 100], [100, 100]]
-    left, right = image(wide, "a.png", Frame(2, 1))[0][0, :, 0]
+    assert decode_image(wide, "a.png", Frame(2, 1, "crop"))[0][..., 0].tolist() == [[100, 100], [100, 100]]
+    left, right = decode_image(wide, "a.png", Frame(2, 1))[0][0, :, 0]
     assert left < 60
     assert right > 140
 
 
 def test_a_far_larger_jpeg_is_drafted_to_the_same_colours():
     big = Image.new("RGB", (512, 256), (200, 40, 90))
-    pixels, size = image(encoded(big, "JPEG", quality=95), "a.jpeg", Frame(8))
+    pixels, size = decode_image(encoded(big, "JPEG", quality=95), "a.jpeg", Frame(8))
     assert size == (512, 256)
     assert np.abs(pixels.astype(int) - [200, 40, 90]).max() <= 3
 
@@ -153,14 +153,14 @@ def test_a_window_acts_on_the_sixteen_bits():
         (stored(UNITS, np.int16, signed=True), "a.tif"),
         (encoded(grey(UNITS, np.int32), "TIFF"), "a.tif"),
     ):
-        pixels, size = image(data, path, CT)
+        pixels, size = decode_image(data, path, CT)
         assert (pixels[..., 0].tolist(), pixels.dtype, size) == (SHADES, np.uint8, (2, 2))
 
 
 def test_a_window_comes_before_resizing_and_brightness_after():
     data = stored([[-1000, 1000], [-1000, 1000]], np.int16, signed=True)
-    assert image(data, "a.tif", Frame(1, 1, prepare=("window:40:80",)))[0].tolist() == [[[128]]]  # of 0 and 255
-    assert image(data, "a.tif", Frame(1, 1, prepare=("window:40:80", "brightness:0.2")))[0].tolist() == [[[51]]]
+    assert decode_image(data, "a.tif", Frame(1, 1, prepare=("window:40:80",)))[0].tolist() == [[[128]]]  # of 0 and 255
+    assert decode_image(data, "a.tif", Frame(1, 1, prepare=("window:40:80", "brightness:0.2")))[0].tolist() == [[[51]]]
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_colours_are_prepared_after_resizing():
     wide = np.zeros((2, 4, 3), dtype=np.uint8)
     wide[:, :2], wide[:, 2:] = (100, 200, 50), (50, 100, 25)
     frame = Frame(2, prepare=("shades-of-grey",))
-    pixels, _ = image(encoded(Image.fromarray(wide)), "a.png", frame)
+    pixels, _ = decode_image(encoded(Image.fromarray(wide)), "a.png", frame)
     assert np.ptp(pixels.astype(int), axis=2).max() <= 2  # of 25, which is doubled and more
-    plain, _ = image(encoded(Image.fromarray(wide)), "a.png", Frame(2))
+    plain, _ = decode_image(encoded(Image.fromarray(wide)), "a.png", Frame(2))
     assert np.array_equal(pixels, preparation(("shades-of-grey",))(plain[None])[0])
     assert pixels.flags.c_contiguous
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from crossward.data.decode import Frame, mask
+from crossward.data.decode import Frame, decode_mask
 from crossward.errors import DataError
 
 BINARY = Frame(2, classes=2)
@@ -27,14 +27,14 @@ def grey(rows: list[list[int]], dtype: type = np.uint8) -> Image.Image:
 
 
 def ids(data: bytes, path: str = "m.png", frame: Frame = BINARY) -> list[list[int]]:
-    found: list[list[int]] = mask(data, path, frame)[0].tolist()
+    found: list[list[int]] = decode_mask(data, path, frame)[0].tolist()
     return found
 
 
 def read(picture: Image.Image | np.ndarray, kind: str = "PNG", **options: object) -> tuple[np.ndarray, str]:
     """The ids at the mask's own size, which is square, and the habit."""
     whole = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
-    found, _, habit = mask(encoded(whole, kind, **options), f"m.{SUFFIXES[kind]}", Frame(whole.width, classes=2))
+    found, _, habit = decode_mask(encoded(whole, kind, **options), f"m.{SUFFIXES[kind]}", Frame(whole.width, classes=2))
     return found, habit
 
 
@@ -49,8 +49,8 @@ HALF = np.tile(np.repeat(np.array([0, 255], dtype=np.uint8), (11, 13)), (24, 1))
 
 def polyps(value: int = 255, size: int = 96) -> np.ndarray:
     picture = Image.new("L", (size, size))
-    for box in ((20, 14, 70, 50), (52, 60, 80, 90)):
-        ImageDraw.Draw(picture).ellipse(box, fill=value)
+    for crop_box in ((20, 14, 70, 50), (52, 60, 80, 90)):
+        ImageDraw.Draw(picture).ellipse(crop_box, fill=value)
     return np.asarray(picture)
 
 
@@ -74,7 +74,7 @@ def test_noisy_jpeg_masks():
     half = np.zeros((16, 16), dtype=np.uint8)
     half[:, 8:] = 255
     noisy = encoded(Image.fromarray(half), "JPEG", quality=30)
-    found, size, _ = mask(noisy, "m.jpg", Frame(16, classes=2))
+    found, size, _ = decode_mask(noisy, "m.jpg", Frame(16, classes=2))
     assert (found.tolist(), size) == ((half // 255).tolist(), (16, 16))
     empty = encoded(Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 6), "JPEG")
     assert ids(empty, "m.jpg") == [[0, 0], [0, 0]]  # noise around black is not a lesion
@@ -291,9 +291,9 @@ def test_class_maps_keep_their_ids():
 )
 def test_masks_that_cannot_be_understood(data, path, classes, words):
     with pytest.raises(DataError, match=words):
-        mask(data, path, Frame(2, classes=classes))
+        decode_mask(data, path, Frame(2, classes=classes))
 
 
 def test_masks_are_cropped_like_their_images():
     wide = encoded(grey([[255, 255, 0, 255, 0, 0]] * 2))
-    assert mask(wide, "m.png", Frame(2, fit="crop", classes=2))[0].tolist() == [[0, 1], [0, 1]]
+    assert decode_mask(wide, "m.png", Frame(2, fit="crop", classes=2))[0].tolist() == [[0, 1], [0, 1]]

@@ -138,13 +138,13 @@ def test_a_site_count_and_beta_must_make_sense():
 
 def test_ties_run_through_other_rows_and_unknown_values_tie_nothing():
     #          row:       0    1    2    3    4    5
-    units = partition.tied(["a", "a", "b", "", "", "c"], ["x", "y", "y", "z", "", ""])
+    units = partition.connected_units(["a", "a", "b", "", "", "c"], ["x", "y", "y", "z", "", ""])
     assert units.tolist() == [0, 0, 0, 1, 2, 3]
 
 
 def test_majority_takes_the_lowest_of_equals():
-    assert partition.majority(np.array([5, 5, 2, 7, 2, 2]), np.array([0, 0, 0, 1, 2, 1])).tolist() == [5, 2, 2]
-    assert partition.majority(np.array([4, 9, 4]), np.array([0, 1, 2])).tolist() == [4, 9, 4]
+    assert partition.majority_labels(np.array([5, 5, 2, 7, 2, 2]), np.array([0, 0, 0, 1, 2, 1])).tolist() == [5, 2, 2]
+    assert partition.majority_labels(np.array([4, 9, 4]), np.array([0, 1, 2])).tolist() == [4, 9, 4]
 
 
 def test_units_are_dealt_whole_and_single_rows_by_the_recipe():
@@ -233,16 +233,16 @@ def test_options_of_a_kind_are_ready_for_json():
 def test_gaps_are_told_in_a_few_lines():
     counts = np.array([[4, 1, 0, 2], [0, 3, 0, 0], [0, 0, 0, 0]])
     names, classes = ["s1", "s2", "s3"], ["a", "b", "c", "d"]
-    assert partition.gaps(counts, names, classes, drawn=True) == [
+    assert partition.missing_classes(counts, names, classes, drawn=True) == [
         "site s2 trains on one class only: b",
         "2 of 6 (site, class) pairs have no training sample",  # of sites that train and classes they know
         "nobody trains on class c",
     ]
-    assert partition.gaps(counts, names, classes, drawn=False) == [
+    assert partition.missing_classes(counts, names, classes, drawn=False) == [
         "site s2 trains on one class only: b",
         "nobody trains on class c",
     ]
-    assert partition.gaps(np.ones((3, 4), dtype=np.int64), names, classes, drawn=True) == []
+    assert partition.missing_classes(np.ones((3, 4), dtype=np.int64), names, classes, drawn=True) == []
 
 
 def test_sites_are_in_the_order_people_count():

@@ -21,8 +21,9 @@ from typing import Literal
 
 import torch
 
-from crossward.data import cache as decoded_images
-from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
+from crossward.data.archives import find_dataset, open_files
+from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.cache import ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
 from crossward.data.sources.settings import ImageFileSettings, Loaded
@@ -59,13 +60,13 @@ class BreaKHisSettings(ImageFileSettings):
     classes: Literal["binary", "subtypes"] = "binary"
 
     def load(self) -> Loaded:
-        path = self.path or located(data_root())
+        path = self.path or locate(data_root())
         collection, left_out = read(path, magnification=self.magnification, classes=self.classes, **self.decoding())
         return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)
-class Entry:
+class SlideImage:
     """An image and what its path says of it."""
 
     path: str
@@ -85,9 +86,9 @@ class Entry:
         return self.side if classes == "binary" else self.subtype
 
 
-def located(root: Path | None) -> Path:
+def locate(root: Path | None) -> Path:
     """Where the set is in `root`, where all datasets are kept."""
-    return dataset_in(root, (NAME,), title="BreaKHis", where=WHERE)
+    return find_dataset(root, (NAME,), title="BreaKHis", where=WHERE)
 
 
 def read(
@@ -101,43 +102,45 @@ def read(
     bad_files: str = "refuse",
     prepare: tuple[str, ...] = (),
     cache: Path,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The images in `place`, a folder or archive, in the order of their names, and what was left out.
 
     Rows are named by their file, as SOB_B_A-14-22549AB-40-001.png, however the set is packed.
     """
     _check(magnification, classes)
-    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
-    with opened(place) as files:
-        entries, problems = listed(place, files.listing(), magnification, classes)
-        asked = [entry for entry in entries if not _wrong(entry)]
-        decoded = decoded_images.decoded(files, [decoded_images.Row(entry.path) for entry in asked], frame, cache)
-    problems += [Quarantined(asked[at].path, None, reason) for at, reason in decoded.problems]
-    kept = [asked[at] for at in decoded.kept]
-    before, labels = [entry.label(classes) for entry in entries], [entry.label(classes) for entry in kept]
-    aside = settle(place, problems, bad_files=policy, before=before, after=labels)
+    frame = Frame(size, channels, fit, prepare=prepare)
+    policy = check_policy(bad_files)
+    with open_files(place) as files:
+        entries, problems = list_images(place, files.listing(), magnification, classes)
+        candidates = [entry for entry in entries if not _wrong(entry)]
+        decoded = decode_files(files, [ImagePaths(entry.path) for entry in candidates], frame, cache)
+    problems += [BadFile(candidates[at].path, None, reason) for at, reason in decoded.problems]
+    records = [candidates[at] for at in decoded.rows]
+    before = [entry.label(classes) for entry in entries]
+    labels = [entry.label(classes) for entry in records]
+    left_out = set_aside(place, problems, bad_files=policy, before=before, after=labels)
     collection = Collection(
         name="breakhis",
         task="classification",
         classes=CLASSES[classes],
         images=decoded.images,
         targets=torch.tensor([CLASSES[classes].index(label) for label in labels]),
-        ids=tuple(entry.file for entry in kept),
+        ids=tuple(entry.file for entry in records),
         hashes=decoded.hashes,
-        groups=tuple(entry.patient for entry in kept),
+        groups=tuple(entry.patient for entry in records),
         file=decoded.file,
-        notes=_contradictions(kept, labels, decoded.hashes),
+        notes=_contradictions(records, labels, decoded.hashes),
     )
-    return collection, aside
+    return collection, left_out
 
 
-def listed(
+def list_images(
     place: Path, listing: Iterable[str], magnification: str, classes: str
-) -> tuple[list[Entry], list[Quarantined]]:
+) -> tuple[list[SlideImage], list[BadFile]]:
     """The images at the magnification, in the order of their names, and what is wrong with any of them."""
     paths = [path for path in listing if is_image(path)]
     fits = {path: fit for path in paths if (fit := LAYOUT.fullmatch(path))}
-    every = sorted((_entry(path, fit) for path, fit in fits.items()), key=lambda e: (e.file, e.path))
+    every = sorted((_slide_image(path, fit) for path, fit in fits.items()), key=lambda e: (e.file, e.path))
     entries = [entry for entry in every if magnification in (entry.magnification, "all")]
     missing = [name for name in CLASSES[classes] if name not in {entry.label(classes) for entry in entries}]
     if missing:
@@ -155,16 +158,16 @@ def listed(
             f"{place} holds images more than once.", details=twice, hint="Keep one folder that holds the set once."
         )
     place_of = "is not at <benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X"
-    strange = [Quarantined(path, None, place_of) for path in paths if path not in fits]
-    return entries, strange + [Quarantined(entry.path, None, reason) for entry in entries for reason in _wrong(entry)]
+    strange = [BadFile(path, None, place_of) for path in paths if path not in fits]
+    return entries, strange + [BadFile(entry.path, None, reason) for entry in entries for reason in _wrong(entry)]
 
 
-def _entry(path: str, fit: re.Match[str]) -> Entry:
+def _slide_image(path: str, fit: re.Match[str]) -> SlideImage:
     told = fit.groupdict()
-    return Entry(path, **told | {"side": told["side"].lower(), "subtype": told["subtype"].lower()})
+    return SlideImage(path, **told | {"side": told["side"].lower(), "subtype": told["subtype"].lower()})
 
 
-def _wrong(entry: Entry) -> list[str]:
+def _wrong(entry: SlideImage) -> list[str]:
     """What in a path contradicts the rest of it."""
     code = CODES[entry.subtype]
     side = "benign" if code.startswith("SOB_B") else "malignant"
@@ -178,7 +181,7 @@ def _wrong(entry: Entry) -> list[str]:
     return reasons
 
 
-def _contradictions(entries: Sequence[Entry], labels: Sequence[str], hashes: Sequence[str]) -> tuple[str, ...]:
+def _contradictions(entries: Sequence[SlideImage], labels: Sequence[str], hashes: Sequence[str]) -> tuple[str, ...]:
     """A line if pictures are there under two classes."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row, image in enumerate(hashes):

@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from crossward.data.archives import open_files
 from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
 from crossward.data.restricted_pickle import load_dict
-from crossward.data.sources.idx import gathered, known, unpacked
+from crossward.data.sources.array_images import check_set_name, collection_of_arrays
 from crossward.data.sources.settings import Loaded, SmallImageSettings
 from crossward.errors import ConfigError, DataError
 from crossward.user_folders import data_root
@@ -47,14 +48,15 @@ CLASSES = {
 }  # fmt: skip
 COARSE = 20  # kinds of CIFAR-100's other labels, which come first in its binary version
 Batch = tuple[Pixels, Ints]  # (N, 32, 32, 3), (N,); a file of images or of labels alone has none of the other
-NO_IMAGES, NO_LABELS = np.empty((0, 32, 32, 3), dtype=np.uint8), np.empty(0, dtype=np.int64)
+NO_IMAGES = np.empty((0, 32, 32, 3), dtype=np.uint8)
+NO_LABELS = np.empty(0, dtype=np.int64)
 
 
 class CifarSettings(SmallImageSettings):
     source: Literal["cifar10", "cifar100"]
 
     def load(self) -> Loaded:
-        path = self.path or located(data_root(), self.source)
+        path = self.path or locate(data_root(), self.source)
         return read(path, name=self.source, size=self.size, channels=self.channels), []
 
 
@@ -79,9 +81,9 @@ class Layout:
         return 5 * RECORDS if file in self.labels[:1] else RECORDS
 
 
-def located(root: Path | None, name: str) -> Path:
+def locate(root: Path | None, name: str) -> Path:
     """The folder or archive of the set in `root`, where all datasets are kept: binary, else Python, else sheets."""
-    layouts = LAYOUTS[known(name, LAYOUTS)]
+    layouts = LAYOUTS[check_set_name(name, LAYOUTS)]
     if root is None:
         raise ConfigError(
             "data.path is not set, nor is CROSSWARD_DATA.",
@@ -101,9 +103,10 @@ def located(root: Path | None, name: str) -> Path:
 
 def read(root: Path, *, name: str, size: int | None = None, channels: int | None = None) -> Collection:
     """The set `name` in `root`, a folder or archive, rows being train/0 to train/49999 and test/0 to test/9999."""
-    classes, problems = CLASSES[known(name, CLASSES)], list[str]()
+    classes = CLASSES[check_set_name(name, CLASSES)]
+    problems = list[str]()
     batches: dict[str, Batch] = {}
-    with unpacked(root) as files:
+    with open_files(root, tarballs=True) as files:
         listing = files.listing()
         layout, home = _layout(root, name, listing)
         for path in (path for path in listing if PurePosixPath(path).parent == home):
@@ -125,7 +128,7 @@ def read(root: Path, *, name: str, size: int | None = None, channels: int | None
     ):
         told = np.concatenate([batches[file][1] for file in (*held, *labels)])
         parts[split] = ([batches[file][0] for file in held], told)
-    return gathered(name, classes, parts, size=size, channels=channels)
+    return collection_of_arrays(name, classes, parts, size=size, channels=channels)
 
 
 def _layout(root: Path, name: str, listing: Sequence[str]) -> tuple[Layout, PurePosixPath]:

@@ -22,11 +22,13 @@ from typing import Literal
 
 import torch
 
-from crossward.data import cache as decoded_images
-from crossward.data.archives import Files, Quarantined, checked_policy, opened, settle
+from crossward.data.archives import Files, open_files
+from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame
 from crossward.data.sources import ham10000
+from crossward.data.sources.image_lists import first_lines, image_paths, parse_table, repeated_images
 from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
@@ -53,13 +55,13 @@ class FedIsicSettings(ImageFileSettings):
     listing: AbsolutePath | None = None  # of images, centres and folds; None: fed_isic2019_train_test_split.csv there
 
     def load(self) -> Loaded:
-        listing, images = located(data_root(), listing=self.listing, images=self.path)
+        listing, images = locate(data_root(), listing=self.listing, images=self.path)
         collection, left_out = read(images, listing=listing, **self.decoding())
         return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedImage:
     """A row of the list."""
 
     row: int
@@ -69,7 +71,7 @@ class Entry:
     side: str
 
 
-def located(root: Path | None, *, listing: Path | None = None, images: Path | None = None) -> tuple[Path, Path]:
+def locate(root: Path | None, *, listing: Path | None = None, images: Path | None = None) -> tuple[Path, Path]:
     """The list and the images: as given, or in `root`, where all datasets are kept.
 
     The images of all hospitals go before those of some. A list that is not given may also lie in or beside the images.
@@ -113,40 +115,41 @@ def read(
     bad_files: str = "refuse",
     prepare: tuple[str, ...] = (),
     cache: Path,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The listed images in `images`, a folder or archive, in the order of their names, and what was left out.
 
     With `bad_files` = "quarantine" a hospital without any image is not there.
     """
-    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
-    entries = listed(listing)
-    with opened(images) as files:
+    frame = Frame(size, channels, fit, prepare=prepare)
+    policy = check_policy(bad_files)
+    entries = read_list(listing)
+    with open_files(images) as files:
         folders = (*FULL, *ham10000.FOLDERS)
-        paths = ham10000.pictures(images, files.listing(), [entry.image for entry in entries], folders)
-        asked = [entry for entry in entries if entry.image in paths]
-        if len(asked) < len(entries) and (policy == "refuse" or not asked):
+        paths = image_paths(images, files.listing(), [entry.image for entry in entries], folders)
+        candidates = [entry for entry in entries if entry.image in paths]
+        if len(candidates) < len(entries) and (policy == "refuse" or not candidates):
             raise _incomplete(images, entries, paths)
-        whole = _decoded(files, asked, paths, frame, cache)
-        problems = [Quarantined(asked[at].image, asked[at].row, reason) for at, reason in whole.problems]
+        whole = _decoded(files, candidates, paths, frame, cache)
+        problems = [BadFile(candidates[at].image, candidates[at].row, reason) for at, reason in whole.problems]
         problems += _absent(entries, paths)
-        kept = [asked[at] for at in whole.kept]
-        aside = settle(images, problems, bad_files=policy, before=(), after=[entry.centre for entry in kept])
-        copies = _copies(kept, whole.hashes)
+        records = [candidates[at] for at in whole.rows]
+        left_out = set_aside(images, problems, bad_files=policy, before=(), after=[entry.centre for entry in records])
+        copies = _copies(records, whole.hashes)
         if copies:
-            kept = [entry for entry in kept if entry.row not in {copy.row for copy in copies}]
-            whole = _decoded(files, kept, paths, frame, cache)
-    return _collection(kept, paths, whole), aside + copies
+            records = [entry for entry in records if entry.row not in {copy.row for copy in copies}]
+            whole = _decoded(files, records, paths, frame, cache)
+    return _collection(records, paths, whole), left_out + copies
 
 
-def listed(file: Path) -> list[Entry]:
+def read_list(file: Path) -> list[ListedImage]:
     """The rows of the list, in the order of their images; any that contradicts itself is refused."""
     try:
         content = file.read_bytes()
     except OSError as error:
         raise DataError(f"The list {file} cannot be read ({error.strerror}).", hint="Check the path.") from error
-    rows = ham10000.table_rows(content, str(file), ("image", *CLASSES, "target", "center", "fold"), (UNKNOWN,))
+    rows = parse_table(content, str(file), ("image", *CLASSES, "target", "center", "fold"), (UNKNOWN,))
     problems = [f"row {number}: {cells['image']}: {wrong}" for number, cells in rows for wrong in _wrong(cells)]
-    problems += ham10000.repeated((number, cells["image"]) for number, cells in rows if cells["image"])
+    problems += repeated_images((number, cells["image"]) for number, cells in rows if cells["image"])
     if problems:
         raise DataError(
             f"The list {file} is wrong: {len(problems)} problem(s).",
@@ -154,7 +157,7 @@ def listed(file: Path) -> list[Entry]:
             hint=f"Download it again from {LIST}.",
         )
     entries = [
-        Entry(number, cells["image"], int(cells["target"]), CENTRES[int(cells["center"])], cells["fold"])
+        ListedImage(number, cells["image"], int(cells["target"]), CENTRES[int(cells["center"])], cells["fold"])
         for number, cells in rows
     ]
     return sorted(entries, key=lambda entry: entry.image)
@@ -166,7 +169,8 @@ def _wrong(cells: Mapping[str, str]) -> list[str]:
     names = [name for name in (*CLASSES, UNKNOWN) if name in cells]
     strange = [f"{name} = {cells[name]!r}" for name in names if cells[name] not in ("0", "1", "0.0", "1.0")]
     marked = [name for name in names if cells[name] in ("1", "1.0")]
-    targets, centres = [str(place) for place in range(len(CLASSES))], [str(place) for place in range(len(CENTRES))]
+    targets = [str(place) for place in range(len(CLASSES))]
+    centres = [str(place) for place in range(len(CENTRES))]
     if strange:
         reasons.append(f"{', '.join(strange)} where 0 or 1 belongs")
     if cells["target"] not in targets:
@@ -184,12 +188,12 @@ def _wrong(cells: Mapping[str, str]) -> list[str]:
 
 
 def _decoded(
-    files: Files, entries: Sequence[Entry], paths: Mapping[str, str], frame: Frame, cache: Path
-) -> decoded_images.Decoded:
-    return decoded_images.decoded(files, [decoded_images.Row(paths[entry.image]) for entry in entries], frame, cache)
+    files: Files, entries: Sequence[ListedImage], paths: Mapping[str, str], frame: Frame, cache: Path
+) -> DecodedImages:
+    return decode_files(files, [ImagePaths(paths[entry.image]) for entry in entries], frame, cache)
 
 
-def _collection(entries: Sequence[Entry], paths: Mapping[str, str], decoded: decoded_images.Decoded) -> Collection:
+def _collection(entries: Sequence[ListedImage], paths: Mapping[str, str], decoded: DecodedImages) -> Collection:
     return Collection(
         name="fed-isic2019",
         task="classification",
@@ -204,26 +208,27 @@ def _collection(entries: Sequence[Entry], paths: Mapping[str, str], decoded: dec
     )
 
 
-def _copies(entries: Sequence[Entry], hashes: Sequence[str]) -> list[Quarantined]:
+def _copies(entries: Sequence[ListedImage], hashes: Sequence[str]) -> list[BadFile]:
     """The training rows whose picture is also tested on."""
     tested = {image: entry for entry, image in zip(entries, hashes, strict=True) if entry.side == "test"}
     return [
-        Quarantined(entry.image, entry.row, f"is the picture of {tested[image].image}, which is tested on")
+        BadFile(entry.image, entry.row, f"is the picture of {tested[image].image}, which is tested on")
         for entry, image in zip(entries, hashes, strict=True)
         if entry.side == "train" and image in tested
     ]
 
 
-def _absent(entries: Sequence[Entry], paths: Mapping[str, str]) -> list[Quarantined]:
+def _absent(entries: Sequence[ListedImage], paths: Mapping[str, str]) -> list[BadFile]:
     return [
-        Quarantined(entry.image, entry.row, f"its image is not there ({entry.centre})")
+        BadFile(entry.image, entry.row, f"its image is not there ({entry.centre})")
         for entry in entries
         if entry.image not in paths
     ]
 
 
-def _incomplete(images: Path, entries: Sequence[Entry], paths: Mapping[str, str]) -> DataError:
-    absent, total = _absent(entries, paths), Counter(entry.centre for entry in entries)
+def _incomplete(images: Path, entries: Sequence[ListedImage], paths: Mapping[str, str]) -> DataError:
+    absent = _absent(entries, paths)
+    total = Counter(entry.centre for entry in entries)
     gone = Counter(entry.centre for entry in entries if entry.image not in paths)
     hint = f"Download the images from {IMAGES}, or check data.path."
     if paths:
@@ -232,7 +237,7 @@ def _incomplete(images: Path, entries: Sequence[Entry], paths: Mapping[str, str]
         f"{images}: {len(absent)} of the {len(entries)} images of the list are not there.",
         details=[
             *(f"{centre}: {gone[centre]} of {total[centre]}" for centre in CENTRES if gone[centre]),
-            *ham10000.named(absent),
+            *first_lines(absent),
         ],
         hint=hint,
     )

@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from crossward.data.archives import Quarantined
+from crossward.data.bad_files import BadFile
 from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
-from crossward.data.sources.idx import gathered
+from crossward.data.sources.array_images import collection_of_arrays
 from crossward.data.sources.settings import Loaded, SmallImageSettings
 from crossward.errors import ConfigError, DataError
 from crossward.settings import Count, NonNegative, Seed
@@ -47,7 +47,7 @@ class FemnistSettings(SmallImageSettings):
 
     def load(self) -> Loaded:
         collection, left_out = read(
-            self.path or located(data_root()),
+            self.path or locate(data_root()),
             size=self.size,
             channels=self.channels,
             max_samples=self.max_samples,
@@ -58,7 +58,7 @@ class FemnistSettings(SmallImageSettings):
 
 
 @dataclass(frozen=True)
-class Written:
+class UserSamples:
     """What a file holds of one user."""
 
     user: str
@@ -68,7 +68,7 @@ class Written:
     labels: Ints
 
 
-def located(root: Path | None) -> Path:
+def locate(root: Path | None) -> Path:
     """The folder of the set in `root`, where all datasets are kept."""
     if root is None:
         raise ConfigError(
@@ -93,7 +93,7 @@ def read(
     max_samples: int | None = None,
     users: tuple[int, int, int] | None = None,
     users_seed: int = 0,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The writing in `root`, and the users without any.
 
     Users with more than `max_samples` are left out. `users` draws so many to train, to validate and to test on, all
@@ -101,7 +101,8 @@ def read(
     if no user is in both train and test, those of test are the server's too.
     """
     _check_options(max_samples, users)
-    written, problems = list[Written](), list[str]()
+    written = list[UserSamples]()
+    problems = list[str]()
     for side, files in _sides(root, whole=users is not None).items():
         for file in files:
             written += _read(file, f"{file.parent.name}/{file.name}", side, problems)
@@ -115,28 +116,33 @@ def read(
     sizes: dict[str, int] = defaultdict(int)
     for part in written:
         sizes[part.user] += len(part.labels)
-    aside = [Quarantined(part.user, None, f"has no samples in {part.file}") for part in written if not sizes[part.user]]
-    kept = [user for user, n in sizes.items() if n > 0 and (max_samples is None or n <= max_samples)]
-    roles = _drawn(root, sorted(kept), users, users_seed)
+    left_out = [BadFile(part.user, None, f"has no samples in {part.file}") for part in written if not sizes[part.user]]
+    names = [user for user, n in sizes.items() if n > 0 and (max_samples is None or n <= max_samples)]
+    roles = _drawn(root, sorted(names), users, users_seed)
     rows = [part for part in written if part.user in roles and len(part.labels)]
-    return _collection(sorted(rows, key=lambda part: part.user), roles, size, channels), aside
+    return _collection(sorted(rows, key=lambda part: part.user), roles, size, channels), left_out
 
 
 def _collection(
-    rows: Sequence[Written], roles: Mapping[str, str | None], size: int | None, channels: int | None
+    rows: Sequence[UserSamples], roles: Mapping[str, str | None], size: int | None, channels: int | None
 ) -> Collection:
     labels = np.concatenate([part.labels for part in rows])
-    made = gathered(NAME, CLASSES, {"": ([part.images for part in rows], labels)}, size=size, channels=channels)
+    collection = collection_of_arrays(
+        NAME, CLASSES, {"": ([part.images for part in rows], labels)}, size=size, channels=channels
+    )
     held = {side: {part.user for part in rows if part.side == side} for side in ("train", "test")}
     apart = held["test"] if not held["test"] & held["train"] else set()
-    sites, splits, ids = [], [], []
+    sites = []
+    splits = []
+    ids = []
     for part in rows:
-        role, n = roles[part.user], len(part.labels)
+        role = roles[part.user]
+        n = len(part.labels)
         served = role != "train" if role else part.user in apart
         sites += ["" if served else part.user] * n
         splits += [role or part.side] * n
         ids += ["/".join(word for word in (part.side, part.user, str(row)) if word) for row in range(n)]
-    return replace(made, ids=tuple(ids), sites=tuple(sites), splits=tuple(splits) if any(splits) else None)
+    return replace(collection, ids=tuple(ids), sites=tuple(sites), splits=tuple(splits) if any(splits) else None)
 
 
 def _check_options(max_samples: int | None, users: tuple[int, int, int] | None) -> None:
@@ -174,7 +180,7 @@ def _json(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(folder.glob("*.json")))
 
 
-def _read(file: Path, name: str, side: str, problems: list[str]) -> list[Written]:
+def _read(file: Path, name: str, side: str, problems: list[str]) -> list[UserSamples]:
     """What a file holds of each of its users; what is wrong with it goes to `problems`."""
     try:
         data = file.read_bytes()
@@ -196,7 +202,7 @@ def _read(file: Path, name: str, side: str, problems: list[str]) -> list[Written
             problems += [f"{name}: user {user}: {reason}" for reason in wrong]
             continue
         pixels = np.rint(np.asarray(held["x"], dtype=np.float64) * 255).astype(np.uint8).reshape(-1, SIDE, SIDE)
-        written.append(Written(user, side, name, pixels, np.asarray(held["y"], dtype=np.int64)))
+        written.append(UserSamples(user, side, name, pixels, np.asarray(held["y"], dtype=np.int64)))
     return written
 
 
@@ -253,24 +259,24 @@ def _wrong_images(x: list[Any]) -> Iterator[str]:
             yield f"sample {row} has {len(outside)} pixels that are not 0 to 1, the first being {outside[0]!r:.20}"
 
 
-def _twice(written: Sequence[Written]) -> list[str]:
+def _twice(written: Sequence[UserSamples]) -> list[str]:
     places: dict[tuple[str, str], list[str]] = defaultdict(list)
     for part in written:
         places[part.side, part.user].append(part.file)
     return [f"user {user}: is in {' and in '.join(files)}" for (_, user), files in places.items() if len(files) > 1]
 
 
-def _drawn(root: Path, kept: Sequence[str], users: tuple[int, int, int] | None, seed: int) -> dict[str, str | None]:
+def _drawn(root: Path, names: Sequence[str], users: tuple[int, int, int] | None, seed: int) -> dict[str, str | None]:
     """user -> what they were drawn for; None: what the files say."""
-    if not kept:
+    if not names:
         raise DataError(f"{root} has no user with samples that may be kept.", hint="Raise max_samples.")
     if users is None:
-        return dict.fromkeys(kept)
-    if sum(users) > len(kept):
+        return dict.fromkeys(names)
+    if sum(users) > len(names):
         raise ConfigError(
-            f"users asks for {' + '.join(map(str, users))} = {sum(users)} users, but {len(kept)} are there.",
+            f"users asks for {' + '.join(map(str, users))} = {sum(users)} users, but {len(names)} are there.",
             hint="Ask for fewer, or raise max_samples.",
         )
-    order = np.random.RandomState(seed).permutation(len(kept))  # its streams never change: a seed names one draw
+    order = np.random.RandomState(seed).permutation(len(names))  # its streams never change: a seed names one draw
     roles = np.repeat(ROLES, users).tolist()
-    return {kept[at]: role for at, role in zip(order.tolist(), roles)}
+    return {names[at]: role for at, role in zip(order.tolist(), roles)}

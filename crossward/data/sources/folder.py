@@ -13,8 +13,9 @@ from typing import Literal
 
 import torch
 
-from crossward.data import cache as decoded_images
-from crossward.data.archives import Quarantined, checked_policy, opened, settle
+from crossward.data.archives import open_files
+from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.cache import ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
 from crossward.data.sources.settings import ImageFileSettings, Loaded
@@ -37,7 +38,7 @@ class FolderSettings(ImageFileSettings):
 
 
 @dataclass(frozen=True)
-class Place:
+class FolderImage:
     """An image and what its path says of it."""
 
     path: str
@@ -57,22 +58,24 @@ def read(
     classes: Sequence[str] | None = None,
     bad_files: str = "refuse",
     cache: Path,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The images under `root`, labelled by their folders, and those that were left out.
 
     `group` is a regular expression for the path of an image below `root`; its first group is the patient. `classes`
     names all classes in their order, also those that have no folder here.
     """
-    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
+    frame = Frame(size, channels, fit, prepare=prepare)
+    policy = check_policy(bad_files)
     pattern = _pattern(group)
-    with opened(root) as files:
-        found, problems, split = _places(root, files.listing(), pattern)
+    with open_files(root) as files:
+        found, problems, split = _labelled_images(root, files.listing(), pattern)
         places = [place for place in found if place.group or not pattern]
-        decoded = decoded_images.decoded(files, [decoded_images.Row(place.path) for place in places], frame, cache)
-    problems += [Quarantined(places[row].path, None, reason) for row, reason in decoded.problems]
-    kept = [places[row] for row in decoded.kept]
-    before, labels = [place.label for place in found], [place.label for place in kept]
-    aside = settle(root, problems, bad_files=policy, before=before, after=labels)
+        decoded = decode_files(files, [ImagePaths(place.path) for place in places], frame, cache)
+    problems += [BadFile(places[row].path, None, reason) for row, reason in decoded.problems]
+    records = [places[row] for row in decoded.rows]
+    before = [place.label for place in found]
+    labels = [place.label for place in records]
+    left_out = set_aside(root, problems, bad_files=policy, before=before, after=labels)
     known = _known(root, classes, {place.label for place in found})
     number = {name: place for place, name in enumerate(known)}
     collection = Collection(
@@ -81,13 +84,13 @@ def read(
         classes=known,
         images=decoded.images,
         targets=torch.tensor([number[label] for label in labels]),
-        ids=tuple(place.path for place in kept),
+        ids=tuple(place.path for place in records),
         hashes=decoded.hashes,
-        groups=tuple(place.group for place in kept) if pattern else None,
-        splits=tuple(place.split for place in kept) if split else None,
+        groups=tuple(place.group for place in records) if pattern else None,
+        splits=tuple(place.split for place in records) if split else None,
         file=decoded.file,
     )
-    return collection, aside
+    return collection, left_out
 
 
 def _known(root: Path, classes: Sequence[str] | None, labels: set[str]) -> tuple[str, ...]:
@@ -117,22 +120,23 @@ def _pattern(group: str | None) -> re.Pattern[str] | None:
     return pattern
 
 
-def _places(
+def _labelled_images(
     root: Path, listing: Iterable[str], pattern: re.Pattern[str] | None
-) -> tuple[list[Place], list[Quarantined], bool]:
+) -> tuple[list[FolderImage], list[BadFile], bool]:
     """Every image with its label, those outside of class folders, and whether the top folders are splits."""
     paths = [path for path in listing if is_image(path)]
     if not paths:
         raise DataError(f"{root} holds no image.", hint="Images lie in one folder per class, as in root/benign/1.png.")
     wrapped, split = _layout(root, [path.split("/") for path in paths])
-    places, problems = [], []
+    places = []
+    problems = []
     for path in paths:
         *above, _ = path.split("/")[wrapped:]
         patient = pattern.search(path) if pattern else None
         if len(above) < 1 + split:
-            problems.append(Quarantined(path, None, "is not in a class folder"))
+            problems.append(BadFile(path, None, "is not in a class folder"))
             continue
-        place = Place(
+        place = FolderImage(
             path,
             label=above[int(split)],
             split=SPLITS[above[0].casefold()] if split else "",
@@ -140,9 +144,7 @@ def _places(
         )
         places.append(place)
         if pattern and not place.group:
-            problems.append(
-                Quarantined(path, None, f"the group pattern {pattern.pattern} finds no patient in its path")
-            )
+            problems.append(BadFile(path, None, f"the group pattern {pattern.pattern} finds no patient in its path"))
     return places, problems, split
 
 

@@ -11,32 +11,24 @@ columns exchanged, and its letters are labelled 1 to 26; both are put right here
 from __future__ import annotations
 
 import gzip
-import tarfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Literal
 
 import numpy as np
-import torch
 
-from crossward.data.archives import LARGEST, Files, opened, safe
-from crossward.data.cache import digest
+from crossward.data.archives import LARGEST, open_files
 from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
-from crossward.data.sources.npz import resized
+from crossward.data.sources.array_images import check_set_name, collection_of_arrays
 from crossward.data.sources.settings import Loaded, SmallImageSettings
 from crossward.errors import ConfigError, DataError
-from crossward.names import nearest
 from crossward.user_folders import data_root
 
-TARBALLS = (".tar.gz", ".tgz", ".tar")
-CUT_SHORT = (tarfile.TarError, OSError, EOFError, zlib.error)
 MERGED = (*digits, *ascii_uppercase, *"abdefghnqrt")  # the other small letters look like their capitals
 CLASSES = {
     "mnist": tuple(digits),
@@ -63,94 +55,13 @@ class IdxSettings(SmallImageSettings):
     source: Literal["mnist", "fashion-mnist", "emnist-letters"]
 
     def load(self) -> Loaded:
-        path = self.path or located(data_root(), self.source)
+        path = self.path or locate(data_root(), self.source)
         return read(path, name=self.source, size=self.size, channels=self.channels), []
 
 
-@dataclass(frozen=True)
-class Tarball:
-    """The files of a .tar.gz, in its own order: in any other, all before a file would be unpacked again."""
-
-    root: Path
-    archive: tarfile.TarFile
-    entries: Mapping[str, tarfile.TarInfo]
-
-    def listing(self) -> list[str]:
-        return list(self.entries)
-
-    def stamp(self, path: str) -> tuple[int, ...]:
-        return self.entries[path].size, self.root.stat().st_mtime_ns
-
-    def read(self, path: str) -> bytes:
-        entry = self.entries[path]
-        if entry.size > LARGEST:
-            raise DataError(f"claims {entry.size >> 20} MiB inside the archive")
-        try:
-            content = self.archive.extractfile(entry)
-            return content.read() if content else b""
-        except CUT_SHORT as error:
-            raise DataError(f"is damaged in the archive ({error})") from error
-
-
-@contextmanager
-def unpacked(root: Path) -> Iterator[Files]:
-    """The files under `root`: a folder, a .zip or a .tar.gz."""
-    if not (root.is_file() and root.name.endswith(TARBALLS)):
-        with opened(root) as files:
-            yield files
-        return
-    entries: dict[str, tarfile.TarInfo] = {}
-    try:
-        archive = tarfile.open(root)  # noqa: SIM115 (closed below)
-        for entry in archive:
-            entries |= {safe(entry.name): entry} if entry.isreg() else {}
-    except CUT_SHORT as error:
-        raise DataError(
-            f"{root} ({root.stat().st_size} bytes) cannot be read to its end: {error}.",
-            details=[f"there: {path}, {entry.size} bytes" for path, entry in entries.items()],
-            hint="Download it again.",
-        ) from error
-    with archive:
-        yield Tarball(root, archive, entries)
-
-
-def gathered(
-    name: str,
-    classes: Sequence[str],
-    parts: Mapping[str, tuple[Sequence[Pixels], Ints]],
-    *,
-    size: int | None,
-    channels: int | None,
-) -> Collection:
-    """One collection of split -> its images (N, H, W[, C]), in one array or several, and the labels of them all."""
-    if size is not None and size < 1:
-        raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
-    if channels not in (None, 1, 3):
-        raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
-    arrays = [array for held, _ in parts.values() for array in held]
-    images = torch.cat([resized(torch.from_numpy(array), size, channels) for array in arrays])
-    rows = [(split, row) for split, (_, labels) in parts.items() for row in range(len(labels))]
-    return Collection(
-        name=name,
-        task="classification",
-        classes=tuple(classes),
-        images=images,
-        targets=torch.from_numpy(np.concatenate([labels for _, labels in parts.values()])),
-        ids=tuple(f"{split}/{row}" for split, row in rows),
-        hashes=tuple(digest(image.data) for image in images.numpy()),
-        splits=tuple(split for split, _ in rows),
-    )
-
-
-def known(name: str, names: Mapping[str, object]) -> str:
-    if name not in names:
-        raise ConfigError(f'There is no set "{name}" of this kind.', hint=nearest(name, names))
-    return name
-
-
-def located(root: Path | None, name: str) -> Path:
+def locate(root: Path | None, name: str) -> Path:
     """The folder or archive of the set in `root`, where all datasets are kept; else where Debian puts it."""
-    family = "emnist" if known(name, CLASSES).startswith("emnist-") else name
+    family = "emnist" if check_set_name(name, CLASSES).startswith("emnist-") else name
     places = [place for pattern in PLACES[family] for place in sorted(root.glob(pattern))] if root else []
     if places:
         return places[0]
@@ -173,10 +84,11 @@ def wanted(name: str) -> tuple[str, ...]:
 
 def read(root: Path, *, name: str, size: int | None = None, channels: int | None = None) -> Collection:
     """The set `name` in `root`, a folder or archive that holds its four files, each as it is or as .gz."""
-    classes, first = CLASSES[known(name, CLASSES)], 1 if name == "emnist-letters" else 0
+    classes = CLASSES[check_set_name(name, CLASSES)]
+    first = 1 if name == "emnist-letters" else 0
     arrays: dict[str, Pixels] = {}
     problems: list[str] = []
-    with unpacked(root) as files:
+    with open_files(root, tarballs=True) as files:
         paths = _paths(root, name, files.listing())
         for path, file in paths.items():
             try:
@@ -186,7 +98,8 @@ def read(root: Path, *, name: str, size: int | None = None, channels: int | None
     parts = {}
     for split, (pictures, marks) in {"train": wanted(name)[:2], "test": wanted(name)[2:]}.items():
         if pictures in arrays and marks in arrays:
-            images, labels = arrays.pop(pictures), arrays.pop(marks).astype(np.int64) - first
+            images = arrays.pop(pictures)
+            labels = arrays.pop(marks).astype(np.int64) - first
             problems += _differences(pictures, images, marks, labels, len(classes), first)
             upright = np.ascontiguousarray(images.transpose(0, 2, 1)) if name.startswith("emnist-") else images
             parts[split] = ([upright], labels)
@@ -195,12 +108,13 @@ def read(root: Path, *, name: str, size: int | None = None, channels: int | None
         problems.append(f"images to train on are {shapes['train']}, those to test on {shapes['test']}")
     if problems:
         raise DataError(f"{root} does not hold {name} as it should.", details=problems, hint="Download it again.")
-    return gathered(name, classes, parts, size=size, channels=channels)
+    return collection_of_arrays(name, classes, parts, size=size, channels=channels)
 
 
 def parsed(data: bytes, *, packed: bool, images: bool) -> Pixels:
     """The array of an idx file, (N, H, W) of images or (N,) of labels, if it has just the bytes that it claims."""
-    stream, sides = gzip.GzipFile(fileobj=BytesIO(data)) if packed else BytesIO(data), 3 if images else 1
+    stream = gzip.GzipFile(fileobj=BytesIO(data)) if packed else BytesIO(data)
+    sides = 3 if images else 1
     header, broken = _taken(stream, 4 + 4 * sides)
     magic = int.from_bytes(header[:4], "big")
     if len(header) < 4 + 4 * sides:
@@ -224,7 +138,8 @@ def parsed(data: bytes, *, packed: bool, images: bool) -> Pixels:
 
 def _taken(stream: BytesIO | gzip.GzipFile, most: int) -> tuple[bytearray, str]:
     """Up to `most` bytes, and why there are no more if the packing is damaged."""
-    chunks, left = [], most
+    chunks = []
+    left = most
     try:
         while left and (chunk := stream.read(min(left, 1 << 20))):
             chunks.append(chunk)

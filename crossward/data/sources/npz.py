@@ -12,18 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from crossward.data.cache import digest
 from crossward.data.collection import Collection
 from crossward.data.prepare import EXAMPLE, Preparation, Window, by_parts, preparation
+from crossward.data.sources.array_images import resize
 from crossward.data.sources.settings import Loaded, SourceSettings
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath, Count
 
 SPLITS = ("train", "val", "test")
-CHUNK = 1024  # images resized at once, which bounds the memory
-LUMA = (0.299, 0.587, 0.114)
 
 
 class NpzSettings(SourceSettings):
@@ -114,7 +112,8 @@ def _channels(images: NDArray[np.generic]) -> int:
 
 
 def _problems(split: str, arrays: dict[str, NDArray[np.generic]], window: Window | None) -> list[str]:
-    images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+    images = arrays[f"{split}_images"]
+    labels = arrays[f"{split}_labels"]
     problems = []
     if window and images.dtype == np.uint8:
         problems.append(f"{split}_images is already 8 bits: the window cannot be applied")
@@ -154,32 +153,6 @@ def _names(file: Path, labels: NDArray[np.int64], classes: Sequence[str] | None)
 
 
 def _shaped(array: NDArray[np.generic], size: int | None, channels: int | None, prepared: Preparation) -> Tensor:
-    """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8: windowed, resized, then prepared otherwise."""
+    """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8: windowed, resize, then prepared otherwise."""
     eight = by_parts(prepared.window, array) if prepared.window else np.ascontiguousarray(array, dtype=np.uint8)
-    return torch.from_numpy(prepared(resized(torch.from_numpy(eight), size, channels).numpy()))
-
-
-def resized(images: Tensor, size: int | None, channels: int | None) -> Tensor:
-    if images.ndim == 3:
-        images = images.unsqueeze(3)
-    if (size is None or images.shape[1:3] == (size, size)) and channels in (None, images.shape[3]):
-        return images
-    if not len(images):
-        height, width = (size, size) if size else images.shape[1:3]
-        return torch.empty((0, height, width, channels or images.shape[3]), dtype=torch.uint8)
-    return torch.cat([_chunk(part, size, channels) for part in images.split(CHUNK)])
-
-
-def _chunk(images: Tensor, size: int | None, channels: int | None) -> Tensor:
-    x = images.permute(0, 3, 1, 2).float()
-    if channels == 1 and x.shape[1] == 3:
-        x = (x * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    if size is not None and x.shape[2:] != (size, size):
-        whole = all(side % size == 0 for side in x.shape[2:])  # then the mean of each block is exact
-        x = (
-            interpolate(x, (size, size), mode="area")
-            if whole
-            else interpolate(x, (size, size), mode="bilinear", antialias=True)
-        )
-    pixels = x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
-    return pixels.expand(-1, -1, -1, 3).contiguous() if channels == 3 else pixels.contiguous()
+    return torch.from_numpy(prepared(resize(torch.from_numpy(eight), size, channels).numpy()))

@@ -21,8 +21,9 @@ from typing import Literal
 
 import torch
 
-from crossward.data import cache as decoded_images
-from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
+from crossward.data.archives import find_dataset, open_files
+from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.cache import ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
 from crossward.data.sources.settings import ImageFileSettings, Loaded
@@ -47,13 +48,13 @@ class Oct2017Settings(ImageFileSettings):
     split: Literal["official", "none"] = "none"  # "none" leaves it to [partition]
 
     def load(self) -> Loaded:
-        path = self.path or located(data_root())
+        path = self.path or locate(data_root())
         collection, left_out = read(path, **self.decoding(), split=self.split)
         return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Scan:
     """A scan and what its path says of it."""
 
     path: str
@@ -80,9 +81,9 @@ class Entry:
         return "" if told[1].upper() == self.label else f"is named as {told[1].upper()}"
 
 
-def located(root: Path | None) -> Path:
+def locate(root: Path | None) -> Path:
     """Where the set is in `root`, where all datasets are kept."""
-    return dataset_in(root, (NAME,), title="OCT2017", where=WHERE)
+    return find_dataset(root, (NAME,), title="OCT2017", where=WHERE)
 
 
 def read(
@@ -95,48 +96,50 @@ def read(
     prepare: tuple[str, ...] = (),
     split: Literal["official", "none"] = "none",
     cache: Path,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The scans in `place`, a folder or archive, and the files that were left out.
 
     Rows are named <train, val or test>/<class>/<file> however the set is packed.
     """
-    frame, policy = Frame(size, channels, fit, prepare=prepare), checked_policy(bad_files)
-    with opened(place) as files:
-        entries = listed(place, files.listing())
-        problems = [Quarantined(entry.path, None, entry.wrong) for entry in entries if entry.wrong]
-        asked = [entry for entry in entries if not entry.wrong]
+    frame = Frame(size, channels, fit, prepare=prepare)
+    policy = check_policy(bad_files)
+    with open_files(place) as files:
+        entries = list_scans(place, files.listing())
+        problems = [BadFile(entry.path, None, entry.wrong) for entry in entries if entry.wrong]
+        candidates = [entry for entry in entries if not entry.wrong]
         before = [entry.label for entry in entries]
-        settle(place, problems, bad_files=policy, before=before, after=[entry.label for entry in asked])
-        _check_split(place, split, {entry.side for entry in asked})
-        decoded = decoded_images.decoded(files, [decoded_images.Row(entry.path) for entry in asked], frame, cache)
-    problems += [Quarantined(asked[at].path, None, reason) for at, reason in decoded.problems]
-    kept = [asked[at] for at in decoded.kept]
-    labels = [entry.label for entry in kept]
-    aside = settle(place, problems, bad_files=policy, before=before, after=labels)
+        set_aside(place, problems, bad_files=policy, before=before, after=[entry.label for entry in candidates])
+        _check_split(place, split, {entry.side for entry in candidates})
+        decoded = decode_files(files, [ImagePaths(entry.path) for entry in candidates], frame, cache)
+    problems += [BadFile(candidates[at].path, None, reason) for at, reason in decoded.problems]
+    records = [candidates[at] for at in decoded.rows]
+    labels = [entry.label for entry in records]
+    left_out = set_aside(place, problems, bad_files=policy, before=before, after=labels)
     collection = Collection(
         name="oct2017",
         task="classification",
         classes=CLASSES,
         images=decoded.images,
         targets=torch.tensor([CLASSES.index(label) for label in labels]),
-        ids=tuple(entry.id for entry in kept),
+        ids=tuple(entry.id for entry in records),
         hashes=decoded.hashes,
-        groups=tuple(entry.patient for entry in kept),
-        splits=tuple(entry.side for entry in kept) if split == "official" else None,
+        groups=tuple(entry.patient for entry in records),
+        splits=tuple(entry.side for entry in records) if split == "official" else None,
         file=decoded.file,
     )
-    return collection, aside
+    return collection, left_out
 
 
-def listed(place: Path, listing: Iterable[str]) -> list[Entry]:
+def list_scans(place: Path, listing: Iterable[str]) -> list[Scan]:
     """The scans in the order of their names; another layout, and whatever else is among the images, is refused."""
     paths = [path for path in listing if is_image(path)]
     if not paths:
         raise DataError(f"{place} holds no image.", hint=f"Download OCT2017 from {WHERE}.")
     fits = {path: fit for path in paths if (fit := LAYOUT.fullmatch(path))}
-    entries = sorted((_entry(path, fit) for path, fit in fits.items()), key=lambda entry: (entry.id, entry.path))
+    entries = sorted((_scan(path, fit) for path, fit in fits.items()), key=lambda entry: (entry.id, entry.path))
     other = Counter(PurePosixPath(path).parent for path in paths if path not in fits)
-    homes, ids = sorted({entry.home for entry in entries}), Counter(entry.id.casefold() for entry in entries)
+    homes = sorted({entry.home for entry in entries})
+    ids = Counter(entry.id.casefold() for entry in entries)
     problems = [f"missing: {name}" for name in CLASSES if name not in {entry.label for entry in entries}]
     problems += [f"not a class of train, val or test: {holder}/ ({n} image(s))" for holder, n in other.items()]
     if len(homes) > 1:
@@ -152,8 +155,8 @@ def listed(place: Path, listing: Iterable[str]) -> list[Entry]:
     return entries
 
 
-def _entry(path: str, fit: re.Match[str]) -> Entry:
-    return Entry(path, fit["home"], fit["side"].lower(), fit["label"].upper(), fit["file"])
+def _scan(path: str, fit: re.Match[str]) -> Scan:
+    return Scan(path, fit["home"], fit["side"].lower(), fit["label"].upper(), fit["file"])
 
 
 def _check_split(place: Path, split: str, sides: set[str]) -> None:

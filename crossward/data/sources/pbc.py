@@ -18,10 +18,11 @@ from typing import Literal
 
 import numpy as np
 
-from crossward.data.archives import Quarantined, dataset_in, opened
+from crossward.data.archives import find_dataset, open_files
+from crossward.data.bad_files import BadFile
 from crossward.data.collection import Collection
 from crossward.data.decode import is_image
-from crossward.data.partition import Ints, tied
+from crossward.data.partition import Ints, connected_units
 from crossward.data.sources import folder
 from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import DataError
@@ -42,14 +43,14 @@ class PbcSettings(ImageFileSettings):
     split_seed: Seed = 0
 
     def load(self) -> Loaded:
-        path = self.path or located(data_root())
+        path = self.path or locate(data_root())
         collection, left_out = read(path, **self.decoding(), split=self.split, split_seed=self.split_seed)
         return collection, [str(file) for file in left_out]
 
 
-def located(root: Path | None) -> Path:
+def locate(root: Path | None) -> Path:
     """Where the set is in `root`, where all datasets are kept."""
-    return dataset_in(root, (NAME,), title="PBC", where=WHERE)
+    return find_dataset(root, (NAME,), title="PBC", where=WHERE)
 
 
 def read(
@@ -63,19 +64,19 @@ def read(
     split: Literal["paper", "none"] = "paper",
     split_seed: int = 0,
     cache: Path,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The cells in `root`, a folder or archive, and the files that were left out.
 
     Rows are named <class>/<file> however the set is packed, so that a partition made from the archive fits the folder.
     """
     home = _home(root)
-    found, aside = folder.read(
+    collection, left_out = folder.read(
         root, size=size, channels=channels, fit=fit, prepare=prepare, bad_files=bad_files, cache=cache
     )
-    ids = tuple(PurePosixPath(path).relative_to(home).as_posix() for path in found.ids)
-    labels = found.targets.numpy()  # a folder's classes are in alphabetical order, as the official ones are
-    splits = paper_split(labels, found.hashes, ids, split_seed) if split == "paper" else None
-    return replace(found, name="pbc", classes=CLASSES, ids=ids, splits=splits), aside
+    ids = tuple(PurePosixPath(path).relative_to(home).as_posix() for path in collection.ids)
+    labels = collection.targets.numpy()  # a folder's classes are in alphabetical order, as the official ones are
+    splits = paper_split(labels, collection.hashes, ids, split_seed) if split == "paper" else None
+    return replace(collection, name="pbc", classes=CLASSES, ids=ids, splits=splits), left_out
 
 
 def paper_split(labels: Ints, hashes: Sequence[str], ids: Sequence[str], seed: int) -> tuple[str, ...]:
@@ -83,9 +84,11 @@ def paper_split(labels: Ints, hashes: Sequence[str], ids: Sequence[str], seed: i
 
     Copies of an image go to training while there is room, so that no score counts an image twice.
     """
-    kinds, units = len(CLASSES), tied(hashes)
+    kinds = len(CLASSES)
+    units = connected_units(hashes)
     room = np.array([_shares(n) for n in np.bincount(labels, minlength=kinds)])  # (K, 3) rows that a side still takes
-    side, sizes = np.full(len(labels), -1, dtype=np.int64), np.bincount(units)
+    side = np.full(len(labels), -1, dtype=np.int64)
+    sizes = np.bincount(units)
     homeless = []
     for unit in np.argsort(-sizes, kind="stable")[: (sizes > 1).sum()]:
         rows = np.flatnonzero(units == unit)
@@ -110,13 +113,14 @@ def paper_split(labels: Ints, hashes: Sequence[str], ids: Sequence[str], seed: i
 
 def _shares(n: int) -> tuple[int, int, int]:
     """Train, val and test rows of a class of `n`."""
-    train, test = math.floor(0.7 * n), -(-n // 5)  # 0.7 * 1420 is 993.999…, and 993 is what was published
+    train = math.floor(0.7 * n)
+    test = -(-n // 5)  # 0.7 * 1420 is 993.999…, and 993 is what was published
     return train, n - train - test, test
 
 
 def _home(root: Path) -> PurePosixPath:
     """The folder of the eight class folders inside `root`; whatever else holds images is refused unread."""
-    with opened(root) as files:
+    with open_files(root) as files:
         holders = Counter(PurePosixPath(path).parent for path in files.listing() if is_image(path))
     homes = {holder.parent for holder in holders if holder.name in CLASSES}
     strange = [f"not a class: {holder}/ ({n} image(s))" for holder, n in holders.items() if holder.name not in CLASSES]

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from crossward.data import cache as decoded_images
-from crossward.data.archives import Files, Quarantined, checked_policy, opened
+from crossward.data.archives import Files, open_files
+from crossward.data.bad_files import BadFile, check_policy
+from crossward.data.cache import decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame
 from crossward.data.sources import polyps
@@ -42,13 +43,13 @@ class PolypSetsSettings(ImageFileSettings):
     paths: dict[PolypSet, AbsolutePath] = {}  # of sets that are not to be looked for in CROSSWARD_DATA
 
     def load(self) -> Loaded:
-        places = located(data_root(), self.sets, dict(self.paths.items()))
+        places = locate(data_root(), self.sets, dict(self.paths.items()))
         collection, left_out = read(places, **self.decoding())
         return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)
-class Together:
+class MergedFiles:
     """The files of several places seen as one, each below its name."""
 
     parts: Mapping[str, Files]
@@ -70,21 +71,22 @@ class Together:
         return self.parts[name].read(inside)
 
 
-def located(root: Path | None, sets: Sequence[str] = SETS, paths: Mapping[str, Path] | None = None) -> dict[str, Path]:
+def locate(root: Path | None, sets: Sequence[str] = SETS, paths: Mapping[str, Path] | None = None) -> dict[str, Path]:
     """Where each of the sets is: in its place of `paths`, or else in `root`, where all datasets are kept."""
     told = paths or {}
-    if unknown := [name for name in (*sets, *told) if name not in polyps.SOURCES]:
-        known = [f"{name!r}: {nearest(name, polyps.SOURCES)}" for name in dict.fromkeys(unknown)]
+    if unknown := [name for name in (*sets, *told) if name not in polyps.POLYP_SETS]:
+        known = [f"{name!r}: {nearest(name, polyps.POLYP_SETS)}" for name in dict.fromkeys(unknown)]
         raise ConfigError("data.sets or data.paths names what is no set of polyps", details=known)
     if not sets:
-        raise ConfigError("data.sets is empty", hint=f"Name some of: {', '.join(polyps.SOURCES)}.")
+        raise ConfigError("data.sets is empty", hint=f"Name some of: {', '.join(polyps.POLYP_SETS)}.")
     if twice := [name for name, n in Counter(sets).items() if n > 1]:
         raise ConfigError("data.sets names a set twice", details=twice)
-    found, missing = {}, []
+    found = {}
+    missing = []
     for name in sets:
-        source = polyps.SOURCES[name]
+        source = polyps.POLYP_SETS[name]
         try:
-            found[name] = told[name] if name in told else polyps.located(root, name)
+            found[name] = told[name] if name in told else polyps.locate(root, name)
             lacking = "" if found[name].exists() else f"there is no {found[name]}"
         except ConfigError:
             lacking = f"{source.names[0]}.zip, or that folder, is not in {root or 'CROSSWARD_DATA'}"
@@ -108,31 +110,32 @@ def read(
     bad_files: str = "refuse",
     prepare: tuple[str, ...] = (),
     cache: Path,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The frames of the sets in their places, folders or archives, in the order of the names of sets and frames, and
     what was left out."""
-    policy, frame = checked_policy(bad_files), Frame(size, channels, fit, len(polyps.CLASSES), prepare)
+    policy = check_policy(bad_files)
+    frame = Frame(size, channels, fit, len(polyps.CLASSES), prepare)
     pairs: list[polyps.Pair] = []
-    problems: list[Quarantined] = []
+    problems: list[BadFile] = []
     with ExitStack() as stack:
-        files = Together({name: stack.enter_context(opened(places[name])) for name in sorted(places)})
+        files = MergedFiles({name: stack.enter_context(open_files(places[name])) for name in sorted(places)})
         for name, part in files.parts.items():
-            mine, bad = polyps.usable(places[name], part.listing(), name, policy)
-            pairs += [_of(name, pair) for pair in mine]
+            mine, bad = polyps.usable_pairs(places[name], part.listing(), name, policy)
+            pairs += [_in_set(name, pair) for pair in mine]
             problems += [replace(one, where=f"{name}/{one.where}") for one in bad]
-        decoded = decoded_images.decoded(files, polyps.rows(pairs), frame, cache)
-    made, aside = polyps.collected(NAME, Path(NAME), pairs, problems, decoded, policy)
-    left = {pairs[at].image.partition("/")[0] for at in decoded.kept}
+        decoded = decode_files(files, polyps.paths_of(pairs), frame, cache)
+    collection, left_out = polyps.collection_of_pairs(NAME, Path(NAME), pairs, problems, decoded, policy)
+    left = {pairs[at].image.partition("/")[0] for at in decoded.rows}
     if gone := [name for name in files.parts if name not in left]:
         raise DataError(
             f"no usable image is left of {', '.join(gone)}",
-            details=[str(bad) for bad in aside if bad.where.partition("/")[0] in gone],
+            details=[str(bad) for bad in left_out if bad.where.partition("/")[0] in gone],
             hint="Correct the files named above, or leave the set out of data.sets.",
         )
-    return replace(made, notes=(*made.notes, *_shared(made))), aside
+    return replace(collection, notes=(*collection.notes, *_shared(collection))), left_out
 
 
-def _of(name: str, pair: polyps.Pair) -> polyps.Pair:
+def _in_set(name: str, pair: polyps.Pair) -> polyps.Pair:
     """The pair as one of the set `name` among others."""
     return polyps.Pair(
         f"{name}/{pair.image}",

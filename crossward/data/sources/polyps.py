@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from crossward.data import cache as decoded_images
-from crossward.data.archives import Quarantined, checked_policy, dataset_in, opened, settle
+from crossward.data.archives import find_dataset, open_files
+from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
-from crossward.data.partition import natural
-from crossward.data.sources import ham10000
+from crossward.data.partition import natural_key
+from crossward.data.sources.image_lists import first_lines
 from crossward.data.sources.settings import ImageFileSettings, Loaded
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
@@ -48,10 +49,11 @@ ALONE = {
     "is a mask without an image": "mask(s) without an image",
     "is not there": "hospital(s) without images",
 }
-STEM, CENTRE = "(?P<stem>[^/]+?)", "data_(?P<site>C[1-6])"
+STEM = "(?P<stem>[^/]+?)"
+CENTRE = "data_(?P<site>C[1-6])"
 PLAIN = (f"images/{STEM}", f"masks/{STEM}")
 Key = tuple[str, str]  # site ("" when there is one), and the name without what its folder adds to it
-Found = dict[Key, list[tuple[str, str]]]  # the folder that holds the layout, and the path
+Matches = dict[Key, list[tuple[str, str]]]  # the folder that holds the layout, and the path
 
 
 class PolypSettings(ImageFileSettings):
@@ -59,13 +61,13 @@ class PolypSettings(ImageFileSettings):
     path: AbsolutePath | None = None  # None: the archive, or the folder, of the set in CROSSWARD_DATA
 
     def load(self) -> Loaded:
-        path = self.path or located(data_root(), self.source)
+        path = self.path or locate(data_root(), self.source)
         collection, left_out = read(path, name=self.source, **self.decoding())
         return collection, [str(file) for file in left_out]
 
 
 @dataclass(frozen=True)
-class Source:
+class PolypSetFacts:
     title: str
     where: str
     layouts: tuple[tuple[str, str], ...]  # patterns of the paths of images and of their masks, without extensions
@@ -73,8 +75,8 @@ class Source:
     names: tuple[str, ...]  # of its folder or archive, in any case
 
 
-SOURCES: Mapping[str, Source] = {
-    "polypgen": Source(
+POLYP_SETS: Mapping[str, PolypSetFacts] = {
+    "polypgen": PolypSetFacts(
         "PolypGen",
         "https://doi.org/10.7303/syn26376615",
         # an image of C3 is named ..._00489_.jpg, and its mask ..._00489_mask.jpg
@@ -82,28 +84,28 @@ SOURCES: Mapping[str, Source] = {
         "data_C1/images_C1/1.jpg and data_C1/masks_C1/1_mask.jpg",
         ("PolypGen", "PolypGen2021_MultiCenterData_v3"),
     ),
-    "kvasir-seg": Source(
+    "kvasir-seg": PolypSetFacts(
         "Kvasir-SEG",
         "https://datasets.simula.no/kvasir-seg",
         (PLAIN,),
         "images/1.jpg and masks/1.jpg",
         ("Kvasir-SEG",),
     ),
-    "cvc-clinicdb": Source(
+    "cvc-clinicdb": PolypSetFacts(
         "CVC-ClinicDB",
         "https://polyp.grand-challenge.org/CVCClinicDB",
         ((f"Original/{STEM}", f"Ground[ _]?Truth/{STEM}"), PLAIN),
         "Original/1.tif and Ground Truth/1.tif",
         ("CVC-ClinicDB",),
     ),
-    "etis": Source(
+    "etis": PolypSetFacts(
         "ETIS-LaribPolypDB",
         "https://polyp.grand-challenge.org/EtisLarib",
         ((f"ETIS-LaribPolypDB/{STEM}", f"Ground[ _]?Truth/p?{STEM}"), (f"images/p?{STEM}", f"masks/p?{STEM}")),
         "ETIS-LaribPolypDB/1.tif and Ground Truth/p1.tif, or images/1.png and masks/1.png or p1.png",
         ("ETIS-LaribPolypDB",),
     ),
-    "cvc-colondb": Source(
+    "cvc-colondb": PolypSetFacts(
         "CVC-ColonDB",
         "http://mv.cvc.uab.es/projects/colon-qa/cvccolondb",
         (PLAIN, (r"(?P<stem>\d+)", r"p(?P<stem>\d+)")),  # the latter has other pictures, s1 and c1, beside them
@@ -128,10 +130,10 @@ class Pair:
         return f"{self.site}/{name}" if self.site else name
 
 
-def located(root: Path | None, name: str) -> Path:
+def locate(root: Path | None, name: str) -> Path:
     """Where the set is in `root`, where all datasets are kept."""
-    source = _source(name)
-    return dataset_in(root, source.names, title=source.title, where=source.where)
+    source = _set_facts(name)
+    return find_dataset(root, source.names, title=source.title, where=source.where)
 
 
 def read(
@@ -144,49 +146,50 @@ def read(
     bad_files: str = "refuse",
     prepare: tuple[str, ...] = (),
     cache: Path,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The frames of the set `name` in `place`, a folder or archive, in the order of their names, and what was left out.
 
     Rows are named by their file, with the hospital before it in PolypGen, however the set is packed. With `bad_files`
     = "quarantine" a hospital without any image is not there.
     """
-    policy, frame = checked_policy(bad_files), Frame(size, channels, fit, len(CLASSES), prepare)
-    with opened(place) as files:
-        pairs, problems = usable(place, files.listing(), name, policy)
-        decoded = decoded_images.decoded(files, rows(pairs), frame, cache)
-    return collected(name, place, pairs, problems, decoded, policy)
+    policy = check_policy(bad_files)
+    frame = Frame(size, channels, fit, len(CLASSES), prepare)
+    with open_files(place) as files:
+        pairs, problems = usable_pairs(place, files.listing(), name, policy)
+        decoded = decode_files(files, paths_of(pairs), frame, cache)
+    return collection_of_pairs(name, place, pairs, problems, decoded, policy)
 
 
-def usable(place: Path, listing: Iterable[str], name: str, policy: str) -> tuple[list[Pair], list[Quarantined]]:
+def usable_pairs(place: Path, listing: Iterable[str], name: str, policy: str) -> tuple[list[Pair], list[BadFile]]:
     """What of a set is worth decoding, and what is wrong with the rest of it; that one is without the other is refused
     now unless such files are set aside."""
-    pairs, alone = paired(place, listing, name)
+    pairs, alone = pair_masks(place, listing, name)
     if alone and (policy == "refuse" or not pairs):
-        raise _incomplete(place, _source(name), alone)
+        raise _incomplete(place, _set_facts(name), alone)
     strange = {pair.image: bad for pair in pairs for bad in _strange(pair, name)}
     return [pair for pair in pairs if pair.image not in strange], [*alone, *strange.values()]
 
 
-def rows(pairs: Iterable[Pair]) -> list[decoded_images.Row]:
-    return [decoded_images.Row(pair.image, pair.mask) for pair in pairs]
+def paths_of(pairs: Iterable[Pair]) -> list[ImagePaths]:
+    return [ImagePaths(pair.image, pair.mask) for pair in pairs]
 
 
-def collected(
+def collection_of_pairs(
     name: str,
     place: Path,
     pairs: Sequence[Pair],
-    problems: Sequence[Quarantined],
-    decoded: decoded_images.Decoded,
+    problems: Sequence[BadFile],
+    decoded: DecodedImages,
     policy: str,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The pairs that could be decoded, and what was left out, unless that is refused."""
-    bad = [*problems, *(Quarantined(pairs[at].image, None, reason) for at, reason in decoded.problems)]
-    kept = [pairs[at] for at in decoded.kept]
-    aside = settle(place, bad, bad_files=policy, before=(), after=[pair.image for pair in kept])
-    return _collection(name, kept, decoded), aside
+    bad = [*problems, *(BadFile(pairs[at].image, None, reason) for at, reason in decoded.problems)]
+    records = [pairs[at] for at in decoded.rows]
+    left_out = set_aside(place, bad, bad_files=policy, before=(), after=[pair.image for pair in records])
+    return _collection(name, records, decoded), left_out
 
 
-def _collection(name: str, pairs: Sequence[Pair], decoded: decoded_images.Decoded) -> Collection:
+def _collection(name: str, pairs: Sequence[Pair], decoded: DecodedImages) -> Collection:
     assert decoded.masks is not None
     unknown = sum(not pair.group for pair in pairs)
     untold = f"the names of {unknown} of {len(pairs)} frames tell no patient: the same may be trained and tested on"
@@ -205,25 +208,25 @@ def _collection(name: str, pairs: Sequence[Pair], decoded: decoded_images.Decode
     )
 
 
-def paired(place: Path, listing: Iterable[str], name: str) -> tuple[list[Pair], list[Quarantined]]:
+def pair_masks(place: Path, listing: Iterable[str], name: str) -> tuple[list[Pair], list[BadFile]]:
     """Each image with its mask, in the order of their names, and those that are without the other."""
-    source = _source(name)
-    images, masks = _found(place, [path for path in listing if is_image(path)], source)
-    keys = sorted({*images, *masks}, key=lambda key: (natural(key[0]), natural(key[1])))
+    source = _set_facts(name)
+    images, masks = _images_and_masks(place, [path for path in listing if is_image(path)], source)
+    keys = sorted({*images, *masks}, key=lambda key: (natural_key(key[0]), natural_key(key[1])))
     both = [key for key in keys if key in images and key in masks]
     pairs = [Pair(images[key][0][1], masks[key][0][1], key[0], _group(name, *key)) for key in both]
-    alone = [Quarantined(images[key][0][1], None, "has no mask") for key in keys if key not in masks]
-    alone += [Quarantined(masks[key][0][1], None, "is a mask without an image") for key in keys if key not in images]
+    alone = [BadFile(images[key][0][1], None, "has no mask") for key in keys if key not in masks]
+    alone += [BadFile(masks[key][0][1], None, "is a mask without an image") for key in keys if key not in images]
     if name == "polypgen":
         there = {site for site, _ in keys}
-        alone += [Quarantined(f"data_{site}", None, "is not there") for site in CENTRES if site not in there]
+        alone += [BadFile(f"data_{site}", None, "is not there") for site in CENTRES if site not in there]
     return pairs, alone
 
 
-def _found(place: Path, paths: Sequence[str], source: Source) -> tuple[Found, Found]:
+def _images_and_masks(place: Path, paths: Sequence[str], source: PolypSetFacts) -> tuple[Matches, Matches]:
     """The images and masks of the first layout that has both."""
     for layout in source.layouts:
-        images, masks = (_matching(paths, pattern) for pattern in layout)
+        images, masks = (_matching_paths(paths, pattern) for pattern in layout)
         if images and masks:
             break
     else:
@@ -245,9 +248,10 @@ def _found(place: Path, paths: Sequence[str], source: Source) -> tuple[Found, Fo
     return images, masks
 
 
-def _matching(paths: Iterable[str], pattern: str) -> Found:
+def _matching_paths(paths: Iterable[str], pattern: str) -> Matches:
     """The paths that fit, by site and name, each with the folder that holds the layout."""
-    whole, found = re.compile(rf"((?:.*/)?){pattern}\.\w+", re.IGNORECASE), defaultdict(list)
+    whole = re.compile(rf"((?:.*/)?){pattern}\.\w+", re.IGNORECASE)
+    found = defaultdict(list)
     for path in paths:
         if fit := whole.fullmatch(path):
             parts = fit.groupdict()
@@ -263,22 +267,22 @@ def _group(name: str, site: str, stem: str) -> str:
     return ""
 
 
-def _strange(pair: Pair, name: str) -> list[Quarantined]:
+def _strange(pair: Pair, name: str) -> list[BadFile]:
     """A frame of CVC-ClinicDB of no known sequence, which might leak."""
     reason = f"is no frame from 1 to {SEQUENCE_ENDS[-1]}, so that its sequence is not known"
-    return [Quarantined(pair.image, None, reason)] if name == "cvc-clinicdb" and not pair.group else []
+    return [BadFile(pair.image, None, reason)] if name == "cvc-clinicdb" and not pair.group else []
 
 
-def _incomplete(place: Path, source: Source, alone: Sequence[Quarantined]) -> DataError:
+def _incomplete(place: Path, source: PolypSetFacts, alone: Sequence[BadFile]) -> DataError:
     counts = Counter(bad.reason for bad in alone)
     return DataError(
         f"{place}: {', '.join(f'{n} {ALONE[reason]}' for reason, n in counts.items())}.",
-        details=ham10000.named(alone),
+        details=first_lines(alone),
         hint=f'Download them from {source.where}, or leave them out with data.bad_files = "quarantine".',
     )
 
 
-def _source(name: str) -> Source:
-    if name not in SOURCES:
-        raise ConfigError(f'"{name}" is no set of polyps.', hint=f"Use one of: {', '.join(SOURCES)}.")
-    return SOURCES[name]
+def _set_facts(name: str) -> PolypSetFacts:
+    if name not in POLYP_SETS:
+        raise ConfigError(f'"{name}" is no set of polyps.', hint=f"Use one of: {', '.join(POLYP_SETS)}.")
+    return POLYP_SETS[name]

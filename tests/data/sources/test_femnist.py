@@ -192,13 +192,13 @@ def test_more_users_than_there_are(everything):
 # where it is ---------------------------------------------------------------------------------------------------------
 def test_places(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        leaf.located(None)
+        leaf.locate(None)
     with pytest.raises(ConfigError) as error:
-        leaf.located(tmp_path)
+        leaf.locate(tmp_path)
     assert error.value.what == f"FEMNIST is not in {tmp_path}."
     for place in ("leaf/data/femnist", "femnist"):
         (tmp_path / place).mkdir(parents=True)
-        assert leaf.located(tmp_path) == tmp_path / place
+        assert leaf.locate(tmp_path) == tmp_path / place
 
 
 def test_missing_files(tmp_path):

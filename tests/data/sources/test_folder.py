@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.data.archives import Quarantined
+from crossward.data.bad_files import BadFile
 from crossward.data.sources import folder
 from crossward.errors import ConfigError, DataError
 
@@ -115,7 +115,7 @@ def test_bad_files_are_all_named_or_set_aside(tmp_path, read, zipped):
     ]  # fmt: skip
     collection, aside = read(source, bad_files="quarantine")
     assert collection.ids == ("a/1.png", "b/1.png")
-    assert aside[0] == Quarantined("a/empty.jpg", None, "is empty (0 bytes)")
+    assert aside[0] == BadFile("a/empty.jpg", None, "is empty (0 bytes)")
     assert [bad.reason for bad in aside][3:] == [
         "has the extension .jpg of JPEG, but its content is PNG", "is not in a class folder",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.data.archives import opened
+from crossward.data.archives import open_files
 from crossward.data.federate import federate
 from crossward.data.sources import ham10000
 from crossward.errors import ConfigError, DataError
@@ -122,18 +122,18 @@ def test_a_lesion_at_two_hospitals_is_trained_on_at_both(tiny, read):
 # where it is ---------------------------------------------------------------------------------------------------------
 def test_the_archive_is_found_before_the_folder_and_the_folder_before_loose_files(tmp_path):
     (tmp_path / "HAM10000_metadata").touch()
-    assert ham10000.located(tmp_path) == tmp_path
+    assert ham10000.locate(tmp_path) == tmp_path
     (tmp_path / "HAM10000").mkdir()
-    assert ham10000.located(tmp_path) == tmp_path / "HAM10000"
+    assert ham10000.locate(tmp_path) == tmp_path / "HAM10000"
     (tmp_path / "HAM10000.zip").touch()
-    assert ham10000.located(tmp_path) == tmp_path / "HAM10000.zip"
+    assert ham10000.locate(tmp_path) == tmp_path / "HAM10000.zip"
 
 
 def test_a_set_that_is_nowhere(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        ham10000.located(None)
+        ham10000.locate(None)
     with pytest.raises(ConfigError) as error:
-        ham10000.located(tmp_path)
+        ham10000.locate(tmp_path)
     assert error.value.what == f"HAM10000 is not in {tmp_path}."
     assert f"{tmp_path / 'HAM10000'}.zip" in error.value.hint
 
@@ -257,8 +257,8 @@ def real(tmp_path_factory):
 def test_the_real_table():
     if not ARCHIVE.is_file():
         pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    with opened(ARCHIVE) as files:
-        entries, problems = ham10000.metadata(files, files.listing())
+    with open_files(ARCHIVE) as files:
+        entries, problems = ham10000.read_metadata(files, files.listing())
     assert (len(entries), problems) == (10015, [])
     at = {entry.lesion: set() for entry in entries}
     for entry in entries:

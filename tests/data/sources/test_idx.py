@@ -123,20 +123,20 @@ def test_places(tmp_path, monkeypatch):
     monkeypatch.setattr(idx, "DEBIAN", tmp_path / "debian")
     for name, place in (("mnist", "MNIST"), ("fashion-mnist", "fashion-mnist"), ("emnist-letters", "gzip.zip")):
         with pytest.raises(ConfigError) as error:
-            idx.located(tmp_path, name)
+            idx.locate(tmp_path, name)
         assert error.value.what == f"{name} is not in {tmp_path}."
         assert idx.wanted(name)[3] in error.value.hint
         (tmp_path / place).mkdir()
-        assert idx.located(tmp_path, name) == tmp_path / place
+        assert idx.locate(tmp_path, name) == tmp_path / place
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        idx.located(None, "fashion-mnist")
+        idx.locate(None, "fashion-mnist")
     (tmp_path / "debian").mkdir()
-    assert idx.located(None, "fashion-mnist") == tmp_path / "debian"
-    assert idx.located(tmp_path, "fashion-mnist") == tmp_path / "fashion-mnist"
+    assert idx.locate(None, "fashion-mnist") == tmp_path / "debian"
+    assert idx.locate(tmp_path, "fashion-mnist") == tmp_path / "fashion-mnist"
 
 
 def test_unknown_names(tmp_path):
-    for wrong in (idx.located, lambda root, name: idx.read(root, name=name)):
+    for wrong in (idx.locate, lambda root, name: idx.read(root, name=name)):
         with pytest.raises(ConfigError, match='There is no set "emnist-letter"') as error:
             wrong(tmp_path, "emnist-letter")
         assert "Did you mean 'emnist-letters'?" in error.value.hint
@@ -241,7 +241,7 @@ def test_what_a_file_claims_takes_no_memory(sides):
 )
 def test_the_real_sets(name, first, mean):
     try:
-        place = idx.located(REAL, name)
+        place = idx.locate(REAL, name)
     except ConfigError as error:
         pytest.skip(f"{error.what} (set CROSSWARD_DATA)")
     collection = idx.read(place, name=name)

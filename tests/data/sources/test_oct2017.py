@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.data.archives import opened
+from crossward.data.archives import open_files
 from crossward.data.federate import federate
 from crossward.data.sources import oct2017
 from crossward.errors import ConfigError, DataError
@@ -206,16 +206,16 @@ def test_no_official_split(tiny, read):
 # where it is ---------------------------------------------------------------------------------------------------------
 def test_the_archive_is_found_before_the_folder(tmp_path):
     (tmp_path / oct2017.NAME).mkdir()
-    assert oct2017.located(tmp_path) == tmp_path / oct2017.NAME
+    assert oct2017.locate(tmp_path) == tmp_path / oct2017.NAME
     (tmp_path / f"{oct2017.NAME}.zip").touch()
-    assert oct2017.located(tmp_path) == tmp_path / f"{oct2017.NAME}.zip"
+    assert oct2017.locate(tmp_path) == tmp_path / f"{oct2017.NAME}.zip"
 
 
 def test_a_set_that_is_nowhere(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        oct2017.located(None)
+        oct2017.locate(None)
     with pytest.raises(ConfigError) as error:
-        oct2017.located(tmp_path)
+        oct2017.locate(tmp_path)
     assert error.value.what == f"OCT2017 is not in {tmp_path}."
     assert f"{tmp_path / oct2017.NAME}.zip" in error.value.hint
 
@@ -224,7 +224,7 @@ def test_a_set_that_is_nowhere(tmp_path):
 def test_some_of_the_real_set(tmp_path, read):
     if not ARCHIVE.is_file():
         pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    with opened(ARCHIVE) as files:
+    with open_files(ARCHIVE) as files:
         listing = files.listing()
         for path in listing[::250]:
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -179,16 +179,16 @@ def test_the_sites_train_and_the_server_tests(tiny, read):
 # where it is ---------------------------------------------------------------------------------------------------------
 def test_the_archive_is_found_before_the_folder(tmp_path):
     (tmp_path / pbc.NAME).mkdir()
-    assert pbc.located(tmp_path) == tmp_path / pbc.NAME
+    assert pbc.locate(tmp_path) == tmp_path / pbc.NAME
     (tmp_path / f"{pbc.NAME}.zip").touch()
-    assert pbc.located(tmp_path) == tmp_path / f"{pbc.NAME}.zip"
+    assert pbc.locate(tmp_path) == tmp_path / f"{pbc.NAME}.zip"
 
 
 def test_a_set_that_is_nowhere(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        pbc.located(None)
+        pbc.locate(None)
     with pytest.raises(ConfigError) as error:
-        pbc.located(tmp_path)
+        pbc.locate(tmp_path)
     assert error.value.what == f"PBC is not in {tmp_path}."
     assert f"{tmp_path / pbc.NAME}.zip" in error.value.hint
 

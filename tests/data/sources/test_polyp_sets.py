@@ -68,7 +68,7 @@ def read(tmp_path):
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_each_set_is_a_site(root, read):
-    collection, aside = read(polyp_sets.located(root))
+    collection, aside = read(polyp_sets.locate(root))
     assert (collection.name, collection.task, collection.classes) == ("polyps", "segmentation", polyps.CLASSES)
     assert (aside, collection.splits) == ([], None)
     assert collection.sites == tuple(name for name in SITES for _ in NUMBERS)
@@ -87,21 +87,21 @@ def test_each_set_is_a_site(root, read):
 
 
 def test_the_order_of_sets_and_how_they_are_packed_change_nothing(root, read, tmp_path):
-    plain, _ = read(polyp_sets.located(root))
+    plain, _ = read(polyp_sets.locate(root))
     shutil.make_archive(str(tmp_path / "packed" / "any"), "zip", root / "ETIS-LaribPolypDB")
     paths = {"etis": tmp_path / "packed" / "any.zip", "polypgen": tmp_path / "not asked for"}
-    found, _ = read(polyp_sets.located(root, SITES[::-1], paths))
+    found, _ = read(polyp_sets.locate(root, SITES[::-1], paths))
     assert (found.ids, found.hashes, found.groups, found.sites) == (plain.ids, plain.hashes, plain.groups, plain.sites)
     assert found.targets.equal(plain.targets)
 
 
 def test_without_any_group_there_are_none(root, read):
-    assert read(polyp_sets.located(root, ["etis", "kvasir-seg"]))[0].groups is None
+    assert read(polyp_sets.locate(root, ["etis", "kvasir-seg"]))[0].groups is None
 
 
 def test_the_hospitals_of_polypgen_are_sites_beside_the_other_sets(root, read):
     add_polypgen(root)
-    collection, _ = read(polyp_sets.located(root, ("polypgen", "etis")))
+    collection, _ = read(polyp_sets.locate(root, ("polypgen", "etis")))
     names = [f"polypgen-C{number}" for number in range(1, 7)]
     assert [site.name for site in federate(collection).sites] == ["etis", *names]
     assert collection.ids[5:8] == ("etis/51.png", "polypgen-C1/1OLCV1_1.jpg", "polypgen-C1/1OLCV1_2.jpg")
@@ -109,13 +109,13 @@ def test_the_hospitals_of_polypgen_are_sites_beside_the_other_sets(root, read):
 
 
 def test_all_sets_are_mapped_from_one_file_that_another_process_finds(root, read, tmp_path):
-    collection, _ = read(polyp_sets.located(root))
+    collection, _ = read(polyp_sets.locate(root))
     assert collection.file in (tmp_path / "cache").glob("*.images")
     sent = pickle.dumps(replace(collection, targets=torch.zeros(0)))
     assert collection.images.numpy().tobytes() not in sent
     assert pickle.loads(sent).images.equal(collection.images)
     before = collection.file.stat().st_mtime_ns
-    assert read(polyp_sets.located(root))[0].file.stat().st_mtime_ns == before
+    assert read(polyp_sets.locate(root))[0].file.stat().st_mtime_ns == before
 
 
 def test_a_file_that_changed_or_is_another_of_the_same_stamp_is_read_again(root, read):
@@ -124,7 +124,7 @@ def test_a_file_that_changed_or_is_another_of_the_same_stamp_is_read_again(root,
             os.utime(file, (seconds, seconds))  # long ago, so that the stamp is believed
         return top
 
-    places, file = polyp_sets.located(aged(root, 1e9)), "Kvasir-SEG/images/51.png"
+    places, file = polyp_sets.locate(aged(root, 1e9)), "Kvasir-SEG/images/51.png"
     read(places)
     Image.new("RGB", (8, 8), (200,) * 3).save(root / file)
     aged(root / "Kvasir-SEG", 1.1e9)
@@ -137,17 +137,17 @@ def test_a_file_that_changed_or_is_another_of_the_same_stamp_is_read_again(root,
 
 
 def test_options_reach_the_images(root, read):
-    assert read(polyp_sets.located(root), channels=1, size=5, fit="crop")[0].images.shape == (24, 5, 5, 1)
+    assert read(polyp_sets.locate(root), channels=1, size=5, fit="crop")[0].images.shape == (24, 5, 5, 1)
     for wrong in ({"bad_files": "ignore"}, {"size": 0}, {"prepare": ("sharpen",)}):
         with pytest.raises(ConfigError):
-            read(polyp_sets.located(root), **wrong)
+            read(polyp_sets.locate(root), **wrong)
 
 
 # copies --------------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def copied(root, read):
     draw(root / "Kvasir-SEG", "images/copy.png", "masks/copy.png", 41)  # as frame 2 of ETIS
-    return read(polyp_sets.located(root))[0]
+    return read(polyp_sets.locate(root))[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -174,15 +174,15 @@ def test_a_copy_on_both_sides_is_refused(copied):
 def test_sets_that_are_not_there_are_told_together(root, tmp_path):
     shutil.rmtree(root / "CVC-ColonDB")
     with pytest.raises(ConfigError, match="2 of 4 sets of polyps are not there") as error:
-        polyp_sets.located(root, paths={"etis": tmp_path / "ETIS.zip"})
+        polyp_sets.locate(root, paths={"etis": tmp_path / "ETIS.zip"})
     assert error.value.details == (
         f"cvc-colondb: CVC-ColonDB.zip, or that folder, is not in {root}; download it from "
-        f"{polyps.SOURCES['cvc-colondb'].where}",
-        f"etis: there is no {tmp_path / 'ETIS.zip'}; download it from {polyps.SOURCES['etis'].where}",
+        f"{polyps.POLYP_SETS['cvc-colondb'].where}",
+        f"etis: there is no {tmp_path / 'ETIS.zip'}; download it from {polyps.POLYP_SETS['etis'].where}",
     )
     assert "data.paths" in error.value.hint
     with pytest.raises(ConfigError, match="4 of 4 sets") as error:
-        polyp_sets.located(None)
+        polyp_sets.locate(None)
     assert "is not in CROSSWARD_DATA; download it from http" in error.value.details[0]
     assert error.value.hint.startswith("CROSSWARD_DATA is not set.")
 
@@ -197,19 +197,19 @@ def test_sets_that_are_not_there_are_told_together(root, tmp_path):
 )
 def test_names_that_are_wrong(root, asked, what, detail):
     with pytest.raises(ConfigError, match=what) as error:
-        polyp_sets.located(root, **asked)
+        polyp_sets.locate(root, **asked)
     assert error.value.details[0].startswith(detail)
 
 
 def test_no_set_at_all(root):
     with pytest.raises(ConfigError, match=r"data\.sets is empty"):
-        polyp_sets.located(root, ())
+        polyp_sets.locate(root, ())
 
 
 def test_a_set_that_is_laid_out_otherwise_is_told_before_any_is_decoded(root, read, tmp_path):
     shutil.move(root / "Kvasir-SEG" / "masks", root / "Kvasir-SEG" / "labels")
     with pytest.raises(DataError, match="Kvasir-SEG is not laid out as Kvasir-SEG"):
-        read(polyp_sets.located(root))
+        read(polyp_sets.locate(root))
     assert not (tmp_path / "cache").exists()
 
 
@@ -218,13 +218,13 @@ def test_bad_files_of_all_sets_are_told_together_or_set_aside(root, read):
     Image.new("L", (8, 9)).save(root / "Kvasir-SEG" / "masks" / "1.png")
     draw(root / "CVC-ClinicDB", "Original/613.tif", "Ground Truth/613.tif", 7)
     with pytest.raises(DataError, match=r"^polyps: 3 problems\.") as error:
-        read(polyp_sets.located(root))
+        read(polyp_sets.locate(root))
     assert [re.sub(" (is|its) .*", "", line) for line in error.value.details] == [
         "cvc-clinicdb/Original/613.tif:",
         "etis/images/2.png:",
         "kvasir-seg/images/1.png:",
     ]
-    collection, aside = read(polyp_sets.located(root), bad_files="quarantine")
+    collection, aside = read(polyp_sets.locate(root), bad_files="quarantine")
     assert (len(collection), [str(bad) for bad in aside]) == (22, [*error.value.details])
     assert {"cvc-clinicdb/613.tif", "etis/2.png", "kvasir-seg/1.png"}.isdisjoint(collection.ids)
 
@@ -233,7 +233,7 @@ def test_a_set_of_which_nothing_is_left(root, read):
     for file in (root / "ETIS-LaribPolypDB" / "images").iterdir():
         file.write_bytes(b"")
     with pytest.raises(DataError, match="no usable image is left of etis") as error:
-        read(polyp_sets.located(root), bad_files="quarantine")
+        read(polyp_sets.locate(root), bad_files="quarantine")
     assert len(error.value.details) == 6
 
 
@@ -255,7 +255,7 @@ def section(gallery) -> dict[str, Any]:
 def test_the_sets_of_a_configuration():
     config = config_from({"data": {"source": "polyps", "paths": {"etis": "ETIS.zip"}}})
     assert config.data.sets == polyp_sets.SETS == ("cvc-colondb", "etis", "cvc-clinicdb", "kvasir-seg")
-    assert set(get_args(polyps.PolypSet)) == set(polyps.SOURCES)
+    assert set(get_args(polyps.PolypSet)) == set(polyps.POLYP_SETS)
     assert config.data.paths == {"etis": Path.cwd() / "ETIS.zip"}
     assert config_from(json.loads(json.dumps(config.canonical()))) == config
 
@@ -314,5 +314,5 @@ def test_sets_train_networks_of_their_own(config, section):
 def test_two_real_sets_are_found():
     if not (REAL / "PolypGen.zip").is_file():
         pytest.skip(f"{REAL / 'PolypGen.zip'} is not here (set CROSSWARD_DATA)")
-    found = polyp_sets.located(REAL, ("polypgen", "cvc-clinicdb"))
+    found = polyp_sets.locate(REAL, ("polypgen", "cvc-clinicdb"))
     assert found == {"polypgen": REAL / "PolypGen.zip", "cvc-clinicdb": REAL / "CVC-ClinicDB.zip"}

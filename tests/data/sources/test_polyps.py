@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.data.archives import opened
+from crossward.data.archives import open_files
 from crossward.data.audit import warnings
 from crossward.data.federate import federate
 from crossward.data.sources import polyps
@@ -138,7 +138,7 @@ def test_every_layout(tmp_path, read, name, image, mask, zipped):
 
 def test_the_sequences_of_clinicdb():
     listing = [f"{folder}/{n}.png" for n in range(1, 613) for folder in ("Original", "Ground Truth")]
-    pairs, alone = polyps.paired(Path("x"), listing, "cvc-clinicdb")
+    pairs, alone = polyps.pair_masks(Path("x"), listing, "cvc-clinicdb")
     sizes = Counter(pair.group for pair in pairs)
     assert (len(pairs), alone, len(sizes)) == (612, [], 29)
     assert [sizes[f"sequence-{n:02d}"] for n in (1, 3, 4, 8, 10, 23, 29)] == [25, 17, 11, 26, 6, 12, 21]
@@ -252,31 +252,31 @@ def test_another_layout_and_two_copies_are_refused(kvasir, read, tmp_path):
 # where it is ---------------------------------------------------------------------------------------------------------
 def test_the_archive_is_found_before_the_folder_in_any_case(tmp_path):
     (tmp_path / "kvasir-seg").mkdir()
-    assert polyps.located(tmp_path, "kvasir-seg") == tmp_path / "kvasir-seg"
+    assert polyps.locate(tmp_path, "kvasir-seg") == tmp_path / "kvasir-seg"
     (tmp_path / "Kvasir-SEG.zip").touch()
-    assert polyps.located(tmp_path, "kvasir-seg") == tmp_path / "Kvasir-SEG.zip"
+    assert polyps.locate(tmp_path, "kvasir-seg") == tmp_path / "Kvasir-SEG.zip"
     (tmp_path / "PolypGen2021_MultiCenterData_v3").mkdir()
-    assert polyps.located(tmp_path, "polypgen") == tmp_path / "PolypGen2021_MultiCenterData_v3"
+    assert polyps.locate(tmp_path, "polypgen") == tmp_path / "PolypGen2021_MultiCenterData_v3"
 
 
-@pytest.mark.parametrize("name", polyps.SOURCES)
+@pytest.mark.parametrize("name", polyps.POLYP_SETS)
 def test_a_set_that_is_nowhere(tmp_path, name):
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
-        polyps.located(None, name)
+        polyps.locate(None, name)
     with pytest.raises(ConfigError) as error:
-        polyps.located(tmp_path, name)
-    assert error.value.what == f"{polyps.SOURCES[name].title} is not in {tmp_path}."
-    assert f"{tmp_path / polyps.SOURCES[name].title}.zip" in error.value.hint
+        polyps.locate(tmp_path, name)
+    assert error.value.what == f"{polyps.POLYP_SETS[name].title} is not in {tmp_path}."
+    assert f"{tmp_path / polyps.POLYP_SETS[name].title}.zip" in error.value.hint
 
 
 # the real ones -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["polypgen", "cvc-clinicdb"])
 def test_the_real_sets_are_listed(name):
-    archive = REAL / f"{polyps.SOURCES[name].title}.zip"
+    archive = REAL / f"{polyps.POLYP_SETS[name].title}.zip"
     if not archive.is_file():
         pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
-    with opened(archive) as files:
-        pairs, alone = polyps.paired(archive, files.listing(), name)
+    with open_files(archive) as files:
+        pairs, alone = polyps.pair_masks(archive, files.listing(), name)
     assert alone == []
     if name == "polypgen":
         run_sites = {"C1": 256, "C2": 301, "C3": 457, "C4": 227, "C5": 208, "C6": 88}
@@ -291,7 +291,7 @@ def test_some_real_frames(tmp_path, read):
     archive = REAL / "CVC-ClinicDB.zip"
     if not archive.is_file():
         pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
-    with opened(archive) as files:
+    with open_files(archive) as files:
         for path in [path for path in files.listing() if path.endswith(("/7.png", "/77.png", "/600.png"))]:
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_bytes(files.read(path))

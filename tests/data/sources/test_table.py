@@ -13,13 +13,13 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.data.archives import Quarantined
+from crossward.data.bad_files import BadFile
 from crossward.data.collection import Collection
 from crossward.data.sources import table
 from crossward.errors import ConfigError, DataError
 
 REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
-Read = Callable[..., tuple[Collection, list[Quarantined]]]
+Read = Callable[..., tuple[Collection, list[BadFile]]]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def here(tmp_path):
 
 @pytest.fixture
 def read(here) -> Read:
-    def of(text: str, **more: object) -> tuple[Collection, list[Quarantined]]:
+    def of(text: str, **more: object) -> tuple[Collection, list[BadFile]]:
         (here / "set.csv").write_text(text)
         return table.read(here / "set.csv", cache=here / "cache", **{"size": 4, "channels": 1} | more)
 
@@ -137,7 +137,7 @@ def test_quarantine_keeps_the_rest(here, read):
     assert collection.images[:, 0, 0, 0].tolist() == [10, 50]
     assert collection.targets.tolist() == [0, 1]
     assert [bad.row for bad in aside] == list(range(3, 15))
-    assert aside[0] == Quarantined("x/gone.png", 3, f"no such file in {here}")
+    assert aside[0] == BadFile("x/gone.png", 3, f"no such file in {here}")
 
 
 def test_quarantine_never_loses_a_class(read):

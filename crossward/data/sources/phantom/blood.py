@@ -20,8 +20,10 @@ Stain = tuple[float, float, float]  # how much a material takes up of azure (blu
 CLASSES = ("basophil", "eosinophil", "erythroblast", "immature granulocyte",
            "lymphocyte", "monocyte", "neutrophil", "platelet")  # fmt: skip
 ABSORBS = ((0.95, 1.10, 0.32), (0.14, 0.75, 0.42), (0.06, 0.62, 0.95))  # [stain][colour of light]
-GLASS, BLOOD = (0.02, 0.03, 0.01), (0.05, 0.34, 0.20)  # what empty glass and red cells take up
-LOBES, RED = 5, 16  # of a nucleus, and red cells in sight (a 4 x 4 grid), at most
+GLASS = (0.02, 0.03, 0.01)  # what empty glass takes up
+BLOOD = (0.05, 0.34, 0.20)  # what red cells take up
+LOBES = 5  # of a nucleus, at most
+RED = 16  # red cells in sight, at most: a 4 x 4 grid
 MELT = 0.16  # how far apart, in cell radii, lobes begin to melt into each other
 GRAIN = 14  # points along one side of the chromatin noise
 TABLE = 64  # granules along one side of the repeating pattern that all are taken from; a power of two
@@ -113,7 +115,8 @@ class Scene:
 
 def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, difficulty: float) -> Scene:
     """Draw what is in the images of these classes; the images of a patient are of one slide."""
-    n, far = len(labels), min(difficulty, 2.0)
+    n = len(labels)
+    far = min(difficulty, 2.0)
 
     def within(name: str) -> Doubles:
         low, high = np.array([getattr(recipe, name) for recipe in RECIPES])[labels].T
@@ -128,17 +131,20 @@ def scene(labels: Ints, patients: Ints, zoom: float, rng: np.random.Generator, d
     lobes, notch = _nucleus(labels, within, rng)
     grains = np.concatenate([turns(n, rng)[:, 0] / within("grain")[:, None], rng.uniform(0, TABLE, (n, 1))], 1)
     cover = np.stack([within("cover"), np.array([r.over for r in RECIPES])[labels], rng.uniform(0.08, 0.25, n)], 1)
-    chromatin, red = rng.normal(0, 1, (n, GRAIN, GRAIN)), _red_cells(centre, radius, zoom, rng)
+    chromatin = rng.normal(0, 1, (n, GRAIN, GRAIN))
+    red = _red_cells(centre, radius, zoom, rng)
     exposure = np.exp(rng.normal(0, 0.06 * far, (n, 1)) + rng.normal(0, 0.02 * far, (n, 3)))
     light = np.concatenate([exposure, rng.normal(0, 0.07 * far, (n, 2))], 1)
-    pallor, stains = rng.uniform(0.3, 0.85, n), _stains(labels, patients, rng, far)
+    pallor = rng.uniform(0.3, 0.85, n)
+    stains = _stains(labels, patients, rng, far)
     drawn = (centre, radius, frame, waves, lobes, notch, grains, cover, chromatin, red, pallor, stains, light)
     return Scene(*(np.asarray(values, np.float32) for values in drawn))
 
 
 def _nucleus(labels: Ints, within: Callable[[str], Doubles], rng: np.random.Generator) -> tuple[Doubles, Doubles]:
     """Lobes along an arc around the centre of the cell, (n, LOBES, 3), and the bite out of the first, (n, 3)."""
-    n, order = len(labels), np.arange(LOBES)
+    n = len(labels)
+    order = np.arange(LOBES)
     low, high = np.array([recipe.lobes for recipe in RECIPES])[labels].T
     count = rng.integers(low, high, endpoint=True)[:, None]
     angles = rng.uniform(0, 2 * np.pi, (n, 1)) + (order - (count - 1) / 2) * within("step")[:, None]
@@ -147,7 +153,8 @@ def _nucleus(labels: Ints, within: Callable[[str], Doubles], rng: np.random.Gene
     away = np.where(order < count, away, FAR)
     size = within("nucleus")[:, None] / np.sqrt(count) * np.exp(rng.normal(0, 0.10, (n, LOBES)))
     lobes = np.stack([away * np.cos(angles), away * np.sin(angles), size], 2)
-    bite, side = within("notch"), angles[:, 0] + np.pi + rng.normal(0, 0.3, n)
+    bite = within("notch")
+    side = angles[:, 0] + np.pi + rng.normal(0, 0.3, n)
     reach = size[:, 0] * rng.uniform(0.95, 1.15, n) + 0.35 * bite
     return lobes, np.stack([lobes[:, 0, 0] + reach * np.cos(side), lobes[:, 0, 1] + reach * np.sin(side), bite], 1)
 
@@ -167,7 +174,8 @@ def _red_cells(centre: Doubles, radius: Doubles, zoom: float, rng: np.random.Gen
 
 def _stains(labels: Ints, patients: Ints, rng: np.random.Generator, far: float) -> Doubles:
     """What glass, red cells, cytoplasm, nucleus and granules take up: (n, 5, 3)."""
-    n, slides = len(labels), int(patients.max(initial=-1)) + 1
+    n = len(labels)
+    slides = int(patients.max(initial=-1)) + 1
     usual = np.array([[GLASS, BLOOD, recipe.cytoplasm, recipe.chromatin, recipe.granules] for recipe in RECIPES])
     slide = rng.normal(0, 0.07 * far, (slides, 1, 3)) * np.ones((5, 1))
     slide[:, 1] += rng.normal(0, [0.15, 0.15, 0.35], (slides, 3))  # anaemia and ageing colour the red cells
@@ -188,10 +196,12 @@ def draw(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> NDA
 
 def _uptake(scene: Scene, pattern: Array, style: Style, size: int) -> list[Array]:
     """What each pixel has taken up of azure, eosin and orange: three of (B, H, W)."""
-    soft, x = float(np.hypot(style.blur, 0.6 / size)), pixels(size)
+    soft = float(np.hypot(style.blur, 0.6 / size))
+    x = pixels(size)
     u, v = _cell_frame(scene, x)
     own = soft / scene.radius[:, None, None]  # softness in cell radii
-    body, core = edge(np.sqrt(u * u + v * v) - 1, own), edge(_nucleus_distance(scene, u, v), own)
+    body = edge(np.sqrt(u * u + v * v) - 1, own)
+    core = edge(_nucleus_distance(scene, u, v), own)
     blood = _blood(scene, x, soft)
     _, over, contrast = scene.cover.T[..., None, None]
     grains = edge(_granule_distance(scene, pattern, x), soft * np.hypot(*scene.grains.T[:2])[:, None, None])

@@ -25,7 +25,8 @@ def edge(distance: Array, soft: Array | float) -> Array:
 def mottle(lattice: Array, size: int) -> Array:
     """Smooth noise, (B, size, size), from (B, G, G) random values by cubic B-splines."""
     places = (pixels(size) + 1) / 2 * (lattice.shape[1] - 3)
-    first, t = places.astype(np.int64), places - np.floor(places)
+    first = places.astype(np.int64)
+    t = places - np.floor(places)
     taps = np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3]) / np.float32(6)
     rows = np.stack([taps[k, :, None] * lattice[:, first + k] for k in range(4)]).sum(0)  # (B, size, G)
     return np.asarray(np.stack([taps[k] * rows[:, :, first + k] for k in range(4)]).sum(0), np.float32)

@@ -21,7 +21,10 @@ MUCOSA = (0.80, 0.42, 0.34)  # what tissue reflects of red, green and blue light
 FIELDS = ((1.0, 12.0, 1.5), (0.97, 2.0, 3.0), (0.99, 4.0, 3.0), (1.0, 20.0, 1.75))
 POLYPS = 2  # in a frame at most
 BUBBLES = 5
-COARSE, MIDDLE, FINE = 6, 15, 40  # points along one side of the three noises
+# points along one side of the three noises
+COARSE = 6
+MIDDLE = 15
+FINE = 40
 TWO = 0.04  # share of frames with two polyps
 PIXELS = 32_768  # drawn at once: what stays in a processor's cache
 
@@ -75,7 +78,8 @@ class Scene:
 
 def scene(patients: Ints, style: Style, rng: np.random.Generator, difficulty: float) -> Scene:
     """Draw what is in the frames; the frames of a patient share the colour of the tissue."""
-    n, far = len(patients), min(difficulty, 2.0)
+    n = len(patients)
+    far = min(difficulty, 2.0)
     people = int(patients.max(initial=-1)) + 1
     tissue = np.array(MUCOSA) * np.exp(rng.normal(0, [0.04, 0.09, 0.10], (people, 3)) * far)[patients]
     lumen = np.concatenate([_around(rng.uniform(0.2, 1.5, n), rng), rng.uniform(0.12, 0.40, (n, 1))], 1)
@@ -114,7 +118,8 @@ def _polyps(n: int, large: float, rng: np.random.Generator, far: float) -> tuple
 def draw(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> tuple[Bytes, Bytes]:
     """(n, size, size, 3) frames of a scene as a hospital sees it, and their (n, size, size) masks."""
     n = len(scene.wet)
-    images, masks = np.empty((n, size, size, 3), np.uint8), np.empty((n, size, size), np.uint8)
+    images = np.empty((n, size, size, 3), np.uint8)
+    masks = np.empty((n, size, size), np.uint8)
     step = max(1, PIXELS // size**2)
     for start in range(0, n, step):
         rows = slice(start, start + step)

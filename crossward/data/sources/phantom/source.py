@@ -142,7 +142,9 @@ def _labels(n: int, mix: NDArray[np.float64], rng: np.random.Generator) -> Ints:
 
 
 def _hospital(site: int, labels: dict[str, Ints], seed: int, paint: Paint) -> list[Part]:
-    name, known, parts = f"hospital-{site + 1}", 0, []
+    name = f"hospital-{site + 1}"
+    known = 0
+    parts = []
     for split, own in labels.items():
         rng = _rng(seed, site, split)
         patients = _patients(len(own), rng)

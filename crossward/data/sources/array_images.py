@@ -1,0 +1,80 @@
+"""Images that come as arrays: resized, and gathered into a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from crossward.data.cache import digest
+from crossward.data.collection import Collection
+from crossward.data.partition import Ints
+from crossward.data.prepare import Pixels
+from crossward.errors import ConfigError
+from crossward.names import nearest
+
+CHUNK = 1024  # images resized at once, which bounds the memory
+LUMA = (0.299, 0.587, 0.114)
+
+
+def collection_of_arrays(
+    name: str,
+    classes: Sequence[str],
+    parts: Mapping[str, tuple[Sequence[Pixels], Ints]],
+    *,
+    size: int | None,
+    channels: int | None,
+) -> Collection:
+    """One collection of split -> its images (N, H, W[, C]), in one array or several, and the labels of them all."""
+    if size is not None and size < 1:
+        raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
+    if channels not in (None, 1, 3):
+        raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
+    arrays = [array for held, _ in parts.values() for array in held]
+    images = torch.cat([resize(torch.from_numpy(array), size, channels) for array in arrays])
+    rows = [(split, row) for split, (_, labels) in parts.items() for row in range(len(labels))]
+    return Collection(
+        name=name,
+        task="classification",
+        classes=tuple(classes),
+        images=images,
+        targets=torch.from_numpy(np.concatenate([labels for _, labels in parts.values()])),
+        ids=tuple(f"{split}/{row}" for split, row in rows),
+        hashes=tuple(digest(image.data) for image in images.numpy()),
+        splits=tuple(split for split, _ in rows),
+    )
+
+
+def check_set_name(name: str, names: Mapping[str, object]) -> str:
+    if name not in names:
+        raise ConfigError(f'There is no set "{name}" of this kind.', hint=nearest(name, names))
+    return name
+
+
+def resize(images: Tensor, size: int | None, channels: int | None) -> Tensor:
+    if images.ndim == 3:
+        images = images.unsqueeze(3)
+    if (size is None or images.shape[1:3] == (size, size)) and channels in (None, images.shape[3]):
+        return images
+    if not len(images):
+        height, width = (size, size) if size else images.shape[1:3]
+        return torch.empty((0, height, width, channels or images.shape[3]), dtype=torch.uint8)
+    return torch.cat([_chunk(part, size, channels) for part in images.split(CHUNK)])
+
+
+def _chunk(images: Tensor, size: int | None, channels: int | None) -> Tensor:
+    x = images.permute(0, 3, 1, 2).float()
+    if channels == 1 and x.shape[1] == 3:
+        x = (x * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    if size is not None and x.shape[2:] != (size, size):
+        whole = all(side % size == 0 for side in x.shape[2:])  # then the mean of each block is exact
+        x = (
+            interpolate(x, (size, size), mode="area")
+            if whole
+            else interpolate(x, (size, size), mode="bilinear", antialias=True)
+        )
+    pixels = x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    return pixels.expand(-1, -1, -1, 3).contiguous() if channels == 3 else pixels.contiguous()
