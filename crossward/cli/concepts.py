@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from crossward.config.schema import Config
-    from crossward.text.distribution import Embedded
+    from crossward.text.concept_distribution import EmbeddedClasses
 
 SHOWN_PROMPTS = 4
 MATRIX_CLASSES = 12  # at most; of more classes, the nearest pairs are shown
@@ -37,10 +37,10 @@ def concepts(
     as_json: Json = False,
 ) -> None:
     """Show what a language model makes of the classes of a dataset: prompts, similarities, what to look into."""
-    from crossward.text.distribution import embedded
+    from crossward.text.concept_distribution import embed_classes
 
     config, classes = _config_and_classes(dataset, overrides or [])
-    text = embedded(classes, **config.text.model_dump(), cache=cache_folder())
+    text = embed_classes(classes, **config.text.model_dump(), cache=cache_folder())
     if as_json:
         print_json(_document(text))
         return
@@ -65,10 +65,10 @@ def _config_and_classes(dataset: str, overrides: Sequence[str]) -> tuple[Config,
     return config, collection.classes
 
 
-def _document(text: Embedded) -> dict[str, object]:
+def _document(text: EmbeddedClasses) -> dict[str, object]:
     return {
         "classes": text.classes,
-        "words": text.texts,
+        "words": text.words,
         "templates": text.templates,
         "lexicon": text.lexicon,
         "encoder": text.encoder,
@@ -78,8 +78,8 @@ def _document(text: Embedded) -> dict[str, object]:
     }
 
 
-def _print_prompts(console: Console, text: Embedded) -> None:
-    from crossward.text.prompts import filled
+def _print_prompts(console: Console, text: EmbeddedClasses) -> None:
+    from crossward.text.prompts import fill_template
 
     words = f"in the words of {text.lexicon}" if text.lexicon else "in words of your own"
     count = len(text.templates)
@@ -89,32 +89,33 @@ def _print_prompts(console: Console, text: Embedded) -> None:
         highlight=False,
     )
     for template in text.templates[:SHOWN_PROMPTS]:
-        console.print(f"  {filled(template, text.texts[0])}", markup=False, highlight=False)
+        console.print(f"  {fill_template(template, text.words[0])}", markup=False, highlight=False)
     if count > SHOWN_PROMPTS:
         console.print(f"  … and {count - SHOWN_PROMPTS} more")
 
 
-def _matrix(text: Embedded) -> Table:
-    from crossward.text.distribution import ALIKE
+def _matrix(text: EmbeddedClasses) -> Table:
+    from crossward.text.concept_distribution import SIMILAR_ABOVE
 
     words = _words_beside_names(text)
-    return similarity_table(text.classes, [words[name] for name in text.classes], text.similarity().tolist(), ALIKE)
+    similarity = text.similarity().tolist()
+    return similarity_table(text.classes, [words[name] for name in text.classes], similarity, SIMILAR_ABOVE)
 
 
-def _pairs(text: Embedded) -> Table:
-    from crossward.text.distribution import ALIKE
+def _pairs(text: EmbeddedClasses) -> Table:
+    from crossward.text.concept_distribution import SIMILAR_ABOVE
 
     words = _words_beside_names(text)
     full_names = {name: f"{name}: {words[name]}" if words[name] else name for name in text.classes}
-    pairs = text.closest()
+    pairs = text.most_similar_pairs()
     title = f"Most similar classes; cosines are {pairs[-1][0]:.2f} to {pairs[0][0]:.2f}"
-    shown = [(cosine, full_names[one], full_names[other]) for cosine, one, other in pairs[:SHOWN_PAIRS]]
-    return similar_pairs_table(shown, title, ALIKE)
+    closest = [(cosine, full_names[one], full_names[other]) for cosine, one, other in pairs[:SHOWN_PAIRS]]
+    return similar_pairs_table(closest, title, SIMILAR_ABOVE)
 
 
-def _words_beside_names(text: Embedded) -> dict[str, str]:
+def _words_beside_names(text: EmbeddedClasses) -> dict[str, str]:
     """Each class in words; empty where the words are its name."""
-    from crossward.text.lexicon import plain
+    from crossward.text.lexicon import normalise_name
 
-    words = dict(zip(text.classes, text.texts, strict=True))
-    return {name: "" if plain(name) == plain(meaning) else meaning for name, meaning in words.items()}
+    words = dict(zip(text.classes, text.words, strict=True))
+    return {name: "" if normalise_name(name) == normalise_name(meaning) else meaning for name, meaning in words.items()}

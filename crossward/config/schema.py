@@ -25,7 +25,7 @@ from crossward.data.sources.phantom.source import PhantomSettings
 from crossward.data.sources.settings import SourceSettings
 from crossward.nets import NETS
 from crossward.settings import AbsolutePath, Count, Positive, Section
-from crossward.text.encoders import settled
+from crossward.text.encoders import resolve_encoder_name
 
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Fractions = tuple[Fraction, Fraction, Fraction]
@@ -149,7 +149,8 @@ class EvaluateSettings(Section):
 class TextSettings(Section):
     """What methods that know the classes by their names are told of them."""
 
-    encoder: Annotated[str, AfterValidator(settled)] = "minilm"  # or biomedclip, random, a folder, a name on the hub
+    # minilm, biomedclip, random, a folder, or a name on the hub
+    encoder: Annotated[str, AfterValidator(resolve_encoder_name)] = "minilm"
     lexicon: str | None = None  # a built-in list of classes; None: the one that has these classes
     concepts: dict[str, str] = {}  # class -> words, before the lexicon's
     nouns: tuple[str, ...] = ()  # what the pictures are called, in place of the lexicon's

@@ -34,7 +34,7 @@ from crossward.tasks import task as make_task
 from crossward.user_folders import cache_folder
 
 if TYPE_CHECKING:
-    from crossward.text.distribution import Embedded
+    from crossward.text.concept_distribution import EmbeddedClasses
 
 NORMALISATIONS = {
     "half": ((0.5,), (0.25,)),
@@ -51,7 +51,7 @@ class PreparedRun:
     plan: Plan
     federation: Federation  # as partitioned, whatever the method makes of it
     start: Tree = field(default_factory=dict)  # the server's state before round 1; empty where a coordinator has it
-    text: Embedded | None = None  # the classes in words, for a method that needs them
+    text: EmbeddedClasses | None = None  # the classes in words, for a method that needs them
     warnings: list[str] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)  # files left out because they could not be read
 
@@ -198,13 +198,13 @@ def engine_for(prepared: PreparedRun, memory: TreeStore | None = None, worker_po
     )
 
 
-def _class_text(config: Config, method: Method, task: Task) -> Embedded | None:
+def _class_text(config: Config, method: Method, task: Task) -> EmbeddedClasses | None:
     """The classes as a language model embeds them, for a method that needs it."""
     if Need.CLASS_TEXT not in method.needs:
         return None
-    from crossward.text.distribution import embedded
+    from crossward.text.concept_distribution import embed_classes
 
-    return embedded(task.classes, **config.text.model_dump(), cache=cache_folder())
+    return embed_classes(task.classes, **config.text.model_dump(), cache=cache_folder())
 
 
 def _normalisation(config: Config, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -22,7 +22,7 @@ from crossward.runs.run_directory import FORMAT, RunDir
 from crossward.runs.sites import RunSites
 
 if TYPE_CHECKING:
-    from crossward.text.distribution import Embedded
+    from crossward.text.concept_distribution import EmbeddedClasses
 
 PACKAGES = ("torch", "numpy", "safetensors", "monai", "scipy", "pydantic", "pillow")  # whose versions are noted
 
@@ -73,12 +73,12 @@ def _net(run_sites: RunSites, site: int) -> dict[str, Any]:
     return asdict(factory) if isinstance(factory, NetPlan) else {}
 
 
-def _class_text(text: Embedded) -> dict[str, Any]:
+def _class_text(text: EmbeddedClasses) -> dict[str, Any]:
     """What the classes were called, which language model read that, and how many numbers it made of it."""
     return {
         "encoder": text.encoder,
         "numbers": text.concepts.dim,
-        "words": dict(zip(text.classes, text.texts, strict=True)),
+        "words": dict(zip(text.classes, text.words, strict=True)),
         "prompts": list(text.templates),
         "lexicon": text.lexicon,
     }

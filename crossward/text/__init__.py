@@ -1,1 +1,1 @@
-"""Classes in words: lexicons, prompts, the language models that read them, and what they make of them."""
+"""Classes in words: lexicons, prompts, the language models that encode them, and the concept distributions of these."""

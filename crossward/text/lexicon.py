@@ -1,4 +1,4 @@
-"""Lexicons: for each known dataset, what its classes are in words and what its pictures are called."""
+"""Lexicons: the words for the classes of known datasets, and the nouns for their pictures."""
 
 from __future__ import annotations
 
@@ -16,48 +16,55 @@ HANDWRITING = (*PICTURES, "handwritten image", "handwritten photo")
 class Lexicon:
     name: str
     concepts: Mapping[str, str]  # class -> words, in the dataset's usual order of labels
-    nouns: tuple[str, ...] = PICTURES  # with an article only where it is not the one that grammar asks for
+    nouns: tuple[str, ...] = PICTURES  # with an article only where it is not the grammatical one
     leading: tuple[str, ...] = ()  # nouns of the first frame, where they are fewer
-    also: Mapping[str, str] = field(default_factory=dict)  # further names that classes go by -> words
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of classes -> words
 
     def words(self, name: str) -> str | None:
-        """What a class is in words, by its name here or by those words."""
-        asked = plain(name)
-        spoken = {words: words for words in self.concepts.values()}
-        tables = (self.concepts, self.also, spoken)
-        return next((words for table in tables for key, words in table.items() if plain(key) == asked), None)
+        """The words for a class, which may be given by its name, an alias, or the words themselves."""
+        wanted = normalise_name(name)
+        themselves = {words: words for words in self.concepts.values()}
+        for table in (self.concepts, self.aliases, themselves):
+            for key, words in table.items():
+                if normalise_name(key) == wanted:
+                    return words
+        return None
 
 
-def plain(name: str) -> str:
-    """A name without what people vary: case, underscores, hyphens, blanks. Letters by themselves keep their case."""
-    words = spaced(name.replace("-", " ")) or name.strip()
+def normalise_name(name: str) -> str:
+    """Without case, underscores, hyphens and extra spaces; single letters keep their case."""
+    words = normalise_spaces(name.replace("-", " ")) or name.strip()
     return words if len(words) == 1 else words.casefold()
 
 
-def spaced(text: str) -> str:
+def normalise_spaces(text: str) -> str:
+    """Single spaces in place of underscores and runs of spaces."""
     return " ".join(text.replace("_", " ").split())
 
 
-def fitting(classes: Sequence[str], given: Collection[str] = ()) -> Lexicon | None:
-    """The smallest lexicon with words for every class that is not given any. Its classes must be half there at least:
-    the classes 0 and 1 of anything are not handwriting, nor is everything benign or malignant a breast tumour."""
-    fit = [
+def find_lexicon(classes: Sequence[str], with_words: Collection[str] = ()) -> Lexicon | None:
+    """The smallest lexicon with words for every class that has none yet.
+
+    At least half of its own classes must be there: the classes 0 and 1 of anything are not handwriting, nor is
+    everything benign or malignant a breast tumour.
+    """
+    candidates = [
         lexicon
         for lexicon in LEXICONS.values()
-        if 2 * known(lexicon, classes) >= len(lexicon.concepts)
-        and all(name in given or lexicon.words(name) for name in classes)
+        if 2 * count_known(lexicon, classes) >= len(lexicon.concepts)
+        and all(name in with_words or lexicon.words(name) for name in classes)
     ]
-    return min(fit, key=lambda lexicon: len(lexicon.concepts), default=None)
+    return min(candidates, key=lambda lexicon: len(lexicon.concepts), default=None)
 
 
-def known(lexicon: Lexicon, classes: Sequence[str]) -> int:
-    """How many of the classes it has words for."""
+def count_known(lexicon: Lexicon, classes: Sequence[str]) -> int:
+    """How many of the classes the lexicon has words for."""
     return sum(lexicon.words(name) is not None for name in classes)
 
 
-def _themselves(names: str) -> dict[str, str]:
-    """Classes whose names are words already."""
-    return {name: spaced(name) for name in names.split()}
+def _named_by_words(names: str) -> dict[str, str]:
+    """Concepts of classes whose names are words already."""
+    return {name: normalise_spaces(name) for name in names.split()}
 
 
 BLOOD = {
@@ -118,7 +125,7 @@ HEMORRHAGES = {
     "subdural": "subdural hemorrhage",
 }
 HEMORRHAGE_CODES = dict(zip(("EDH", "IPH", "IVH", "SAH", "SDH"), HEMORRHAGES.values(), strict=True))
-BREAST = _themselves(
+BREAST = _named_by_words(
     "adenosis fibroadenoma phyllodes_tumor tubular_adenoma "
     "ductal_carcinoma lobular_carcinoma mucinous_carcinoma papillary_carcinoma"
 )
@@ -138,34 +145,34 @@ sunflower sweet_pepper table tank telephone television tiger tractor train trout
 wolf woman worm
 """
 
-ALL = (
+_ALL = (
     Lexicon(
         "pbc",
         BLOOD,
         (*PICTURES, "microscopic image", "microscopic photo"),
-        also={f"{words}s": words for words in BLOOD.values()},
+        aliases={f"{words}s": words for words in BLOOD.values()},
     ),
     Lexicon(
         "ham10000",
         LESIONS,
         DERMATOSCOPY,
-        also={"actinic keratoses and intraepithelial carcinoma": "actinic keratoses"},
+        aliases={"actinic keratoses and intraepithelial carcinoma": "actinic keratoses"},
     ),
     Lexicon("oct-c8", RETINA, OCT, OCT[:3]),
-    Lexicon("oct-c8-released", RETINA | SWAPPED, OCT, OCT[:3], also={RETINA[k]: SWAPPED[k] for k in SWAPPED}),
+    Lexicon("oct-c8-released", RETINA | SWAPPED, OCT, OCT[:3], aliases={RETINA[k]: SWAPPED[k] for k in SWAPPED}),
     Lexicon("kvasir-v2", ENDOSCOPY, (*PICTURES, "a endoscopic image", "a endoscopic photo")),  # "a" as released
     Lexicon("oct2017", {name: RETINA[name] for name in ("CNV", "DME", "DRUSEN", "NORMAL")}, OCT, OCT[:3]),
     Lexicon("isic2019", ISIC, DERMATOSCOPY),
-    Lexicon("ich", HEMORRHAGES, (*PICTURES, "CT scan", "CT image"), also=HEMORRHAGE_CODES),
+    Lexicon("ich", HEMORRHAGES, (*PICTURES, "CT scan", "CT image"), aliases=HEMORRHAGE_CODES),
     Lexicon(
         "breakhis",
         BREAST,
         (*PICTURES, "histopathological image", "histopathological photo"),
-        also={"benign": "benign breast tumor", "malignant": "malignant breast tumor"},
+        aliases={"benign": "benign breast tumor", "malignant": "malignant breast tumor"},
     ),
     Lexicon("femnist", CHARACTERS, HANDWRITING),
-    Lexicon("emnist", LETTERS, HANDWRITING, also={letter.upper(): words for letter, words in LETTERS.items()}),
-    Lexicon("cifar10", _themselves("airplane automobile bird cat deer dog frog horse ship truck")),
-    Lexicon("cifar100", _themselves(CIFAR100)),
+    Lexicon("emnist", LETTERS, HANDWRITING, aliases={letter.upper(): words for letter, words in LETTERS.items()}),
+    Lexicon("cifar10", _named_by_words("airplane automobile bird cat deer dog frog horse ship truck")),
+    Lexicon("cifar100", _named_by_words(CIFAR100)),
 )
-LEXICONS = {lexicon.name: lexicon for lexicon in ALL}
+LEXICONS = {lexicon.name: lexicon for lexicon in _ALL}

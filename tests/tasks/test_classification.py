@@ -154,9 +154,9 @@ def test_vectors_counts_prediction():
     assert rows is z
     assert labels is y
     assert ABC.counts(y).tolist() == [1, 0, 3]
-    kept = ABC.prediction(torch.tensor([[0.0, math.log(3.0)]], requires_grad=True))
-    assert kept.tolist()[0] == pytest.approx([0.25, 0.75])
-    assert not kept.requires_grad
+    prediction = ABC.prediction(torch.tensor([[0.0, math.log(3.0)]], requires_grad=True))
+    assert prediction.tolist()[0] == pytest.approx([0.25, 0.75])
+    assert not prediction.requires_grad
 
 
 def test_table_of_tasks():

@@ -87,9 +87,9 @@ def test_counts_and_prediction():
     assert ORGANS.counts(square(0, 0, 3, value=2)).tolist() == [16 * 16 - 9, 0, 9]
     logits = torch.zeros(1, 3, 2, 2)
     logits[0, 2, 0, 1] = 1.0
-    kept = ORGANS.prediction(logits)
-    assert kept.dtype == torch.uint8
-    assert kept.tolist() == [[[0, 2], [0, 0]]]
+    prediction = ORGANS.prediction(logits)
+    assert prediction.dtype == torch.uint8
+    assert prediction.tolist() == [[[0, 2], [0, 0]]]
 
 
 def test_overlap_by_hand():

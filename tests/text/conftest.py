@@ -1,4 +1,4 @@
-"""What the tests of text share: a BERT of two layers, made on the spot in a folder."""
+"""Fixtures of the tests of text: a BERT of two layers in a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # whatever goes wrong, no test asks the network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may use the network
 torch.set_num_threads(1)
 
 IDS = {
@@ -22,7 +22,7 @@ Tokens = tuple[torch.Tensor, torch.Tensor]
 
 @pytest.fixture
 def tokens() -> Callable[..., Tokens]:
-    """tokens("a cat.", …): what a tokenizer should make of known words, and which of it is no padding."""
+    """tokens("a cat.", …): the ids that a tokenizer should give known words, and the mask of what is no padding."""
 
     def make(*texts: str) -> Tokens:
         rows = [[IDS["[CLS]"], *(IDS[w] for w in text.replace(".", " .").split()), IDS["[SEP]"]] for text in texts]
@@ -35,7 +35,7 @@ def tokens() -> Callable[..., Tokens]:
 
 @pytest.fixture
 def bert(tmp_path) -> Callable[..., Path]:
-    """bert() is a folder with such a model; bert(heads=1, pooler=False) varies it."""
+    """bert() writes such a model and returns its folder; bert(heads=1, pooler=False) varies it."""
     transformers = pytest.importorskip("transformers")
 
     def make(name: str = "bert", heads: int = 2, pooler: bool = True) -> Path:
@@ -55,14 +55,14 @@ def bert(tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture
 def sentence_model(bert) -> Callable[..., Path]:
-    """The same with what makes it a sentence-transformers model: the mean over the words."""
+    """The same as a sentence-transformers model that takes the mean over the words."""
 
     def make() -> Path:
         folder = bert("sentences")
-        kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+        classes = {"": "Transformer", "1_Pooling": "Pooling"}
         modules = [
-            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for n, (path, kind) in enumerate(kinds.items())
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{cls}"}
+            for n, (path, cls) in enumerate(classes.items())
         ]
         (folder / "modules.json").write_text(json.dumps(modules))
         (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 64, "do_lower_case": false}')

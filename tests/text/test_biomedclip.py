@@ -1,4 +1,4 @@
-"""BiomedCLIP's text tower on a tiny BERT in its file format, against open_clip's arithmetic done by hand."""
+"""BiomedCLIP's text load_text_tower on a tiny BERT in its file format, against open_clip's arithmetic done by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import gelu
 
 from crossward.errors import ConfigError
-from crossward.text.biomedclip import tower
+from crossward.text.biomedclip import load_text_tower
 
 transformers = pytest.importorskip("transformers")
 
@@ -54,22 +54,22 @@ def clip(bert, tokens):
 
 def test_the_first_token_projected(clip):
     folder, expected = clip()
-    made = tower(folder)(TEXTS)
-    torch.testing.assert_close(made, expected)
-    assert made.shape == (2, 16)
-    assert not made.requires_grad
+    vectors = load_text_tower(folder)(TEXTS)
+    torch.testing.assert_close(vectors, expected)
+    assert vectors.shape == (2, 16)
+    assert not vectors.requires_grad
 
 
 def test_texts_do_not_depend_on_those_beside_them(clip):
     folder, expected = clip()
-    torch.testing.assert_close(tower(folder)(TEXTS[1:]), expected[1:])
+    torch.testing.assert_close(load_text_tower(folder)(TEXTS[1:]), expected[1:])
 
 
 def test_pickled_weights_are_read_as_tensors(clip):
     folder, expected = clip()
     torch.save(load_file(folder / SAFE), folder / PICKLED)
     (folder / SAFE).unlink()
-    torch.testing.assert_close(tower(folder)(TEXTS), expected)
+    torch.testing.assert_close(load_text_tower(folder)(TEXTS), expected)
 
 
 def test_pickled_code_is_refused(clip, tmp_path):
@@ -81,23 +81,23 @@ def test_pickled_code_is_refused(clip, tmp_path):
     torch.save({"text.proj.0.weight": Evil()}, folder / PICKLED)
     (folder / SAFE).unlink()
     with pytest.raises(ConfigError, match="cannot use the text encoder"):
-        tower(folder)
+        load_text_tower(folder)
     assert not (tmp_path / "owned").exists()
 
 
 def test_the_published_folder_has_no_configuration_of_bert(clip):
     folder, expected = clip(heads=1)  # width 32: less than one usual head of 64
     (folder / "config.json").unlink()
-    torch.testing.assert_close(tower(folder)(TEXTS), expected)
+    torch.testing.assert_close(load_text_tower(folder)(TEXTS), expected)
 
 
 def test_half_precision_weights(clip):
     folder, expected = clip()
     half = {k: v.half() if v.is_floating_point() else v for k, v in load_file(folder / SAFE).items()}
     save_file(half, folder / SAFE)
-    made = tower(folder)(TEXTS)
-    assert made.dtype == torch.float32
-    torch.testing.assert_close(made, expected, atol=0.2, rtol=0.02)
+    vectors = load_text_tower(folder)(TEXTS)
+    assert vectors.dtype == torch.float32
+    torch.testing.assert_close(vectors, expected, atol=0.2, rtol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_missing_weights_are_named(clip, gone):
     del weights[gone]
     save_file(weights, folder / SAFE)
     with pytest.raises(ConfigError, match="not those of BiomedCLIP") as error:
-        tower(folder)
+        load_text_tower(folder)
     assert error.value.details == (f"no {gone}",)
 
 
@@ -122,7 +122,7 @@ def test_weights_without_a_place_are_named(clip):
     folder, _ = clip()
     save_file(load_file(folder / SAFE) | {"text.transformer.extra": torch.ones(1)}, folder / SAFE)
     with pytest.raises(ConfigError) as error:
-        tower(folder)
+        load_text_tower(folder)
     assert error.value.details == ("text.transformer.extra has no place",)
 
 
@@ -132,8 +132,8 @@ def test_another_model_of_open_clip_is_refused(clip):
     other["model_cfg"]["text_cfg"]["hf_proj_type"] = "linear"
     (folder / "open_clip_config.json").write_text(json.dumps(other))
     with pytest.raises(ConfigError, match="another model than BiomedCLIP") as error:
-        tower(folder)
+        load_text_tower(folder)
     assert error.value.details == ("hf_proj_type: 'linear', not 'mlp'",)
     (folder / "open_clip_config.json").write_text("{}")
     with pytest.raises(ConfigError, match="cannot use"):
-        tower(folder)
+        load_text_tower(folder)

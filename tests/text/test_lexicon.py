@@ -1,4 +1,4 @@
-"""The built-in lists: their words, and which of them is found by class names."""
+"""The built-in lists: their words, and which of them is lexicon by class names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from crossward.data.sources import medmnist
 from crossward.data.sources.phantom.blood import CLASSES
-from crossward.text.lexicon import LEXICONS, fitting, plain, spaced
+from crossward.text.lexicon import LEXICONS, find_lexicon, normalise_name, normalise_spaces
 
 SIZES = {
     "pbc": 8, "ham10000": 7, "oct-c8": 8, "oct-c8-released": 8, "kvasir-v2": 8, "oct2017": 4, "isic2019": 8, "ich": 5,
@@ -14,15 +14,15 @@ SIZES = {
 }  # fmt: skip
 
 
-def test_every_list_has_its_classes():
+def test_every_lexicon_has_its_classes():
     assert {name: len(lexicon.concepts) for name, lexicon in LEXICONS.items()} == SIZES
 
 
 @pytest.mark.parametrize("lexicon", LEXICONS.values(), ids=lambda lexicon: lexicon.name)
-def test_no_two_classes_of_a_list_are_alike(lexicon):
-    assert len({plain(name) for name in lexicon.concepts}) == len(lexicon.concepts)
-    assert len({plain(words) for words in lexicon.concepts.values()}) == len(lexicon.concepts)
-    assert all(words == spaced(words) for words in (*lexicon.concepts.values(), *lexicon.also.values()))
+def test_no_two_classes_of_a_lexicon_are_alike(lexicon):
+    assert len({normalise_name(name) for name in lexicon.concepts}) == len(lexicon.concepts)
+    assert len({normalise_name(words) for words in lexicon.concepts.values()}) == len(lexicon.concepts)
+    assert all(words == normalise_spaces(words) for words in (*lexicon.concepts.values(), *lexicon.aliases.values()))
 
 
 def test_oct_c8_and_the_swap_of_the_released_code():
@@ -70,8 +70,8 @@ def test_kvasir_v2():
         ("-", "-"),
     ],
 )
-def test_plain_names(name, same):
-    assert plain(name) == same
+def test_normalised_names(name, same):
+    assert normalise_name(name) == same
 
 
 @pytest.mark.parametrize(
@@ -98,18 +98,18 @@ def test_plain_names(name, same):
     ],
 )
 def test_found_by_class_names(classes, expected):
-    found = fitting(classes)
-    assert (found and found.name) == expected
+    lexicon = find_lexicon(classes)
+    assert (lexicon and lexicon.name) == expected
 
 
 @pytest.mark.parametrize("name", LEXICONS)
-def test_every_list_finds_itself(name):
-    found = fitting(list(LEXICONS[name].concepts))
-    assert found is not None
-    assert found.name == name.removesuffix("-released")
+def test_every_lexicon_is_found_by_its_own_classes(name):
+    lexicon = find_lexicon(list(LEXICONS[name].concepts))
+    assert lexicon is not None
+    assert lexicon.name == name.removesuffix("-released")
 
 
-def test_given_words_need_no_lexicon():
-    assert fitting([*CLASSES, "artefact"]) is None
-    assert fitting([*CLASSES, "artefact"], {"artefact"}) is LEXICONS["pbc"]
-    assert fitting(["x", "y"], {"x", "y"}) is None
+def test_classes_with_words_need_no_lexicon():
+    assert find_lexicon([*CLASSES, "artefact"]) is None
+    assert find_lexicon([*CLASSES, "artefact"], {"artefact"}) is LEXICONS["pbc"]
+    assert find_lexicon(["x", "y"], {"x", "y"}) is None
