@@ -1,7 +1,7 @@
-"""The kit of a federation: a folder for the coordinator, one for each hospital, one to be locked away.
+"""The kit of a federation: a folder for the coordinator, one for each hospital, one to be kept offline.
 
-`init` and `add_site` write them; `read_coordinator` and `read_site` read them where they have been carried to, and tell
-everything that is wrong there at once.
+`create_federation` and `add_site` write them. `read_coordinator` and `read_site` read them on the machines that they
+were carried to, and report everything that is wrong there at once.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from typing import Any
 from crossward import __version__
 from crossward.errors import ConfigError
 from crossward.hospitals import certificates
-from crossward.hospitals.certificates import CA, CERTIFICATE, KEY
+from crossward.hospitals.certificates import CA_FILE, SERVER_FILE, SERVER_KEY_FILE
 from crossward.hospitals.kit_checks import (
-    FEDERATION,
-    SITE,
-    table,
-    wrong_address,
-    wrong_federation,
-    wrong_sites,
+    FEDERATION_SHAPE,
+    SITE_SETTINGS,
+    SITE_SHAPE,
+    address_problems,
+    federation_problems,
+    read_table,
+    site_name_problems,
 )
 from crossward.hospitals.kit_files import (
     AUTHORITY_FILES,
     COORDINATOR_FILES,
+    FEDERATION_FILE,
+    SITE_FILE,
     SITE_FILES,
-    SITE_TOML,
-    TOML,
-    Federation,
-    filling,
-    write,
+    FederationFile,
+    staged_folder,
+    write_templates,
 )
-from crossward.hospitals.pem import readable_by_others
+from crossward.hospitals.pem import permission_problems
 
-PORT = 9092
-LONGEST = 3650  # days that the coordinator's certificate may be valid
-OUTLIVES = 3650  # days by which the authority does so, that certificates can be renewed
-MEMORY_KEY = "memory.key"
-OWN = ("data", "partition", "net", "take", "device")  # what a site says for itself
+DEFAULT_PORT = 9092
+MAX_DAYS = 3650  # that the coordinator's certificate may be valid
+AUTHORITY_EXTRA_DAYS = 3650  # by which the authority outlives that certificate, so that it can be renewed
+MEMORY_KEY_FILE = "memory.key"
 
 
 @dataclass(frozen=True)
-class Kit:
-    """The whole, where it was made."""
+class FederationKit:
+    """All folders of a federation, where they were made."""
 
     folder: Path
-    federation: Federation
+    federation: FederationFile
 
     @property
     def coordinator(self) -> Path:
@@ -88,153 +88,194 @@ class SiteKit:
     address: str  # of the coordinator
     ca: Path
     key: Path
-    data: Mapping[str, Any]
     disclosure: Mapping[str, Any]
     memory_key: Path | None
     folder: Path
-    own: Mapping[str, Any]  # all that the site says of its images and its networks, [data] among it
+    settings: Mapping[str, Any]  # [data] and whatever else of SITE_SETTINGS site.toml holds
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """Where the images are; empty if site.toml does not say."""
+        table: Mapping[str, Any] = self.settings.get("data", {})
+        return table
+
+    @property
+    def public_key(self) -> Path:
+        return self.key.with_name(f"{self.key.name}.pub")
 
 
 # writing --------------------------------------------------------------------------------------------------------------
-def init(
+def create_federation(
     folder: Path,
     *,
     name: str,
     sites: Sequence[str],
     host: str,
-    port: int = PORT,
+    port: int = DEFAULT_PORT,
     days: int = 365,
     encrypt_memory: bool = False,
-) -> Kit:
+) -> FederationKit:
     """A new federation: keys, certificates and everything that each side needs, in `folder`."""
-    wrong = wrong_federation(name, sites, host, port)
-    if type(days) is not int or not 1 <= days <= LONGEST:
-        wrong.append(f"days: {days!r} is not from 1 to {LONGEST}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        wrong.append(f"{folder} is there already{' and not empty' if folder.is_dir() else ''}; choose another")
-    if wrong:
-        raise ConfigError("the federation cannot be set up:", details=wrong)
-    federation = Federation(name, tuple(sites), host, port, datetime.now(UTC).replace(microsecond=0), __version__)
-    with filling(folder) as part:
-        kit = Kit(part, federation)
-        for each in ("authority", "coordinator", "coordinator/sites", "sites", *(f"sites/{site}" for site in sites)):
-            (part / each).mkdir(mode=0o700)
-        certificates.authority(kit.authority, name, days + OUTLIVES)
-        shutil.copy(kit.authority / CA, kit.coordinator / CA)
-        certificates.server_certificate(kit.coordinator, kit.authority, [host], days)
+    problems = federation_problems(name, sites, host, port)
+    if type(days) is not int or not 1 <= days <= MAX_DAYS:
+        problems.append(f"days: {days!r} is not from 1 to {MAX_DAYS}")
+    if folder.is_dir() and any(folder.iterdir()):
+        problems.append(f"{folder} is there already and not empty; choose another")
+    elif folder.exists() and not folder.is_dir():
+        problems.append(f"{folder} is there already; choose another")
+    if problems:
+        raise ConfigError("the federation cannot be set up:", details=problems)
+    created = datetime.now(UTC).replace(microsecond=0)
+    federation = FederationFile(name, tuple(sites), host, port, created, __version__)
+    with staged_folder(folder) as stage:
+        kit = FederationKit(stage, federation)
+        for part in ("authority", "coordinator", "coordinator/sites", "sites", *(f"sites/{site}" for site in sites)):
+            (stage / part).mkdir(mode=0o700)
+        certificates.create_authority(kit.authority, name, days + AUTHORITY_EXTRA_DAYS)
+        shutil.copy(kit.authority / CA_FILE, kit.coordinator / CA_FILE)
+        certificates.create_server_certificate(kit.coordinator, kit.authority, [host], days)
         for site in sites:
             _write_site(kit, kit.site(site), site, encrypt_memory)
-        write(kit.authority, AUTHORITY_FILES, federation, days=str(days))
-        write(kit.coordinator, COORDINATOR_FILES, federation)
-        shutil.copy(kit.coordinator / TOML, kit.folder / TOML)
-    return Kit(folder, federation)
+        write_templates(kit.authority, AUTHORITY_FILES, federation, days=str(days))
+        write_templates(kit.coordinator, COORDINATOR_FILES, federation)
+        shutil.copy(kit.coordinator / FEDERATION_FILE, kit.folder / FEDERATION_FILE)
+    return FederationKit(folder, federation)
 
 
-def add_site(folder: Path, name: str, *, encrypt_memory: bool = False) -> Kit:
+def add_site(folder: Path, name: str, *, encrypt_memory: bool = False) -> FederationKit:
     """A further hospital: its folder, its public key at the coordinator, and its name at the end of federation.toml."""
-    kit = read_kit(folder)
-    federation = replace(kit.federation, sites=(*kit.federation.sites, name))
-    wrong = wrong_sites(federation.sites)
-    if not wrong:
-        new = (kit.site(name), kit.coordinator / "sites" / f"{name}.pub")
-        wrong += [f"{place} is there already" for place in new if place.exists()]
-    wrong += [f"{file} is missing" for file in (kit.coordinator / CA, kit.coordinator / TOML) if not file.is_file()]
-    if wrong:
+    old_kit = read_kit(folder)
+    federation = replace(old_kit.federation, sites=(*old_kit.federation.sites, name))
+    kit = FederationKit(folder, federation)
+    problems = site_name_problems(federation.sites)
+    if not problems:
+        new_paths = (kit.site(name), kit.coordinator / "sites" / f"{name}.pub")
+        problems += [f"{path} is there already" for path in new_paths if path.exists()]
+    needed = (kit.coordinator / CA_FILE, kit.coordinator / FEDERATION_FILE)
+    problems += [f"{file} is missing" for file in needed if not file.is_file()]
+    if problems:
         hint = "Add sites where the federation was made, with the folder of its coordinator."
-        raise ConfigError("the site cannot be added:", details=wrong, hint=hint)
-    grown = Kit(folder, federation)
-    with filling(grown.site(name)) as part:
-        _write_site(grown, part, name, encrypt_memory)
-    for place in (grown.coordinator, folder):  # last, so that what is named is there
-        write(place, {TOML: TOML}, federation)
-    return grown
+        raise ConfigError("the site cannot be added:", details=problems, hint=hint)
+    with staged_folder(kit.site(name)) as stage:
+        _write_site(kit, stage, name, encrypt_memory)
+    for place in (kit.coordinator, folder):  # last, so that every site that it names has its files
+        write_templates(place, {FEDERATION_FILE: FEDERATION_FILE}, federation)
+    return kit
 
 
-def _write_site(kit: Kit, folder: Path, site: str, encrypt_memory: bool) -> None:
-    shutil.copy(kit.coordinator / CA, folder / CA)
-    certificates.site_key(folder, site)
+def _write_site(kit: FederationKit, folder: Path, site: str, encrypt_memory: bool) -> None:
+    shutil.copy(kit.coordinator / CA_FILE, folder / CA_FILE)
+    certificates.create_site_key(folder, site)
     if encrypt_memory:
-        from crossward.hospitals.memory import new_key
+        from crossward.hospitals.memory import create_memory_key  # imports torch
 
-        new_key(folder / MEMORY_KEY)
+        create_memory_key(folder / MEMORY_KEY_FILE)
     encrypt = "true" if encrypt_memory else "false"
-    write(folder, SITE_FILES, kit.federation, site=site, site_quoted=json.dumps(site), encrypt=encrypt)
+    write_templates(folder, SITE_FILES, kit.federation, site=site, site_quoted=json.dumps(site), encrypt=encrypt)
     shutil.copy(folder / f"{site}.pub", kit.coordinator / "sites" / f"{site}.pub")
 
 
 # reading --------------------------------------------------------------------------------------------------------------
-def read_kit(folder: Path) -> Kit:
-    """The folder that `init` made."""
-    wrong: list[str] = []
-    federation = _federation(folder / TOML, wrong)
+def read_kit(folder: Path) -> FederationKit:
+    """The folder that `create_federation` made."""
+    problems: list[str] = []
+    federation = _read_federation(folder / FEDERATION_FILE, problems)
     if federation is None:
         hint = "Make a federation by `crossward federation init`."
-        raise ConfigError(f"{folder} is not the folder of a federation:", details=wrong, hint=hint)
-    return Kit(folder, federation)
+        raise ConfigError(f"{folder} is not the folder of a federation:", details=problems, hint=hint)
+    return FederationKit(folder, federation)
 
 
 def read_coordinator(folder: Path, *, now: datetime | None = None) -> CoordinatorKit:
     """The coordinator's folder, if everything in it is in order."""
-    wrong: list[str] = []
-    federation = _federation(folder / TOML, wrong)
-    ca, certificate, key = (folder / file for file in (CA, CERTIFICATE, KEY))
+    problems: list[str] = []
+    federation = _read_federation(folder / FEDERATION_FILE, problems)
+    ca = folder / CA_FILE
+    certificate = folder / SERVER_FILE
+    key = folder / SERVER_KEY_FILE
     host = federation.host if federation else "localhost"
-    wrong += certificates.check_certificate(certificate, ca, host=host, key_file=key, now=now)
-    wrong += readable_by_others(key)
-    keys = {site: folder / "sites" / f"{site}.pub" for site in (federation.sites if federation else ())}
-    wrong += certificates.check_public_keys([*keys.values()])
+    problems += certificates.check_certificate(certificate, ca, host=host, key_file=key, now=now)
+    problems += permission_problems(key)
+    public_keys = {site: folder / "sites" / f"{site}.pub" for site in (federation.sites if federation else ())}
+    problems += certificates.check_public_keys([*public_keys.values()])
     if federation:
-        strange = sorted({*(folder / "sites").glob("*.pub")} - {*keys.values()})
-        wrong += [f"{file} belongs to no site in {folder / TOML}" for file in strange]
-    if wrong or federation is None:
-        raise ConfigError(f"the coordinator's folder {folder} is not in order:", details=wrong)
-    of = federation
-    return CoordinatorKit(of.name, of.sites, of.host, of.port, of.address, ca, certificate, key, keys, folder)
+        unknown = sorted({*(folder / "sites").glob("*.pub")} - {*public_keys.values()})
+        problems += [f"{file} belongs to no site in {folder / FEDERATION_FILE}" for file in unknown]
+    if problems or federation is None:
+        raise ConfigError(f"the coordinator's folder {folder} is not in order:", details=problems)
+    return CoordinatorKit(
+        name=federation.name,
+        sites=federation.sites,
+        host=federation.host,
+        port=federation.port,
+        address=federation.address,
+        ca=ca,
+        certificate=certificate,
+        key=key,
+        public_keys=public_keys,
+        folder=folder,
+    )
 
 
 def read_site(folder: Path, *, now: datetime | None = None) -> SiteKit:
     """A site's folder, if everything in it is in order."""
-    wrong: list[str] = []
-    found = table(folder / SITE_TOML, SITE, wrong)
-    wrong += certificates.check_authority(folder / CA, now=now)
-    if "name" in found:
-        named = wrong_sites([found["name"]])
-        key = folder / found["name"]
-        wrong += named or certificates.check_site_key(key, folder / f"{key.name}.pub")
-    wrong += [f"{folder / SITE_TOML}: {told}" for told in wrong_address(found.get("coordinator", "localhost:1"))]
-    memory_key = folder / MEMORY_KEY if found.get("memory", {}).get("encrypt") else None
-    wrong += _wrong_memory_key(memory_key) if memory_key else []
-    if "disclosure" in found:
-        wrong += _wrong_policy(folder / SITE_TOML)
-    if wrong:
-        raise ConfigError(f"the site's folder {folder} is not in order:", details=wrong)
-    data, disclosure = found.get("data", {}), found["disclosure"]
-    own = {name: found[name] for name in OWN if name in found}
-    return SiteKit(found["name"], found["coordinator"], folder / CA, key, data, disclosure, memory_key, folder, own)
+    problems: list[str] = []
+    file = folder / SITE_FILE
+    table = read_table(file, SITE_SHAPE, problems)
+    problems += certificates.check_authority(folder / CA_FILE, now=now)
+    if "name" in table:
+        problems += _site_key_problems(folder, table["name"])
+    if "coordinator" in table:
+        problems += [f"{file}: {problem}" for problem in address_problems(table["coordinator"])]
+    memory_key = folder / MEMORY_KEY_FILE if table.get("memory", {}).get("encrypt") else None
+    if memory_key is not None:
+        problems += _memory_key_problems(memory_key)
+    if "disclosure" in table:
+        problems += _policy_problems(file)
+    if problems:
+        raise ConfigError(f"the site's folder {folder} is not in order:", details=problems)
+    return SiteKit(
+        name=table["name"],
+        address=table["coordinator"],
+        ca=folder / CA_FILE,
+        key=folder / table["name"],
+        disclosure=table["disclosure"],
+        memory_key=memory_key,
+        folder=folder,
+        settings={name: table[name] for name in SITE_SETTINGS if name in table},
+    )
 
 
-def _federation(file: Path, wrong: list[str]) -> Federation | None:
-    before = len(wrong)
-    found = table(file, FEDERATION, wrong)
-    if len(wrong) == before:
-        wrong += [
-            f"{file}: {told}" for told in wrong_federation(*(found[k] for k in ("name", "sites", "host", "port")))
-        ]
-    return Federation(**found | {"sites": tuple(found["sites"])}) if len(wrong) == before else None
+def _read_federation(file: Path, problems: list[str]) -> FederationFile | None:
+    """The content of federation.toml; or None, and the reasons are added to `problems`."""
+    own_problems: list[str] = []
+    table = read_table(file, FEDERATION_SHAPE, own_problems)
+    if not own_problems:
+        invalid = federation_problems(table["name"], table["sites"], table["host"], table["port"])
+        own_problems += [f"{file}: {problem}" for problem in invalid]
+    problems += own_problems
+    if own_problems:
+        return None
+    return FederationFile(**table | {"sites": tuple(table["sites"])})
 
 
-def _wrong_memory_key(file: Path) -> list[str]:
-    from crossward.hospitals.memory import read_key
+def _site_key_problems(folder: Path, name: str) -> list[str]:
+    """What is wrong with the name of a site, or else with the key pair that has its name."""
+    return site_name_problems([name]) or certificates.check_site_key(folder / name, folder / f"{name}.pub")
+
+
+def _memory_key_problems(file: Path) -> list[str]:
+    from crossward.hospitals.memory import read_memory_key  # imports torch
 
     try:
-        read_key(file)
+        read_memory_key(file)
     except ConfigError as error:
         return [f"{error.what}. {error.hint}".strip(" .")]
     return []
 
 
-def _wrong_policy(file: Path) -> list[str]:
-    from crossward.hospitals.policy import Policy
+def _policy_problems(file: Path) -> list[str]:
+    from crossward.hospitals.policy import Policy  # imports torch
 
     try:
         Policy.read(file)

@@ -1,4 +1,4 @@
-"""The files of a kit, from templates; and how a folder of them comes into being all at once."""
+"""The files of a kit, written from templates, and folders that are filled completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tempfile import mkdtemp
 from crossward.errors import StorageError
 from crossward.hospitals.pem import write_public
 
-TOML, SITE_TOML = "federation.toml", "site.toml"
+FEDERATION_FILE = "federation.toml"
+SITE_FILE = "site.toml"
 CONSTRAINTS = "constraints.txt"
 AUTHORITY_FILES = {"README.md": "authority-README.md"}  # file -> template
 COORDINATOR_FILES = {
-    TOML: TOML,
+    FEDERATION_FILE: FEDERATION_FILE,
     CONSTRAINTS: CONSTRAINTS,
     "README.md": "coordinator-README.md",
     "crossward-coordinator.service": "crossward-coordinator.service",
@@ -29,7 +30,7 @@ COORDINATOR_FILES = {
     ".dockerignore": "dockerignore",
 }
 SITE_FILES = {
-    SITE_TOML: SITE_TOML,
+    SITE_FILE: SITE_FILE,
     CONSTRAINTS: CONSTRAINTS,
     "README.md": "site-README.md",
     "crossward-site.service": "crossward-site.service",
@@ -39,8 +40,8 @@ SITE_FILES = {
 
 
 @dataclass(frozen=True)
-class Federation:
-    """What federation.toml says."""
+class FederationFile:
+    """The content of federation.toml."""
 
     name: str
     sites: tuple[str, ...]  # in the order of their numbers
@@ -54,8 +55,8 @@ class Federation:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def write(folder: Path, files: Mapping[str, str], federation: Federation, **more: str) -> None:
-    """Templates, filled in."""
+def write_templates(folder: Path, files: Mapping[str, str], federation: FederationFile, **more_values: str) -> None:
+    """Fill in templates and write them; `files` maps each file to its template."""
     values = {
         "name": federation.name,
         "name_quoted": json.dumps(federation.name),
@@ -68,8 +69,8 @@ def write(folder: Path, files: Mapping[str, str], federation: Federation, **more
         "created": f"{federation.created:%Y-%m-%dT%H:%M:%SZ}",
         "version": federation.crossward,
         "version_quoted": json.dumps(federation.crossward),
-        "installed": _installed(),
-        **more,
+        "installed": _installed_pins(),
+        **more_values,
     }
     templates = resources.files("crossward.hospitals") / "templates"
     for file, template in files.items():
@@ -78,27 +79,29 @@ def write(folder: Path, files: Mapping[str, str], federation: Federation, **more
 
 
 @cache
-def _installed() -> str:
-    """What is installed here, as pip pins it. A suffix such as +cpu is left to each machine."""
-    pins = {each.name.lower(): each.version.partition("+")[0] for each in metadata.distributions() if each.name}
+def _installed_pins() -> str:
+    """The packages that are installed here, as pip pins them. A suffix such as +cpu is left to each machine."""
+    pins = {
+        package.name.lower(): package.version.partition("+")[0] for package in metadata.distributions() if package.name
+    }
     return "\n".join(f"{name}=={version}" for name, version in sorted(pins.items()))
 
 
 @contextmanager
-def filling(folder: Path) -> Iterator[Path]:
-    """A place to make a folder's content, which then moves in as a whole; after a failure nothing is left."""
-    new = not folder.exists()
+def staged_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder whose content moves into `folder` at the end of the block; after a failure nothing is left."""
+    is_new = not folder.exists()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = Path(mkdtemp(prefix=".part-", dir=folder))
+        stage = Path(mkdtemp(prefix=".part-", dir=folder))
         try:
-            yield part
-            for child in sorted(part.iterdir()):
+            yield stage
+            for child in sorted(stage.iterdir()):
                 child.replace(folder / child.name)
         finally:
-            shutil.rmtree(part, ignore_errors=True)
-            with suppress(OSError):  # not empty: all went well
-                if new:
+            shutil.rmtree(stage, ignore_errors=True)
+            if is_new:
+                with suppress(OSError):  # not empty: all went well
                     folder.rmdir()
     except OSError as error:
         raise StorageError(f"cannot write {folder}: {error.strerror or error}") from error

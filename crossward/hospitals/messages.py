@@ -1,7 +1,7 @@
-"""Parcel: what passes between the coordinator and a site: words about it, and a tree in its encoded form.
+"""Messages between the coordinator and a site: a header in JSON, and a tree in its encoded form.
 
-Flower starts a process for every message. That process only hands the parcel on to the site's worker, which is there
-all the time with torch and the images; so nothing here imports torch.
+Flower starts a process for every message. That process only forwards the message to the site's worker, which runs all
+the time and holds torch and the images. Therefore nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -17,87 +17,97 @@ from typing import Any
 
 from crossward.errors import ConfigError
 
-PROTOCOL = 1  # of what `about` says; sites and coordinators of different protocols do not talk
-REPEATED = ("run", "site", "step", "round", "ask")  # of a question, in its answer
-FAMILY = "AF_UNIX"
-LONGEST = 103  # bytes of a socket's path on the strictest system; Linux takes 107
-RETRY = 0.2  # seconds
-TRIES = 3  # a question over which the worker dies so often is not asked again
+PROTOCOL = 1  # version of the header's keys; sites and coordinators of different protocols do not talk
+ECHOED_KEYS = ("run", "site", "step", "round", "ask")  # of a request's header, repeated in the reply's
+SOCKET_FAMILY = "AF_UNIX"
+MAX_SOCKET_PATH = 103  # bytes of a socket's path on the strictest system; Linux takes 107
+RETRY_INTERVAL = 0.2  # seconds
+MAX_ATTEMPTS = 3  # a request over which the worker dies this often is not sent again
 
 
 @dataclass(frozen=True)
-class Parcel:
-    about: dict[str, Any]  # JSON
-    tree: bytes = b""
+class SiteMessage:
+    """A request of the coordinator to a site, or the site's reply."""
+
+    header: dict[str, Any]  # JSON
+    payload: bytes = b""  # an encoded tree
 
     @property
     def failure(self) -> str:
         """Why a site did not do what it was asked; empty if it did."""
-        return str(self.about.get("failure", ""))
+        return str(self.header.get("failure", ""))
 
 
-def repeated(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What the answer to a question says again."""
-    return {key: about[key] for key in REPEATED if key in about}
+def echoed_header(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a request's header that its reply repeats."""
+    return {key: header[key] for key in ECHOED_KEYS if key in header}
 
 
-def hand_over(connection: Connection, parcel: Parcel) -> None:
-    connection.send_bytes(json.dumps(parcel.about).encode())
-    connection.send_bytes(parcel.tree)
+def send_message(connection: Connection, message: SiteMessage) -> None:
+    """Write a message to a socket."""
+    connection.send_bytes(json.dumps(message.header).encode())
+    connection.send_bytes(message.payload)
 
 
-def take_in(connection: Connection) -> Parcel:
-    """What was handed over. Whoever hands over anything else is treated as one that died."""
-    said, tree = connection.recv_bytes(), connection.recv_bytes()
+def receive_message(connection: Connection) -> SiteMessage:
+    """Read a message from a socket. A peer that sends anything else is treated like one that died."""
+    header_json = connection.recv_bytes()
+    payload = connection.recv_bytes()
     try:
-        about = json.loads(said)
+        header = json.loads(header_json)
     except (ValueError, RecursionError):
-        about = None
-    if not isinstance(about, dict):
-        raise ConnectionError("what was handed over is no parcel")
-    return Parcel(about, tree)
+        header = None
+    if not isinstance(header, dict):
+        raise ConnectionError("the header of a message must be a JSON object")
+    return SiteMessage(header, payload)
 
 
-def address(socket: str | os.PathLike[str]) -> str:
-    """The socket's path, if a system takes it."""
-    if (length := len(os.fsencode(socket))) > LONGEST:
+def socket_address(socket: str | os.PathLike[str]) -> str:
+    """The path of a Unix socket as text; a path that is too long for the system is refused."""
+    length = len(os.fsencode(socket))
+    if length > MAX_SOCKET_PATH:
         raise ConfigError(
-            f"the path of the worker's socket is too long ({length} bytes, {LONGEST} are allowed): {os.fspath(socket)}",
+            f"the path of the worker's socket is too long ({length} bytes, {MAX_SOCKET_PATH} are allowed): "
+            f"{os.fspath(socket)}",
             hint="Put it into a folder with a shorter path.",
         )
     return os.fspath(socket)
 
 
-def passed_on(
-    parcel: Parcel,
+def forward_to_worker(
+    message: SiteMessage,
     socket: str,
     patience: float,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Parcel:
-    """The worker's answer; one that is being started, or started again in the middle, is waited for."""
+) -> SiteMessage:
+    """The worker's reply. Waits `patience` seconds for a worker that is starting or restarting."""
     try:
-        path = address(socket)
+        path = socket_address(socket)
     except ConfigError as error:
-        return Parcel({**parcel.about, "failure": str(error)})
-    for _ in range(TRIES):
-        connection = _connected(path, patience, clock, sleep)
+        return _failed(message, str(error))
+    for _ in range(MAX_ATTEMPTS):
+        connection = _connect(path, patience, clock, sleep)
         if connection is None:
-            return Parcel({**parcel.about, "failure": "its worker does not answer: `crossward site up` starts it"})
+            return _failed(message, "its worker does not answer: `crossward site up` starts it")
         with suppress(OSError, EOFError), connection:
-            hand_over(connection, parcel)
-            return take_in(connection)
-    return Parcel({**parcel.about, "failure": f"its worker died {TRIES} times over this question; see its log"})
+            send_message(connection, message)
+            return receive_message(connection)
+    return _failed(message, f"its worker died {MAX_ATTEMPTS} times over this question; see its log")
 
 
-def _connected(
+def _failed(message: SiteMessage, failure: str) -> SiteMessage:
+    return SiteMessage({**message.header, "failure": failure})
+
+
+def _connect(
     path: str, patience: float, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> Connection | None:
     end = clock() + patience
     while True:
         with suppress(OSError):
-            return Client(path, FAMILY)
+            return Client(path, SOCKET_FAMILY)
         if clock() > end:
             return None
-        sleep(RETRY)
+        sleep(RETRY_INTERVAL)

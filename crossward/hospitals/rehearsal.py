@@ -1,10 +1,10 @@
-"""What a reply must look like: learnt by letting the method run with images of noise at the coordinator, before any
-hospital is asked."""
+"""The rehearsal of a run: before round 1 the coordinator runs the method on noise, to learn what replies look like. The
+replies of the hospitals are then checked against that."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,137 +12,181 @@ from typing import Any
 import torch
 
 from crossward.core.engine import Job, Outcome, Payload
-from crossward.core.evaluation import EvaluatedSites
-from crossward.core.inspection import Expected, Limits, Scalar, Signature, faults
+from crossward.core.inspection import ExpectedReplies, Limits, ScalarSpec, TreeSpec, reply_problems
 from crossward.core.run import Plan, run
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.data.collection import Collection
-from crossward.data.federation import NOBODY, Federation, Split
+from crossward.data.federation import NO_ROWS, Federation, Split
 from crossward.engines.local import LocalEngine
 from crossward.runs.sites import RunSites
 
-EACH = 2  # images of every class
-ROUNDS = 2  # so that what is sent from the second round on is seen, too
-JUDGED = Signature({"metrics": Scalar("str")})  # how a site says how well it does
-SILENT = Signature({})
+IMAGES_PER_CLASS = 2
+REHEARSAL_ROUNDS = 2  # methods may send other items from the second round on
+METRICS_REPLY = TreeSpec({"metrics": ScalarSpec("str")})  # to the step "judge"
+EMPTY_REPLY = TreeSpec({})  # to the step "deploy"
 
 
 @dataclass
-class Inspector:
-    """Holds every reply against what the method declares and against the rehearsal."""
+class ReplyInspector:
+    """Checks every reply against what the method declares and against what the rehearsal showed."""
 
     run_sites: RunSites
-    expected: Expected
+    expected: ExpectedReplies
     limits: Limits = Limits()
 
     def __call__(self, job: Job, reply: Tree) -> list[str]:
+        """One line for each thing that is wrong with a reply."""
         architecture = self.run_sites.architecture(job.site)
-        expected = {"judge": JUDGED, "deploy": SILENT}.get(job.step)
-        declared = expected.items if expected else self.run_sites.method.discloses
-        expected = expected or self._of_the_method(architecture, job.step)
-        told = faults(reply, expected=expected, declared=declared, scale=self._scales[architecture], limits=self.limits)
-        return told or (self._misjudged(reply["metrics"]) if job.step == "judge" else [])
+        expected: TreeSpec | None
+        declared: Mapping[str, Any]
+        if job.step == "judge":
+            expected, declared = METRICS_REPLY, METRICS_REPLY.items
+        elif job.step == "deploy":
+            expected, declared = EMPTY_REPLY, EMPTY_REPLY.items
+        else:
+            expected, declared = self._method_reply(architecture, job.step), self.run_sites.method.discloses
+        problems = reply_problems(
+            reply, expected=expected, declared=declared, scale=self._net_norms[architecture], limits=self.limits
+        )
+        if not problems and job.step == "judge":
+            return self._metrics_problems(reply["metrics"])
+        return problems
 
-    def _of_the_method(self, architecture: str, step: str) -> Signature | None:
-        """What was sent in all rounds of the rehearsal need not be sent in all rounds of the run."""
+    def _method_reply(self, architecture: str, step: str) -> TreeSpec | None:
+        """What the method replies to a step. Items that it sends only sometimes are optional, even if it sent them in
+        all rounds of the rehearsal."""
         known = self.expected.of(architecture, step)
-        rare = {*self.run_sites.method.sometimes}
-        return known and Signature(known.items, known.optional | (known.items.keys() & rare))
+        if known is None:
+            return None
+        sometimes = {*self.run_sites.method.sometimes}
+        return TreeSpec(known.items, known.optional | (known.items.keys() & sometimes))
 
-    def _misjudged(self, text: str) -> list[str]:
-        """What of a site's metrics could not be put beside those of the others."""
+    def _metrics_problems(self, text: str) -> list[str]:
+        """Why a site's metrics could not be compared with those of the others."""
         try:
-            told = json.loads(text)
+            metrics = json.loads(text)
         except (ValueError, RecursionError):
             return ["metrics is not JSON"]
-        sound = isinstance(told, dict) and all(isinstance(metrics, dict) for metrics in told.values())
-        if not sound or not {*told} <= {"val", "test"}:
+        if not isinstance(metrics, dict) or not {*metrics} <= {"val", "test"}:
             return ["metrics does not hold those of val and test"]
-        wrong = [part for part in told if not all(self._fits(name, value) for name, value in told[part].items())]
-        return [f"the metrics of {part} are not the task's" for part in wrong]
+        if not all(isinstance(values, dict) for values in metrics.values()):
+            return ["metrics does not hold those of val and test"]
+        return [
+            f"the metrics of {part} are not the task's"
+            for part, values in metrics.items()
+            if not all(self._is_metric(name, value) for name, value in values.items())
+        ]
 
-    def _fits(self, name: str, value: Any) -> bool:
-        return name in self._metrics and _alike(self._metrics[name], value, self.limits.largest)
-
-    @cached_property
-    def _metrics(self) -> dict[str, Any]:
-        """The task's metrics, of a guess."""
-        task, maps = self.run_sites.task, (4, 4) if self.run_sites.task.name == "segmentation" else ()
-        guess = task.prediction(torch.zeros(1, len(task.classes), *maps))
-        return task.metrics(guess, torch.zeros(1, *maps, dtype=torch.int64))
+    def _is_metric(self, name: str, value: Any) -> bool:
+        return name in self._example_metrics and _same_type(self._example_metrics[name], value, self.limits.largest)
 
     @cached_property
-    def _scales(self) -> dict[str, float]:
-        new = self.run_sites.server(0).new_net
+    def _example_metrics(self) -> dict[str, Any]:
+        """The task's metrics for some prediction, for their names and types."""
+        task = self.run_sites.task
+        map_size = (4, 4) if task.name == "segmentation" else ()
+        prediction = task.prediction(torch.zeros(1, len(task.classes), *map_size))
+        return task.metrics(prediction, torch.zeros(1, *map_size, dtype=torch.int64))
+
+    @cached_property
+    def _net_norms(self) -> dict[str, float]:
+        """The norm of each architecture's initial weights."""
+        new_net = self.run_sites.server(0).new_net
         return {
-            architecture: float(Weights.of(new(architecture)).norm()) for architecture in self.run_sites.architectures
+            architecture: float(Weights.of(new_net(architecture)).norm())
+            for architecture in self.run_sites.architectures
         }
 
 
-def _alike(known: Any, value: Any, largest: float) -> bool:
-    if isinstance(known, list):
-        sides = isinstance(value, list) and len(value) == len(known)
-        return sides and all(_alike(one, other, largest) for one, other in zip(known, value))
-    types = (int,) if isinstance(known, int) else (int, float)  # counts are summed, and never absent
-    return (value is None and types != (int,)) or (type(value) in types and abs(value) <= largest)
+def _same_type(example: Any, value: Any, largest: float) -> bool:
+    """Whether a metric has the type of the example, and no huge number in it."""
+    if isinstance(example, list):
+        if not isinstance(value, list) or len(value) != len(example):
+            return False
+        return all(_same_type(inner, other, largest) for inner, other in zip(example, value))
+    if isinstance(example, int):  # counts are summed, and never absent
+        return type(value) is int and abs(value) <= largest
+    return value is None or (type(value) in (int, float) and abs(value) <= largest)
 
 
-def rehearsed(run_sites: RunSites) -> Expected:
-    """Of every architecture two sites train on noise, one of them without a class; nothing of that stays."""
-    expected = Expected()
+def rehearse(run_sites: RunSites) -> ExpectedReplies:
+    """What the method's replies look like. Two sites of every architecture train on noise, one of them without a class;
+    nothing of the rehearsal stays in `run_sites`."""
+    expected = ExpectedReplies()
     training = replace(run_sites.training, epochs=1)
-    pretended = replace(run_sites, federation=_noise(run_sites), training=training, away=False)
-    engine = _Learning(pretended, lambda job, reply: expected.learn(run_sites.architecture(job.site), job.step, reply))
+    rehearsal = replace(run_sites, federation=_noise_federation(run_sites), training=training, remote=False)
+    engine = _RecordingEngine(
+        rehearsal, lambda job, reply: expected.learn(run_sites.architecture(job.site), job.step, reply)
+    )
     try:
-        run(_judged(pretended), engine, Plan(ROUNDS, run_sites.seed, evaluate_every=0))
+        run(rehearsal, engine, Plan(REHEARSAL_ROUNDS, run_sites.seed, evaluate_every=0))
     finally:
         engine.close()
     return expected
 
 
-def _judged(run_sites: RunSites) -> EvaluatedSites:
-    return run_sites
+class _RecordingEngine:
+    """A local engine that passes every reply to `record`."""
 
-
-class _Learning:
-    """An engine in this process that shows every reply."""
-
-    def __init__(self, run_sites: RunSites, learn: Callable[[Job, Tree], None]) -> None:
-        self._engine, self._learn = LocalEngine(run_sites, threads=torch.get_num_threads()), learn
+    def __init__(self, run_sites: RunSites, record: Callable[[Job, Tree], None]) -> None:
+        self._engine = LocalEngine(run_sites, threads=torch.get_num_threads())
+        self._record = record
         self.memory: TreeStore = self._engine.memory
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
         for outcome in self._engine.perform(jobs, payload):
             if not outcome.failure:
-                self._learn(outcome.job, outcome.reply)
+                self._record(outcome.job, outcome.reply)
             yield outcome
 
     def close(self) -> None:
         self._engine.close()
 
 
-def _noise(run_sites: RunSites) -> Federation:
-    held = run_sites.federation
-    like, classes = held.collection, len(held.classes)
-    first, n = {*run_sites.architectures.values()}, EACH * classes
+def _noise_federation(run_sites: RunSites) -> Federation:
+    """A federation of noise with the sites, classes and image size of the real one."""
+    real = run_sites.federation
+    task = real.collection.task
+    num_classes = len(real.classes)
+    half = IMAGES_PER_CLASS * num_classes  # the first half of the images is for training, the second is public
+    count = 2 * half
     rng = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (2 * n, *like.size, like.channels), generator=rng, dtype=torch.uint8)
-    labels = torch.arange(2 * n) % classes
-    if like.task == "segmentation":
-        labels = torch.randint(0, classes, (2 * n, *like.size), generator=rng, dtype=torch.uint8)
-    ids = tuple(f"noise/{i}" for i in range(2 * n))
-    train, public = torch.arange(n), torch.arange(n, 2 * n)
-    fewer = train[labels[:n] != classes - 1] if like.task == "classification" else train  # some sites lack a class
-    if len(held.public):  # predictions on it must have as many rows as the real ones
-        public = public.repeat(-(-len(held.public) // n))[: len(held.public)]
-    architectures = [run_sites.architecture(i) for i in range(len(held.sites))]
-    second = {
-        next((i for i in range(k + 1, len(architectures)) if architectures[i] == architectures[k]), k) for k in first
-    } - first
-    rows = [train if i in first else fewer if i in second else NOBODY for i in range(len(architectures))]
-    sites = tuple(Split(site.name, mine, mine, NOBODY) for site, mine in zip(held.sites, rows, strict=True))
-    server = Split("server", NOBODY, public[: len(held.server.val)] if len(held.server.val) else NOBODY, NOBODY)
-    collection = Collection("noise", like.task, like.classes, images, labels, ids, ids)
-    return Federation(collection, sites, server, public if len(held.public) else NOBODY, {})
+    size = real.collection.size
+    images = torch.randint(0, 256, (count, *size, real.collection.channels), generator=rng, dtype=torch.uint8)
+    if task == "segmentation":
+        targets = torch.randint(0, num_classes, (count, *size), generator=rng, dtype=torch.uint8)
+    else:
+        targets = torch.arange(count) % num_classes
+    ids = tuple(f"noise/{i}" for i in range(count))
+    train = torch.arange(half)
+    lacking_a_class = train[targets[:half] != num_classes - 1] if task == "classification" else train
+    first_sites = {*run_sites.architectures.values()}
+    second_sites = _second_sites(run_sites)
+    sites = []
+    for number, site in enumerate(real.sites):
+        rows = NO_ROWS
+        if number in first_sites:
+            rows = train
+        elif number in second_sites:
+            rows = lacking_a_class
+        sites.append(Split(site.name, rows, rows, NO_ROWS))
+    public = torch.arange(half, count)
+    if len(real.public):  # predictions on it must have as many rows as the real ones
+        public = public.repeat(-(-len(real.public) // half))[: len(real.public)]
+    server_val = public[: len(real.server.val)] if len(real.server.val) else NO_ROWS
+    collection = Collection("noise", task, real.collection.classes, images, targets, ids, ids)
+    server = Split("server", NO_ROWS, server_val, NO_ROWS)
+    return Federation(collection, tuple(sites), server, public if len(real.public) else NO_ROWS, {})
+
+
+def _second_sites(run_sites: RunSites) -> set[int]:
+    """For each architecture the second site that has it, if there is one."""
+    architectures = [run_sites.architecture(site) for site in range(len(run_sites.federation.sites))]
+    second_sites = set()
+    for architecture in run_sites.architectures:
+        sites = [site for site, other in enumerate(architectures) if other == architecture]
+        if len(sites) > 1:
+            second_sites.add(sites[1])
+    return second_sites

@@ -1,5 +1,4 @@
-"""Service: a hospital's half of a federation. It does what the coordinator asks, on its own images, and lets out only
-what its policy allows; what it lets out is written down first."""
+"""Service: what a hospital answers to the messages of the coordinator."""
 
 from __future__ import annotations
 
@@ -16,173 +15,193 @@ import torch
 from crossward import __version__
 from crossward.core import select
 from crossward.core.disclosure import DisclosureKind
-from crossward.core.engine import Job, carry_out
+from crossward.core.engine import Job, run_job
 from crossward.core.tree import Tree, decode, encode
 from crossward.disk import write_atomically
 from crossward.errors import ConfigError, CrosswardError, DataError
-from crossward.hospitals import policy as policies
-from crossward.hospitals.build import facts_of, site_half
-from crossward.hospitals.disclosure_log import SentLog
-from crossward.hospitals.memory import Label, Memory, run_folder
-from crossward.hospitals.messages import PROTOCOL, Parcel, repeated
-from crossward.hospitals.policy import Breach, Policy
+from crossward.hospitals.build import build_site_run, image_facts
+from crossward.hospitals.disclosure_log import DisclosureLog
+from crossward.hospitals.memory import MemoryVersion, SiteMemory, run_folder
+from crossward.hospitals.messages import PROTOCOL, SiteMessage, echoed_header
+from crossward.hospitals.policy import Policy, PolicyViolation, check_method, screen_metrics, screen_reply
 from crossward.runs.sites import RunSites
 
-OPENING, SENT = "opening.json", "opening.tree"  # what the coordinator said, and what came with it
-SENSELESS = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)  # of nonsense
+OPENING_FILE = "opening.json"  # the header of the coordinator's message that opened the run
+OPENING_PAYLOAD_FILE = "opening.tree"  # its payload
+MALFORMED_REQUEST_ERRORS = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
 
 
 @dataclass(frozen=True)
 class Hospital:
-    """What a site is, as its own folder says."""
+    """A site as its own folder describes it."""
 
     name: str
-    folder: Path  # memory, log and weights are kept here
-    own: Mapping[str, Any]  # where its images are
+    folder: Path  # holds its memory, log and weights
+    settings: Mapping[str, Any]  # where its images are, and what else its site.toml sets for runs
     policy: Policy = field(default_factory=Policy)
-    key: bytes | None = None  # that its memory is encrypted with
+    key: bytes | None = None  # seals its memory
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenRun:
     """A run that this site takes part in."""
 
-    run_sites: RunSites  # with the images of this one alone
+    run_sites: RunSites  # with the images of this site only
     site: int
-    memory: Memory
-    buffers: frozenset[str]  # weights that are statistics of images
+    memory: SiteMemory
+    buffers: frozenset[str]  # names of the network's buffers, which are statistics of images
 
 
-Opener = Callable[[Hospital, Mapping[str, Any]], RunSites]
+RunBuilder = Callable[[Hospital, Mapping[str, Any]], RunSites]
 
 
-def opener(hospital: Hospital, asked: Mapping[str, Any]) -> RunSites:
-    """This site's half of the run that the coordinator describes."""
-    torch.set_num_threads(int(asked["config"]["engine"]["threads"]))
-    numbers, public = int(asked["text"]), asked.get("public")
-    return site_half(asked["config"], list(asked["sites"]), hospital.name, hospital.own, numbers, public).run_sites
+def build_run_sites(hospital: Hospital, opening: Mapping[str, Any]) -> RunSites:
+    """This site's part of the run that the coordinator describes."""
+    torch.set_num_threads(int(opening["config"]["engine"]["threads"]))
+    prepared = build_site_run(
+        opening["config"],
+        list(opening["sites"]),
+        hospital.name,
+        hospital.settings,
+        int(opening["text"]),
+        opening.get("public"),
+    )
+    return prepared.run_sites
 
 
 class Service:
-    def __init__(self, hospital: Hospital, opener: Opener = opener) -> None:
-        self.hospital, self.opener = hospital, opener
-        self.log = SentLog(hospital.folder / "sent.jsonl")
-        self._opened: dict[str, Opened] = {}
+    """Answers the coordinator's messages on the hospital's own images. Only what the policy allows leaves, and the
+    disclosure log records it before it does."""
 
-    def answer(self, asked: Parcel) -> Parcel:
-        """Never raises for what a coordinator or a person did wrong: that is told in the answer. What may quote names
-        of files or of patients is told here alone."""
-        about = {"site": self.hospital.name, "crossward": __version__, "protocol": PROTOCOL}
+    def __init__(self, hospital: Hospital, build: RunBuilder = build_run_sites) -> None:
+        self.hospital = hospital
+        self.build = build
+        self.log = DisclosureLog(hospital.folder / "sent.jsonl")
+        self._open_runs: dict[str, OpenRun] = {}
+
+    def answer(self, request: SiteMessage) -> SiteMessage:
+        """The reply to a message. Errors of the coordinator or of a person do not raise: the reply says what is wrong.
+        Details that may quote names of files or patients go only to this process's own output."""
+        identity = {"site": self.hospital.name, "crossward": __version__, "protocol": PROTOCOL}
         try:
-            match asked.about.get("do"):
+            match request.header.get("do"):
                 case "hello":
-                    return Parcel(about)
+                    return SiteMessage(identity)
                 case "open":
-                    return Parcel(about | self._open(asked))
+                    return SiteMessage(identity | self._answer_open(request))
                 case "job":
-                    return self._job(asked)
+                    return self._answer_job(request)
                 case other:
                     raise ConfigError(f"a question that this site does not know: {other!r}")
         except DataError as error:
             sys.stderr.write(f"{error}\n")
-            why = "its images are not in order: the log of its worker says why"
+            failure = "its images are not in order: the log of its worker says why"
         except CrosswardError as error:
-            why = str(error)
-        except SENSELESS as error:
+            failure = str(error)
+        except MALFORMED_REQUEST_ERRORS as error:
             traceback.print_exc(file=sys.stderr)
-            why = f"a question that this site cannot make sense of ({type(error).__name__}): see the log of its worker"
-        return Parcel(repeated(asked.about) | about | {"failure": why})
+            failure = (
+                f"a question that this site cannot make sense of ({type(error).__name__}): see the log of its worker"
+            )
+        return SiteMessage(echoed_header(request.header) | identity | {"failure": failure})
 
-    def _open(self, asked: Parcel) -> dict[str, Any]:
+    def _answer_open(self, request: SiteMessage) -> dict[str, Any]:
         """Take part in a run, if the versions, the images and the policy allow it."""
-        about = asked.about
-        if about.get("crossward", __version__) != __version__:
-            raise ConfigError(f"the coordinator runs crossward {about['crossward']}, this site {__version__}")
-        run = str(about["run"])
-        opened = self._prepared(run, about, asked.tree)
-        folder = self._folder(run)
+        header = request.header
+        if header.get("crossward", __version__) != __version__:
+            raise ConfigError(f"the coordinator runs crossward {header['crossward']}, this site {__version__}")
+        run = str(header["run"])
+        open_run = self._prepare_run(run, header, request.payload)
+        folder = self._memory_folder(run)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(folder / SENT, asked.tree)
-        write_atomically(folder / OPENING, json.dumps(about).encode())
-        self._opened = {run: opened}  # one at a time: another run's images would fill the memory
-        facts = self._facts(opened)
-        self.log.append(run, 0, "open", {"facts": json.dumps(facts)})
+        write_atomically(folder / OPENING_PAYLOAD_FILE, request.payload)
+        write_atomically(folder / OPENING_FILE, json.dumps(header).encode())
+        self._open_runs = {run: open_run}  # one at a time: the images of two runs may not fit into memory
+        facts = self._facts(open_run)
+        self.log.log_sent(run, 0, "open", {"facts": json.dumps(facts)})
         return facts
 
-    def _prepared(self, run: str, asked: Mapping[str, Any], sent: bytes) -> Opened:
-        told = {**asked, **(decode(sent) if sent else {})}
-        run_sites, site = self.opener(self.hospital, told), list(asked["sites"]).index(self.hospital.name)
+    def _prepare_run(self, run: str, header: Mapping[str, Any], payload: bytes) -> OpenRun:
+        opening = {**header, **(decode(payload) if payload else {})}
+        run_sites = self.build(self.hospital, opening)
+        site = list(header["sites"]).index(self.hospital.name)
         net = run_sites.server(0).new_net(run_sites.architecture(site))
-        policies.check(run_sites.method, str(asked["method"]), net, self.hospital.policy)
-        memory = Memory(self._folder(run), self.hospital.key)
-        return Opened(run_sites, site, memory, frozenset(select.buffers.names(net)))
+        check_method(run_sites.method, str(header["method"]), net, self.hospital.policy)
+        memory = SiteMemory(self._memory_folder(run), self.hospital.key)
+        return OpenRun(run_sites, site, memory, frozenset(select.buffers.names(net)))
 
-    def _facts(self, opened: Opened) -> dict[str, Any]:
-        """What the coordinator is told of this site's images."""
-        federation, allowed = opened.run_sites.federation, self.hospital.policy.allow
-        told, split = facts_of(federation.collection), federation.sites[opened.site]
-        if DisclosureKind.SAMPLE_COUNT in allowed:
-            told["images"] = {part: len(getattr(split, part)) for part in ("train", "val", "test")}
-        if DisclosureKind.CLASS_COUNTS in allowed:
-            least = self.hospital.policy.min_class_count
-            told["counts"] = [n if n >= least else 0 for n in federation.counts()[opened.site].tolist()]
-        return told
+    def _facts(self, open_run: OpenRun) -> dict[str, Any]:
+        """What the coordinator learns of this site's images, as far as the policy allows."""
+        federation = open_run.run_sites.federation
+        policy = self.hospital.policy
+        facts = image_facts(federation.collection)
+        if DisclosureKind.SAMPLE_COUNT in policy.allow:
+            split = federation.sites[open_run.site]
+            facts["images"] = {part: len(getattr(split, part)) for part in ("train", "val", "test")}
+        if DisclosureKind.CLASS_COUNTS in policy.allow:
+            counts = federation.counts()[open_run.site].tolist()
+            facts["counts"] = [count if count >= policy.min_class_count else 0 for count in counts]
+        return facts
 
-    def _job(self, asked: Parcel) -> Parcel:
-        about = asked.about
-        opened, step = self._at_hand(str(about["run"])), str(about["step"])
-        if about["site"] != self.hospital.name:
-            raise ConfigError(f"a question for {about['site']}")
+    def _answer_job(self, request: SiteMessage) -> SiteMessage:
+        header = request.header
+        open_run = self._current_run(str(header["run"]))
+        step = str(header["step"])
+        if header["site"] != self.hospital.name:
+            raise ConfigError(f"a question for {header['site']}")
         if step == "predict":
-            raise Breach("the coordinator asks for this site's predictions, which never leave it")
-        job = Job(opened.site, step, int(about["round"]), int(about["seed"]), bool(about["keep"]))
-        down = decode(asked.tree) if asked.tree else {}
-        before = opened.memory.load(str(about["since"]))
-        outcome, after = carry_out(opened.run_sites, job, down, before)
-        told: dict[str, Any] = repeated(about) | {"crossward": __version__, "protocol": PROTOCOL}
+            raise PolicyViolation("the coordinator asks for this site's predictions, which never leave it")
+        job = Job(open_run.site, step, int(header["round"]), int(header["seed"]), bool(header["keep"]))
+        payload = decode(request.payload) if request.payload else {}
+        memory_before = open_run.memory.load(str(header["since"]))
+        outcome, memory_after = run_job(open_run.run_sites, job, payload, memory_before)
+        reply_header: dict[str, Any] = echoed_header(header) | {"crossward": __version__, "protocol": PROTOCOL}
         if outcome.failure:
-            return Parcel(told | {"failure": outcome.failure})
-        reply = self._let_out(opened, about, outcome.reply)
-        if job.keep and (after or before):
-            label = Label(job.round, int(about["ask"]))
-            opened.memory.keep(label, after)
-            told["version"] = str(label)
-            opened.memory.prune(job.round, str(about["since"]), hold=str(about["hold"]))
-        losses = list(outcome.losses) if DisclosureKind.METRICS in self.hospital.policy.allow else []
-        self.log.append(about["run"], job.round + 1, step, reply | {"losses": json.dumps(losses)})
-        return Parcel(told | {"losses": losses}, encode(reply) if reply else b"")
+            return SiteMessage(reply_header | {"failure": outcome.failure})
+        reply = self._screen_reply(open_run, header, outcome.reply)
+        if job.keep and (memory_after or memory_before):
+            version = MemoryVersion(job.round, int(header["ask"]))
+            open_run.memory.save(version, memory_after)
+            reply_header["version"] = str(version)
+            open_run.memory.prune(job.round, str(header["since"]), hold=str(header["hold"]))
+        allows_metrics = DisclosureKind.METRICS in self.hospital.policy.allow
+        losses = list(outcome.losses) if allows_metrics else []
+        self.log.log_sent(header["run"], job.round + 1, step, reply | {"losses": json.dumps(losses)})
+        return SiteMessage(reply_header | {"losses": losses}, encode(reply) if reply else b"")
 
-    def _let_out(self, opened: Opened, about: Mapping[str, Any], reply: Tree) -> Tree:
-        """The reply as it may leave; what must not leave is refused, and that is written down, too."""
-        step, policy = str(about["step"]), self.hospital.policy
+    def _screen_reply(self, open_run: OpenRun, header: Mapping[str, Any], reply: Tree) -> Tree:
+        """The part of a reply that may leave. A reply that violates the policy is refused, and the log says so."""
+        step = str(header["step"])
+        policy = self.hospital.policy
         if step == "deploy":
-            self._keep_weights(str(about["run"]), int(about["round"]), reply)
+            self._save_deployed_weights(str(header["run"]), int(header["round"]), reply)
             return {}
         try:
             if step == "judge":
                 if DisclosureKind.METRICS not in policy.allow:
-                    return {"metrics": "{}"}  # it says nothing of itself
-                return policies.screened_metrics(policy, reply)
-            return policies.screened(opened.run_sites.method, policy, opened.buffers, reply)
-        except Breach as breach:
-            self.log.refused(str(about["run"]), int(about["round"]) + 1, step, str(breach))
+                    return {"metrics": "{}"}
+                return screen_metrics(policy, reply)
+            return screen_reply(open_run.run_sites.method, policy, open_run.buffers, reply)
+        except PolicyViolation as violation:
+            self.log.log_refused(str(header["run"]), int(header["round"]) + 1, step, str(violation))
             raise
 
-    def _keep_weights(self, run: str, round: int, reply: Tree) -> None:
-        """The network that this site would use, for this site alone."""
+    def _save_deployed_weights(self, run: str, round: int, reply: Tree) -> None:
+        """Store the network that this site would use; it stays at this site."""
         folder = run_folder(self.hospital.folder / "weights", run)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(folder / f"round-{round + 1:04d}.safetensors", encode(reply))
 
-    def _at_hand(self, run: str) -> Opened:
-        """The run, taken up again from the site's own folder if this worker has been started anew."""
-        if run not in self._opened:
-            folder = self._folder(run)
-            if not (folder / OPENING).exists():
+    def _current_run(self, run: str) -> OpenRun:
+        """The run; a worker that was restarted reopens it from the site's own folder."""
+        if run not in self._open_runs:
+            folder = self._memory_folder(run)
+            if not (folder / OPENING_FILE).exists():
                 raise ConfigError(f"this site does not know the run {run}: it has not been opened here")
-            asked, sent = json.loads((folder / OPENING).read_text()), (folder / SENT).read_bytes()
-            self._opened = {run: self._prepared(run, asked, sent)}
-        return self._opened[run]
+            header = json.loads((folder / OPENING_FILE).read_text())
+            payload = (folder / OPENING_PAYLOAD_FILE).read_bytes()
+            self._open_runs = {run: self._prepare_run(run, header, payload)}
+        return self._open_runs[run]
 
-    def _folder(self, run: str) -> Path:
+    def _memory_folder(self, run: str) -> Path:
         return run_folder(self.hospital.folder / "memory", run)

@@ -1,5 +1,5 @@
-"""The whole of it on one machine: a coordinator and three hospitals as processes of their own, with TLS and keys, run a
-method each after the other; what they end with is compared, to the bit, with the same run in one process.
+"""The whole of it on one machine: a coordinator and three hospitals, each a process of its own, with TLS and keys. Each
+method runs across them and then in one process; the results must be equal to the bit.
 
     python -m crossward.testing.e2e [METHOD ...]
 """
@@ -17,34 +17,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crossward.config import toml
-from crossward.config.reading import checked
+from crossward.config.reading import config_from, to_toml
 from crossward.config.schema import Config
 from crossward.core.store import read_tree
 from crossward.errors import RunError
-from crossward.hospitals.flower.federation_runs import Asked, begin, follow
+from crossward.hospitals.flower.federation_runs import RunOptions, follow_run, start_run
 from crossward.hospitals.flower.processes import free_port
-from crossward.hospitals.kit import Kit, init
-from crossward.runs.lifecycle import run as run_here
+from crossward.hospitals.kit import FederationKit, create_federation
+from crossward.runs.lifecycle import run as run_locally
 from crossward.runs.recorder import CHECKPOINT
 from crossward.testing.short_runs import assert_same
 
 METHODS = ("fedbm", "fedcd", "fednpr-per", "mh-pflgb")
 COORDINATOR = "coordinator"
-SITES = ("hospital-1", "hospital-2", "hospital-3")  # as the phantom calls them
-STARTING = 180.0  # seconds for a process to say that it is up
+SITES = ("hospital-1", "hospital-2", "hospital-3")  # as the phantom names them
+START_TIMEOUT = 180.0  # seconds for a process to print that it is up
+STOP_TIMEOUT = 60.0  # seconds
 Say = Callable[[str], None]
-FEW = {"train": 40, "val": 12, "test": 12, "global_test": 0}  # images of a hospital
-NETS: Mapping[str, Any] = {"name": ["cnn", "resnet8", "cnn"]}  # of MH-pFLGB, whose networks may differ
+IMAGES_PER_SITE = {"train": 40, "val": 12, "test": 12, "global_test": 0}
+MIXED_NETS: Mapping[str, Any] = {"name": ["cnn", "resnet8", "cnn"]}  # for MH-pFLGB, whose networks may differ
 
 
 def config(method: str, seed: int = 0) -> Config:
     """Two short rounds on the phantom hospitals."""
-    return checked(
+    return config_from(
         {
             "run": {"rounds": 2, "seed": seed},
-            "data": {"source": "phantom", "size": 24, "sites": len(SITES), **FEW},
-            "net": NETS if method.startswith("mh-pflgb") else {"name": "cnn"},
+            "data": {"source": "phantom", "size": 24, "sites": len(SITES), **IMAGES_PER_SITE},
+            "net": MIXED_NETS if method.startswith("mh-pflgb") else {"name": "cnn"},
             "method": {"name": method},
             "train": {"batch_size": 16},
             "text": {"encoder": "random"},
@@ -54,24 +54,28 @@ def config(method: str, seed: int = 0) -> Config:
 
 
 @dataclass
-class Federation:
-    """A coordinator and its sites, each a process that can be killed and started again."""
+class LocalFederation:
+    """A coordinator and its sites on this machine, each a process that can be killed and started again."""
 
-    kit: Kit
+    kit: FederationKit
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, who: str) -> None:
-        """The coordinator, or a site; returns when it is up."""
-        folder = self.kit.coordinator if who == COORDINATOR else self.kit.site(who)
-        words = ["coordinator" if who == COORDINATOR else "site", "up", str(folder)]
+        """Start the coordinator, or a site by its name; returns when it is up."""
+        if who == COORDINATOR:
+            arguments = ["coordinator", "up", str(self.kit.coordinator)]
+        else:
+            arguments = ["site", "up", str(self.kit.site(who))]
         log = self.kit.folder / f"{who}.txt"
         with log.open("wb") as out:
-            command = [sys.executable, "-m", "crossward.cli.main", *words]
-            process = self.processes[who] = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        end = time.monotonic() + STARTING
+            command = [sys.executable, "-m", "crossward.cli.main", *arguments]
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        self.processes[who] = process
+        end = time.monotonic() + START_TIMEOUT
         while " is up" not in log.read_text():
             if process.poll() is not None or time.monotonic() > end:
-                raise RunError(f"`crossward {' '.join(words)}` did not come up", details=log.read_text().splitlines())
+                lines = log.read_text().splitlines()
+                raise RunError(f"`crossward {' '.join(arguments)}` did not come up", details=lines)
             time.sleep(0.2)
 
     def kill(self, who: str) -> None:
@@ -83,16 +87,18 @@ class Federation:
         for process in reversed(self.processes.values()):
             process.terminate()
         for process in self.processes.values():
-            process.wait(60)
+            process.wait(STOP_TIMEOUT)
 
 
 @contextmanager
-def run_sites(folder: Path, sites: Sequence[str] = SITES) -> Iterator[Federation]:
+def running_federation(folder: Path, sites: Sequence[str] = SITES) -> Iterator[LocalFederation]:
     """A federation whose coordinator and sites are up."""
-    kit = init(folder / "kit", name="rehearsal", sites=SITES, host="127.0.0.1", port=free_port(), encrypt_memory=True)
+    kit = create_federation(
+        folder / "kit", name="rehearsal", sites=SITES, host="127.0.0.1", port=free_port(), encrypt_memory=True
+    )
     for name in SITES:
-        _give(kit.site(name) / "site.toml", config("fedavg"), name)
-    federation = Federation(kit)
+        _add_site_data(kit.site(name) / "site.toml", config("fedavg"), name)
+    federation = LocalFederation(kit)
     try:
         for who in (COORDINATOR, *sites):
             federation.start(who)
@@ -101,47 +107,50 @@ def run_sites(folder: Path, sites: Sequence[str] = SITES) -> Iterator[Federation
         federation.stop()
 
 
-def compared(kit: Kit, method: str, say: Say = print, name: str | None = None) -> float:
-    """Run a method across the hospitals and here; the seconds of a round there. Differences raise."""
-    there = begun(kit, method, name)
-    follow(there, lambda line: say(f"  {line}"))
-    return same_as_here(kit, there, method)
+def compare_with_local_run(kit: FederationKit, method: str, say: Say = print, name: str | None = None) -> float:
+    """Run a method across the hospitals and in one process; raises if the results differ. Returns the seconds of a
+    round across the hospitals."""
+    folder = start_method(kit, method, name)
+    follow_run(folder, lambda line: say(f"  {line}"))
+    return assert_same_as_local(kit, folder, method)
 
 
-def begun(kit: Kit, method: str, name: str | None = None) -> Path:
+def start_method(kit: FederationKit, method: str, name: str | None = None) -> Path:
+    """Start a run of a method across the hospitals; its directory."""
     file = kit.folder / f"{method}.toml"
-    file.write_text(toml.dumps(config(method).canonical()))
-    return begin(file, kit.coordinator, [], Asked(name=name or method, wait=STARTING, deadline=STARTING))
+    file.write_text(to_toml(config(method).canonical()))
+    options = RunOptions(name=name or method, wait=START_TIMEOUT, deadline=START_TIMEOUT)
+    return start_run(file, kit.coordinator, [], options)
 
 
-def same_as_here(kit: Kit, there: Path, method: str) -> float:
-    """The run in one process ends with the same bits; the seconds of a round there."""
+def assert_same_as_local(kit: FederationKit, folder: Path, method: str) -> float:
+    """Check that the same run in one process ends with the same bits. Returns the seconds of a round in `folder`."""
     settings = config(method).canonical()
-    settings["run"] |= {"name": there.name, "out": str(kit.folder / "here")}
-    here = run_here(checked(settings))
-    assert_same(read_tree(there / CHECKPOINT)["state"], read_tree(here.folder / CHECKPOINT)["state"], method)
-    theirs, ours = (_rounds(folder) for folder in (there, here.folder))
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine["loss"] == other["loss"], f"{method}: losses differ in round {mine['round']}"
-    return float(sum(line["seconds"] for line in theirs) / len(theirs))
+    settings["run"] |= {"name": folder.name, "out": str(kit.folder / "here")}
+    local = run_locally(config_from(settings))
+    assert_same(read_tree(folder / CHECKPOINT)["state"], read_tree(local.folder / CHECKPOINT)["state"], method)
+    rounds = _read_rounds(folder)
+    for local_round, other in zip(_read_rounds(local.folder), rounds, strict=True):
+        assert local_round["loss"] == other["loss"], f"{method}: losses differ in round {local_round['round']}"
+    return float(sum(line["seconds"] for line in rounds) / len(rounds))
 
 
-def _rounds(folder: Path) -> list[dict[str, Any]]:
+def _read_rounds(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def _give(file: Path, asked: Config, take: str) -> None:
-    """Where this hospital's images are: its part of a partition that all hospitals can make."""
-    settings = asked.canonical()
-    own = {"data": settings["data"], "partition": settings["partition"] | {"seed": asked.run.seed}}
-    file.write_text(f"take = {json.dumps(take)}\n{file.read_text()}\n{toml.dumps(own)}")
+def _add_site_data(file: Path, run_config: Config, take: str) -> None:
+    """Add to site.toml where this hospital's images are: its part of a partition that every hospital can compute."""
+    settings = run_config.canonical()
+    tables = {"data": settings["data"], "partition": settings["partition"] | {"seed": run_config.run.seed}}
+    file.write_text(f"take = {json.dumps(take)}\n{file.read_text()}\n{to_toml(tables)}")
 
 
 def main(methods: Sequence[str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="crossward-e2e-") as folder, run_sites(Path(folder)) as federation:
+    with tempfile.TemporaryDirectory(prefix="crossward-e2e-") as folder, running_federation(Path(folder)) as federation:
         for method in methods:
             print(method)  # noqa: T201
-            seconds = compared(federation.kit, method)
+            seconds = compare_with_local_run(federation.kit, method)
             print(f"  the same to the bit as in one process; {seconds:.1f} s a round")  # noqa: T201
 
 

@@ -1,5 +1,5 @@
-"""What the tests of deployment share: a configuration that trains in a blink, and what a hospital of it says of its own
-images: that they are its part of the run's."""
+"""Fixtures of the tests between hospitals: a configuration that trains in a blink, the settings of its sites, and the
+folders of a federation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from crossward.config.reading import checked
+from crossward.config.reading import config_from
 from crossward.config.schema import Config
-from crossward.hospitals.kit import init
+from crossward.hospitals.kit import create_federation
 
 torch.set_num_threads(1)
 
@@ -40,33 +40,38 @@ def cache(tmp_path_factory) -> Iterator[Path]:
 def tiny() -> Callable[..., Config]:
     """tiny(method={"name": "scaffold"}) is the tiny run with that section changed."""
 
-    def made(**sections: Any) -> Config:
-        changed = {n: TINY.get(n, {}) | s if isinstance(s, Mapping) else s for n, s in sections.items()}
-        return checked(TINY | changed)
+    def create(**sections: Any) -> Config:
+        changed = {
+            name: TINY.get(name, {}) | section if isinstance(section, Mapping) else section
+            for name, section in sections.items()
+        }
+        return config_from(TINY | changed)
 
-    return made
+    return create
 
 
 @pytest.fixture(scope="session")
-def own() -> Callable[..., dict[str, Any]]:
-    """own(config, "hospital-2") is what that hospital's site.toml says: take this part of the run's partition."""
+def settings_of() -> Callable[..., dict[str, Any]]:
+    """settings_of(config, "hospital-2") are the settings of that hospital: its part of the run's partition."""
 
-    def said(config: Config, name: str) -> dict[str, Any]:
+    def create(config: Config, name: str) -> dict[str, Any]:
         settings = config.canonical()
         return {"data": settings["data"], "partition": settings["partition"], "take": name, "device": "cpu"}
 
-    return said
+    return create
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory) -> Path:
-    """The kit of a federation; read only."""
+def shared_kit(tmp_path_factory) -> Path:
+    """The folders of a federation; read only."""
     folder: Path = tmp_path_factory.mktemp("kits") / "blood"
-    init(folder, name="blood", sites=["south", "north.1"], host="fl.example.org", port=9443, encrypt_memory=True)
+    create_federation(
+        folder, name="blood", sites=["south", "north.1"], host="fl.example.org", port=9443, encrypt_memory=True
+    )
     return folder
 
 
 @pytest.fixture
-def made(whole, tmp_path) -> Path:
-    """A copy of it that a test may spoil."""
-    return shutil.copytree(whole, tmp_path / "blood")
+def kit_folder(shared_kit, tmp_path) -> Path:
+    """A copy of them that a test may change."""
+    return shutil.copytree(shared_kit, tmp_path / "blood")

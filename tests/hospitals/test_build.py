@@ -14,10 +14,10 @@ from PIL import Image
 from crossward.core.engine import SERVER
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError
-from crossward.hospitals.build import coordinator_half, facts_of, site_half, with_own
+from crossward.hospitals.build import build_coordinator_run, build_site_run, image_facts, merge_site_settings
 from crossward.runs.build import prepare
 from crossward.testing.short_runs import assert_same
-from crossward.text import distribution
+from crossward.text import concept_distribution
 
 SITES = ("hospital-1", "hospital-2", "hospital-3")
 PARTS = ("train", "val", "test")
@@ -27,8 +27,8 @@ OWN_NET = "crossward.nets.cnn:cnn"
 def halves(config, own, numbers=0):
     """The simulation, the coordinator's half, and every site's."""
     whole = prepare(config)
-    center = coordinator_half(config, SITES, facts_of(whole.federation.collection))
-    sites = [site_half(config.canonical(), SITES, name, own(config, name), numbers) for name in SITES]
+    center = build_coordinator_run(config, SITES, image_facts(whole.federation.collection))
+    sites = [build_site_run(config.canonical(), SITES, name, own(config, name), numbers) for name in SITES]
     return whole.run_sites, center.run_sites, [site.run_sites for site in sites]
 
 
@@ -60,8 +60,8 @@ def assert_like(whole, center, sites):
 def test_halves_agree_with_the_simulation(tiny, own, method):
     whole, center, sites = halves(tiny(method={"name": method}, run={"seed": 5}), own)
     assert_like(whole, center, sites)
-    assert center.away
-    assert not any(site.away for site in sites)
+    assert center.remote
+    assert not any(site.remote for site in sites)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,13 @@ def test_networks_that_differ(tiny, own, nets):
 @pytest.mark.parametrize("method", ["fedcb", "fedbm"])
 def test_sites_need_no_language_model(tiny, own, method, monkeypatch):
     config = tiny(method={"name": method}, text={"encoder": "random:16"})
-    facts = facts_of(prepare(config).federation.collection)
-    center = coordinator_half(config, SITES, facts).run_sites
+    facts = image_facts(prepare(config).federation.collection)
+    center = build_coordinator_run(config, SITES, facts).run_sites
     assert center.text.dim == 16
-    monkeypatch.setattr(distribution, "embedded", lambda *given, **options: pytest.fail("a language model was asked"))
-    site = site_half(config.canonical(), SITES, SITES[0], own(config, SITES[0]), 16).run_sites
+    monkeypatch.setattr(
+        concept_distribution, "embed_classes", lambda *given, **options: pytest.fail("a language model was asked")
+    )
+    site = build_site_run(config.canonical(), SITES, SITES[0], own(config, SITES[0]), 16).run_sites
     assert site.text is None
     assert_same({"net": Weights.of(site.server(0).new_net())}, {"net": Weights.of(center.server(0).new_net())})
 
@@ -113,18 +115,20 @@ def test_a_site_opens_its_own_images_alone(tiny, own):
 def test_the_coordinators_own_images(tiny):
     config = tiny(data={"global_test": 8})
     whole = prepare(config)
-    facts = facts_of(whole.federation.collection)
-    center = coordinator_half(config, SITES, facts, whole.federation).run_sites
+    facts = image_facts(whole.federation.collection)
+    center = build_coordinator_run(config, SITES, facts, whole.federation).run_sites
     assert len(center.open(SERVER, 0, {}).test) == 8
     assert not any(len(getattr(center.open(i, 0, {}), part)) for i in center.ids for part in PARTS)
     with pytest.raises(ConfigError, match="not like those of the sites") as error:
-        coordinator_half(config, SITES, facts | {"classes": ["round", "square"], "size": [28, 28]}, whole.federation)
+        build_coordinator_run(
+            config, SITES, facts | {"classes": ["round", "square"], "size": [28, 28]}, whole.federation
+        )
     assert [line.split(":")[0] for line in error.value.details] == ["classes", "size"]
 
 
 # which part of the data is this site's --------------------------------------------------------------------------------
 def half_of(config, said, name=SITES[1]):
-    return site_half(config.canonical(), SITES, name, said, 0)
+    return build_site_run(config.canonical(), SITES, name, said, 0)
 
 
 def test_take_that_is_wrong_or_missing(tiny, own):
@@ -149,7 +153,7 @@ def test_take_needs_no_partition_where_the_data_name_their_hospitals(tiny, own):
 
 def test_a_name_of_its_own(tiny, own):
     config = tiny()
-    made = site_half(config.canonical(), ["north", "south"], "south", own(config, "hospital-1"), 0)
+    made = build_site_run(config.canonical(), ["north", "south"], "south", own(config, "hospital-1"), 0)
     assert [site.name for site in made.federation.sites] == ["north", "south"]
     assert [len(site.train) > 0 for site in made.federation.sites] == [False, True]
 
@@ -212,7 +216,7 @@ def test_no_path_of_the_run_is_opened_at_a_site(tiny, own):
     settings = config.canonical()
     settings["data"] = {"source": "folder", "path": "/nowhere/images", "size": 32, "normalise": "imagenet"}
     settings["partition"] |= {"file": "/nowhere/manifest.json", "name": "nowhere", "leave_out": ["hospital-2"]}
-    made = site_half(settings, SITES, SITES[1], own(config, SITES[1]), 0)
+    made = build_site_run(settings, SITES, SITES[1], own(config, SITES[1]), 0)
     assert made.config.data == config.data
     assert "nowhere" not in json.dumps(made.config.canonical())
     assert len(made.federation.sites[1].train)
@@ -220,7 +224,7 @@ def test_no_path_of_the_run_is_opened_at_a_site(tiny, own):
 
 def test_how_images_are_read_is_the_runs_unless_the_site_says_otherwise(tiny):
     settings = tiny(data={"size": None, "augment": ["hflip"], "normalise": "imagenet"}).canonical()
-    data = with_own(settings, {"data": {"source": "folder", "path": "/images", "augment": []}})["data"]
+    data = merge_site_settings(settings, {"data": {"source": "folder", "path": "/images", "augment": []}})["data"]
     assert data == {"source": "folder", "path": "/images", "augment": [], "normalise": "imagenet"}
 
 
@@ -253,10 +257,10 @@ def test_a_file_of_weights_is_read_only_if_the_site_allows_it(tiny, own):
     settings = tiny(net={"name": "efficientnet-lite0", "start": "/etc/weights"}).canonical()
     said = own(tiny(), SITES[1])
     with pytest.raises(ConfigError, match="asks to read /etc/weights here"):
-        with_own(settings, said)
-    assert with_own(settings, said | {"net": ["/etc/weights"]})["net"]["start"] == "/etc/weights"
+        merge_site_settings(settings, said)
+    assert merge_site_settings(settings, said | {"net": ["/etc/weights"]})["net"]["start"] == "/etc/weights"
     settings["net"]["start"] = "imagenet"
-    assert with_own(settings, said)["net"]["start"] == "imagenet"
+    assert merge_site_settings(settings, said)["net"]["start"] == "imagenet"
 
 
 def test_images_in_one_place_are_refused_on_both_sides(tiny, own):
@@ -264,14 +268,16 @@ def test_images_in_one_place_are_refused_on_both_sides(tiny, own):
     with pytest.raises(ConfigError, match="central trains on the images of all sites in one place"):
         half_of(config, own(config, SITES[1]))
     with pytest.raises(ConfigError, match="images never leave one"):
-        coordinator_half(config, SITES, {"task": "classification", "classes": ["a"], "channels": 3, "size": [24, 24]})
+        build_coordinator_run(
+            config, SITES, {"task": "classification", "classes": ["a"], "channels": 3, "size": [24, 24]}
+        )
 
 
 def test_what_a_site_may_not_say(tiny, own):
     settings = tiny().canonical()
     with pytest.raises(ConfigError, match="not a site's to say") as error:
-        with_own(settings, own(tiny(), SITES[0]) | {"method": {"name": "local"}, "tak": "x"})
+        merge_site_settings(settings, own(tiny(), SITES[0]) | {"method": {"name": "local"}, "tak": "x"})
     assert [line.split(":")[0] for line in error.value.details] == ["method", "tak"]
     assert "take" in error.value.details[1]
     with pytest.raises(ConfigError, match="where are its images"):
-        with_own(settings, {"take": SITES[0]})
+        merge_site_settings(settings, {"take": SITES[0]})

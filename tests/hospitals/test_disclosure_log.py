@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from crossward.core.weights import Weights
 from crossward.errors import StorageError
 from crossward.hospitals import disclosure_log as sent
-from crossward.hospitals.disclosure_log import SentLog
+from crossward.hospitals.disclosure_log import DisclosureLog
 
 torch.set_num_threads(1)
 
@@ -33,7 +33,7 @@ def blake(data):
 
 @pytest.fixture
 def log(tmp_path):
-    return SentLog(tmp_path / "site" / "sent.jsonl")
+    return DisclosureLog(tmp_path / "site" / "sent.jsonl")
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_each_line_holds_the_hash_of_the_one_before(three):
 
 
 def test_another_log_of_the_same_file_goes_on(three):
-    SentLog(three.file).refused("run", 4, "train", "no")
+    DisclosureLog(three.file).refused("run", 4, "train", "no")
     assert len(lines(three)) == 4
     assert three.verify() == []
 
@@ -171,7 +171,7 @@ def test_changes_show(three, change, told):
 @settings(max_examples=40, deadline=None)
 @given(where=st.floats(0, 1), again=st.booleans())
 def test_a_line_cut_short_is_told_and_the_chain_goes_on(tmp_path_factory, where, again):
-    log = SentLog(tmp_path_factory.mktemp("log") / "sent.jsonl")
+    log = DisclosureLog(tmp_path_factory.mktemp("log") / "sent.jsonl")
     for round in (1, 2):
         log.append("run", round, "train", {"n": round})
     first, second = lines(log)
@@ -224,7 +224,7 @@ def test_a_disk_that_takes_a_part_is_given_the_rest(three, monkeypatch):
 
 def test_several_at_once_make_one_chain(log):
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda k: SentLog(log.file).append("run", k, "train", {"n": k}), range(20)))
+        list(pool.map(lambda k: DisclosureLog(log.file).append("run", k, "train", {"n": k}), range(20)))
     assert sorted(entry["round"] for entry in entries(log)) == list(range(20))
     assert log.verify() == []
 
@@ -246,12 +246,12 @@ def test_what_is_not_on_the_disk_is_an_error(log, monkeypatch):
 
 def test_a_folder_is_no_log(tmp_path):
     with pytest.raises(StorageError, match="cannot write"):
-        SentLog(tmp_path).append("run", 1, "train", {})
+        DisclosureLog(tmp_path).append("run", 1, "train", {})
     with pytest.raises(StorageError, match="cannot read"):
-        SentLog(tmp_path).verify()
+        DisclosureLog(tmp_path).verify()
 
 
 def test_a_file_in_the_place_of_the_folder_is_told(tmp_path):
     (tmp_path / "site").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
-        SentLog(tmp_path / "site" / "sent.jsonl").append("run", 1, "train", {})
+        DisclosureLog(tmp_path / "site" / "sent.jsonl").append("run", 1, "train", {})

@@ -1,4 +1,4 @@
-"""Parcels over a real Unix socket: whatever becomes of the client or the worker, the other one says so and goes on."""
+"""Messages over a real Unix socket: if the client or the worker dies, the other one reports it and goes on."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from crossward.errors import ConfigError
 from crossward.hospitals.flower.client_app import app
-from crossward.hospitals.flower.records import parcel, records
-from crossward.hospitals.messages import FAMILY, LONGEST, TRIES, Parcel, address, hand_over, passed_on
-from crossward.hospitals.site_worker import running, serve
-from crossward.testing.loopback_federation import Clock
+from crossward.hospitals.flower.loopback_grid import set_task_identity
+from crossward.hospitals.flower.records import from_records, to_records
+from crossward.hospitals.messages import (
+    MAX_ATTEMPTS,
+    MAX_SOCKET_PATH,
+    SOCKET_FAMILY,
+    SiteMessage,
+    forward_to_worker,
+    send_message,
+    socket_address,
+)
+from crossward.hospitals.site_worker import is_listening, serve
+from crossward.testing.loopback_federation import FakeClock
 
 LARGE = bytes(range(256)) * 40960  # 10 MiB
 
@@ -34,83 +42,86 @@ def socket():
         yield Path(folder) / "worker"
 
 
-def echoed(asked):
-    return Parcel({**asked.about, "length": len(asked.tree)}, asked.tree)
+def echo(request):
+    return SiteMessage({**request.header, "length": len(request.payload)}, request.payload)
 
 
 @contextmanager
-def working(socket, answer=echoed):
+def running_worker(socket, answer=echo):
     """A worker in a thread, for as long as the block lasts."""
     over = threading.Event()
-    thread = threading.Thread(target=serve, args=(answer, socket), kwargs={"once": over.is_set}, daemon=True)
+    thread = threading.Thread(target=serve, args=(answer, socket), kwargs={"should_stop": over.is_set}, daemon=True)
     thread.start()
-    while not running(socket):
+    while not is_listening(socket):
         assert thread.is_alive(), "the worker did not start"
     try:
         yield
     finally:
         over.set()
-        running(socket)  # wakes it up
+        is_listening(socket)  # wakes it up
         thread.join(10)
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("tree", [b"", b"\0", b"tree", LARGE], ids=["empty", "one zero", "small", "large"])
-def test_words_and_bytes_go_there_and_back(socket, tree):
-    words = {"do": "job", "step": "Nähe", "round": 3, "seed": 2**62 + 1, "loss": 0.1, "none": None, "deep": {"a": [1]}}
-    with working(socket):
-        answer = passed_on(Parcel(words, tree), str(socket), 0.0)
-    assert answer.about == {**words, "length": len(tree)}
-    assert answer.tree == tree
+@pytest.mark.parametrize("payload", [b"", b"\0", b"tree", LARGE], ids=["empty", "one zero", "small", "large"])
+def test_header_and_payload_go_there_and_back(socket, payload):
+    header = {"do": "job", "step": "Nähe", "round": 3, "seed": 2**62 + 1, "loss": 0.1, "none": None, "deep": {"a": [1]}}
+    with running_worker(socket):
+        answer = forward_to_worker(SiteMessage(header, payload), str(socket), 0.0)
+    assert answer.header == {**header, "length": len(payload)}
+    assert answer.payload == payload
     assert answer.failure == ""
 
 
-def test_the_socket_lets_nobody_else_in(socket):
-    with working(socket):
+def test_only_the_owner_may_connect_to_the_socket(socket):
+    with running_worker(socket):
         assert stat.S_IMODE(socket.stat().st_mode) == 0o600
     assert not socket.exists()
 
 
 def test_a_worker_that_is_started_late_is_waited_for(socket):
-    clock, slept, up = Clock(), [], []
+    clock = FakeClock()
+    slept = []
+    workers = ExitStack()
 
     def sleep(seconds):
         slept.append(seconds)
         clock.sleep(seconds)
         if len(slept) == 3:
-            up.append(working(socket))
-            up[0].__enter__()
+            workers.enter_context(running_worker(socket))
 
-    answer = passed_on(Parcel({"do": "hello"}), str(socket), 1.0, clock=clock, sleep=sleep)
-    up[0].__exit__(None, None, None)
-    assert answer.about == {"do": "hello", "length": 0}
+    with workers:
+        answer = forward_to_worker(SiteMessage({"do": "hello"}), str(socket), 1.0, clock=clock, sleep=sleep)
+    assert answer.header == {"do": "hello", "length": 0}
     assert len(slept) == 3
 
 
-def test_a_worker_that_never_comes_is_told(socket):
-    clock = Clock()
-    answer = passed_on(Parcel({"do": "job", "round": 1}), str(socket), 60.0, clock=clock, sleep=clock.sleep)
-    assert answer == Parcel({"do": "job", "round": 1, "failure": answer.failure})
+def test_a_worker_that_never_starts(socket):
+    clock = FakeClock()
+    answer = forward_to_worker(
+        SiteMessage({"do": "job", "round": 1}), str(socket), 60.0, clock=clock, sleep=clock.sleep
+    )
+    assert answer == SiteMessage({"do": "job", "round": 1, "failure": answer.failure})
     assert answer.failure == "its worker does not answer: `crossward site up` starts it"
     assert 60.0 < clock.now < 61.0
 
 
-def dying(socket, times, clock):
+def die_over_requests(socket, times, clock):
     """A worker that dies an hour after it was asked, some times, and then is started properly."""
-    with Listener(str(socket), FAMILY) as listener:
+    with Listener(str(socket), SOCKET_FAMILY) as listener:
         for _ in range(times):
             with listener.accept() as connection:
                 connection.recv_bytes()
                 clock.now += 3600
-    if times < TRIES:
-        serve(echoed, socket, once=iter([False, True]).__next__)
+    if times < MAX_ATTEMPTS:
+        serve(echo, socket, should_stop=iter([False, True]).__next__)
 
 
-@pytest.mark.parametrize("times", [1, TRIES], ids=["once", "always"])
+@pytest.mark.parametrize("times", [1, MAX_ATTEMPTS], ids=["once", "always"])
 def test_a_worker_that_dies_over_a_question(socket, times):
     """It is waited for as long as one that was never there, and asked again; but not for ever."""
-    clock = Clock()
-    thread = threading.Thread(target=dying, args=(socket, times, clock), daemon=True)
+    clock = FakeClock()
+    thread = threading.Thread(target=die_over_requests, args=(socket, times, clock), daemon=True)
     thread.start()
     while not socket.exists():
         assert thread.is_alive()
@@ -119,17 +130,17 @@ def test_a_worker_that_dies_over_a_question(socket, times):
         clock.sleep(seconds)
         time.sleep(seconds)
 
-    answer = passed_on(Parcel({"round": 2}, LARGE), str(socket), 30.0, clock=clock, sleep=sleep)
+    answer = forward_to_worker(SiteMessage({"round": 2}, LARGE), str(socket), 30.0, clock=clock, sleep=sleep)
     thread.join(10)
     assert not thread.is_alive()
-    if times < TRIES:
-        assert answer == Parcel({"round": 2, "length": len(LARGE)}, LARGE)
+    if times < MAX_ATTEMPTS:
+        assert answer == SiteMessage({"round": 2, "length": len(LARGE)}, LARGE)
     else:
-        assert answer == Parcel({"round": 2, "failure": "its worker died 3 times over this question; see its log"})
+        assert answer == SiteMessage({"round": 2, "failure": "its worker died 3 times over this question; see its log"})
 
 
 def hang_up_at_once(socket):
-    Client(str(socket), FAMILY).close()
+    Client(str(socket), SOCKET_FAMILY).close()
 
 
 def half_a_length(socket):
@@ -144,49 +155,49 @@ def half_a_message(socket):
         raw.send(b'\0\0\0\x09{"do"')
 
 
-def words_and_no_tree(socket):
-    with Client(str(socket), FAMILY) as connection:
+def header_and_no_payload(socket):
+    with Client(str(socket), SOCKET_FAMILY) as connection:
         connection.send_bytes(b'{"do": "job"}')
 
 
 def gone_before_the_answer(socket):
-    with Client(str(socket), FAMILY) as connection:
-        hand_over(connection, Parcel({"do": "job"}, LARGE))
+    with Client(str(socket), SOCKET_FAMILY) as connection:
+        send_message(connection, SiteMessage({"do": "job"}, LARGE))
 
 
 def no_json(socket):
-    with Client(str(socket), FAMILY) as connection:
+    with Client(str(socket), SOCKET_FAMILY) as connection:
         connection.send_bytes(b"\xff{")
         connection.send_bytes(b"")
 
 
-def no_words(socket):
-    with Client(str(socket), FAMILY) as connection:
+def no_object(socket):
+    with Client(str(socket), SOCKET_FAMILY) as connection:
         connection.send_bytes(b"[1]")
         connection.send_bytes(b"")
 
 
 def nested(socket):
-    with Client(str(socket), FAMILY) as connection:
+    with Client(str(socket), SOCKET_FAMILY) as connection:
         connection.send_bytes(b"[" * 100_000)
         connection.send_bytes(b"")
 
 
 def test_a_client_that_dies_in_the_middle_does_not_stop_the_worker(socket):
-    with working(socket):
-        for die in (hang_up_at_once, half_a_length, half_a_message, words_and_no_tree, gone_before_the_answer,
-                    no_json, no_words, nested):  # fmt: skip
+    with running_worker(socket):
+        for die in (hang_up_at_once, half_a_length, half_a_message, header_and_no_payload, gone_before_the_answer,
+                    no_json, no_object, nested):  # fmt: skip
             die(socket)
-            assert passed_on(Parcel({"after": die.__name__}), str(socket), 0.0).failure == "", die.__name__
+            assert forward_to_worker(SiteMessage({"after": die.__name__}), str(socket), 0.0).failure == "", die.__name__
 
 
-def test_what_nobody_foresaw_is_told_by_its_name_alone(socket, capsys):
-    def broken(asked):
+def test_of_an_unexpected_error_only_the_type_leaves(socket, capsys):
+    def fail(request):
         raise ZeroDivisionError("patient 17")
 
-    with working(socket, broken):
-        answers = [passed_on(Parcel({"round": r}), str(socket), 0.0) for r in (0, 1)]
-    assert [a.about["round"] for a in answers] == [0, 1]
+    with running_worker(socket, fail):
+        answers = [forward_to_worker(SiteMessage({"round": r}), str(socket), 0.0) for r in (0, 1)]
+    assert [a.header["round"] for a in answers] == [0, 1]
     assert answers[1].failure == "an error in the site's worker: ZeroDivisionError; see its log"
     assert "patient 17" in capsys.readouterr().err
 
@@ -196,37 +207,38 @@ def test_a_worker_takes_the_place_of_one_that_was_killed(socket):
     with sockets.socket(sockets.AF_UNIX) as left:
         left.bind(str(socket))
     assert socket.exists()
-    assert not running(socket)
-    with working(socket):
-        assert passed_on(Parcel({}), str(socket), 0.0).about == {"length": 0}
+    assert not is_listening(socket)
+    with running_worker(socket):
+        assert forward_to_worker(SiteMessage({}), str(socket), 0.0).header == {"length": 0}
 
 
-def test_a_path_that_is_too_long_is_told_before_anybody_waits(socket):
-    longest = "/tmp/" + "x" * (LONGEST - 5)
-    assert address(longest) == longest
-    clock, longer = Clock(), longest + "é"
+def test_a_path_that_is_too_long_fails_at_once(socket):
+    longest = "/tmp/" + "x" * (MAX_SOCKET_PATH - 5)
+    assert socket_address(longest) == longest
+    clock = FakeClock()
+    longer = longest + "é"
     with pytest.raises(ConfigError, match=r"too long \(105 bytes, 103 are allowed\)"):
-        address(Path(longer))
-    answer = passed_on(Parcel({"do": "hello"}), longer, 60.0, clock=clock, sleep=clock.sleep)
+        socket_address(Path(longer))
+    answer = forward_to_worker(SiteMessage({"do": "hello"}), longer, 60.0, clock=clock, sleep=clock.sleep)
     assert longer in answer.failure
-    assert answer.about["do"] == "hello"
+    assert answer.header["do"] == "hello"
     assert clock.now == 0.0
 
 
-def test_flowers_client_hands_every_kind_of_message_on(socket):
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+def test_flowers_client_forwards_every_type_of_message(socket):
+    set_task_identity()
     context = Context(1, 7, {"socket": str(socket)}, RecordDict(), {})
-    with working(socket):
-        for kind in ("train", "evaluate", "query.hello", "query.open"):
-            asked = Message(records(Parcel({"kind": kind}, b"tree")), 7, kind)
-            answer = app(asked, context)
-            assert parcel(answer.content) == Parcel({"kind": kind, "length": 4}, b"tree")
+    with running_worker(socket):
+        for message_type in ("train", "evaluate", "query.hello", "query.open"):
+            request = Message(to_records(SiteMessage({"type": message_type}, b"tree")), 7, message_type)
+            reply = from_records(app(request, context).content)
+            assert reply == SiteMessage({"type": message_type, "length": 4}, b"tree")
 
 
 def test_flowers_client_does_not_import_torch():
     """Flower starts a process for each message."""
     code = "import sys, crossward.hospitals.flower.client_app; print(*sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    modules = set(told.stdout.split())
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(process.stdout.split())
     assert "crossward.hospitals.flower.records" in modules
-    assert not {"torch", "safetensors", "crossward.core.tree", "crossward.experiment"} & modules
+    assert not {"torch", "safetensors", "crossward.core.tree", "crossward.runs", "crossward.config"} & modules

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from crossward.core import select
 from crossward.core.disclosure import WEIGHTS, Disclosure, DisclosureKind
-from crossward.core.method import Method, RoundContext, deployable, predictions
+from crossward.core.method import Method, RoundContext, export_predictor, predictions
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError
-from crossward.hospitals.policy import Breach, Policy, allowed_methods, check, refusals, screened, screened_metrics
+from crossward.hospitals.policy import (
+    Policy,
+    PolicyViolation,
+    allowed_methods,
+    check,
+    refusals,
+    screen_metrics,
+    screen_reply,
+)
 from crossward.methods import METHODS
 from crossward.methods.creff import CReFF
 from crossward.methods.fedcd import FedCD
@@ -160,7 +168,7 @@ def test_a_method_refused_for_its_statistics_alone_is_allowed_without_them():
 @pytest.mark.parametrize("n", [12, 12.0, torch.tensor(12)])
 def test_what_is_declared_and_allowed_is_sent_as_it_is(n):
     reply = {"model": with_statistics(), "n": n}
-    sent = screened(Method(), Policy(), BUFFERS, reply)
+    sent = screen_reply(Method(), Policy(), BUFFERS, reply)
     assert sent == reply
     assert sent is not reply
 
@@ -180,15 +188,15 @@ def test_what_is_declared_and_allowed_is_sent_as_it_is(n):
     ],
 )
 def test_a_breach_names_the_item_its_kind_and_the_way_out(policy, reply, told, hint):
-    with pytest.raises(Breach, match=told) as caught:
-        screened(Method(), policy, BUFFERS, reply)
+    with pytest.raises(PolicyViolation, match=told) as caught:
+        screen_reply(Method(), policy, BUFFERS, reply)
     assert hint in caught.value.hint
     assert caught.value.exit_code == 6
 
 
 def test_every_breach_of_a_reply_is_told_at_once():
-    with pytest.raises(Breach) as caught:
-        screened(Method(), Policy(allow=()), BUFFERS, {"model": with_statistics(), "n": 1, "age": 2})
+    with pytest.raises(PolicyViolation) as caught:
+        screen_reply(Method(), Policy(allow=()), BUFFERS, {"model": with_statistics(), "n": 1, "age": 2})
     assert [line.split(":")[0] for line in caught.value.details[:3]] == ["weights", "sample-count", "buffers"]
     assert caught.value.details[3] == "item 'age', which the method does not declare"
     assert '"weights", "sample-count", "buffers"' in caught.value.hint
@@ -196,14 +204,14 @@ def test_every_breach_of_a_reply_is_told_at_once():
 
 def test_many_statistics_are_not_all_listed():
     names = [f"bn{k}" for k in range(5)]
-    with pytest.raises(Breach, match="bn0, bn1, bn2 and 2 more"):
-        screened(Method(), WEIGHTS_ONLY, frozenset(names), {"model": Weights(dict.fromkeys(names, torch.ones(1)))})
+    with pytest.raises(PolicyViolation, match="bn0, bn1, bn2 and 2 more"):
+        screen_reply(Method(), WEIGHTS_ONLY, frozenset(names), {"model": Weights(dict.fromkeys(names, torch.ones(1)))})
 
 
 def test_small_class_counts_are_sent_as_0_and_their_prototypes_too():
     counts = torch.tensor([0.0, 1.0, 4.0, 5.0, 9.0])
     reply = {"counts": counts, "prototypes": torch.arange(1.0, 11.0).view(5, 2)}
-    sent = screened(FedProto(), Policy(min_class_count=5), NONE, reply)
+    sent = screen_reply(FedProto(), Policy(min_class_count=5), NONE, reply)
     assert sent["counts"].tolist() == [0, 0, 0, 5, 9]
     assert sent["prototypes"].tolist() == [[1, 2], [0, 0], [0, 0], [7, 8], [9, 10]]
     assert counts.tolist() == [0, 1, 4, 5, 9]
@@ -212,7 +220,7 @@ def test_small_class_counts_are_sent_as_0_and_their_prototypes_too():
 
 def test_counts_of_sub_classes_are_suppressed_one_by_one():
     reply = {"counts": torch.tensor([[2, 9], [7, 0]]), "prototypes": torch.ones(2, 2, 3), "n": 18}
-    sent = screened(FedCD(), Policy(min_class_count=3), NONE, reply)
+    sent = screen_reply(FedCD(), Policy(min_class_count=3), NONE, reply)
     assert sent["counts"].tolist() == [[0, 9], [7, 0]]
     assert sent["prototypes"].sum(2).tolist() == [[0, 3], [3, 3]]
     assert sent["n"] == 18
@@ -220,7 +228,7 @@ def test_counts_of_sub_classes_are_suppressed_one_by_one():
 
 def test_counts_are_suppressed_however_they_are_packed():
     reply = {"counts": {"a": 3, "b": 2.0, "c": weights(x=[3, 8]), "d": "few", "e": 8}}
-    sent = screened(FedProto(), Policy(min_class_count=4), NONE, reply)["counts"]
+    sent = screen_reply(FedProto(), Policy(min_class_count=4), NONE, reply)["counts"]
     assert (sent["a"], sent["b"], sent["d"], sent["e"]) == (0, 0, "few", 8)
     assert sent["c"]["x"].tolist() == [0, 8]
     assert reply["counts"]["a"] == 3
@@ -228,15 +236,15 @@ def test_counts_are_suppressed_however_they_are_packed():
 
 def test_numbers_of_classes_are_not_taken_for_counts():
     reply = {"classes": torch.tensor([1, 2])}
-    assert screened(CReFF(), EVERYTHING, NONE, reply)["classes"].tolist() == [1, 2]
-    with pytest.raises(Breach, match="tells of small classes too: it needs min_class_count = 0, not 5"):
-        screened(CReFF(), Policy(allow=tuple(DisclosureKind), min_class_count=5), NONE, reply)
+    assert screen_reply(CReFF(), EVERYTHING, NONE, reply)["classes"].tolist() == [1, 2]
+    with pytest.raises(PolicyViolation, match="tells of small classes too: it needs min_class_count = 0, not 5"):
+        screen_reply(CReFF(), Policy(allow=tuple(DisclosureKind), min_class_count=5), NONE, reply)
 
 
 @given(st.lists(st.integers(0, 30), max_size=8), st.integers(0, 30))
 def test_suppression(counts, least):
     reply = {"counts": torch.tensor(counts, dtype=torch.int64), "prototypes": torch.ones(len(counts), 2)}
-    sent = screened(FedProto(), Policy(min_class_count=least), NONE, reply)
+    sent = screen_reply(FedProto(), Policy(min_class_count=least), NONE, reply)
     assert sent["counts"].tolist() == [n if n >= least else 0 for n in counts]
     assert sent["counts"].dtype == torch.int64
     assert sent["prototypes"].tolist() == [[0, 0] if 1 <= n < least else [1, 1] for n in counts]
@@ -253,7 +261,7 @@ def test_to_the_coordinator_the_site_has_no_such_class():
     run_sites = Toy().run_sites(method)
     ctx = RoundContext(0, 1, 2, run_sites.task, run_sites.server(0))
     state = {"model": weights(w=[0.0]), "prototypes": torch.zeros(2, 1), "known": torch.zeros(2, dtype=torch.bool)}
-    sent = {k: screened(method, policy, NONE, reply) for k, reply in replies.items()}
+    sent = {k: screen_reply(method, policy, NONE, reply) for k, reply in replies.items()}
     assert method.aggregate(state, sent, ctx)["prototypes"].tolist() == [[2], [6]]
     assert method.aggregate(state, replies, ctx)["prototypes"][1].item() == pytest.approx(32 / 6)
 
@@ -266,13 +274,13 @@ def test_predictions_and_what_a_site_keeps_do_not_leave_it():
     buffers = frozenset(select.buffers.names(site.model))
     assert buffers == BUFFERS
     reply = {"model": Weights.of(site.model, method.returns), "n": site.size}
-    assert screened(method, Policy(), buffers, reply) == reply
-    with pytest.raises(Breach, match="running_mean"):
-        screened(method, Policy(allow=(DisclosureKind.WEIGHTS, DisclosureKind.SAMPLE_COUNT)), buffers, reply)
-    with pytest.raises(Breach, match="'val'"):
-        screened(method, EVERYTHING, buffers, predictions(method, site, down))
-    with pytest.raises(Breach, match="'memory'"):
-        screened(method, EVERYTHING, buffers, deployable(method, site, down))
+    assert screen_reply(method, Policy(), buffers, reply) == reply
+    with pytest.raises(PolicyViolation, match="running_mean"):
+        screen_reply(method, Policy(allow=(DisclosureKind.WEIGHTS, DisclosureKind.SAMPLE_COUNT)), buffers, reply)
+    with pytest.raises(PolicyViolation, match="'val'"):
+        screen_reply(method, EVERYTHING, buffers, predictions(method, site, down))
+    with pytest.raises(PolicyViolation, match="'memory'"):
+        screen_reply(method, EVERYTHING, buffers, export_predictor(method, site, down))
 
 
 @pytest.mark.parametrize(
@@ -285,6 +293,6 @@ def test_predictions_and_what_a_site_keeps_do_not_leave_it():
     ],
 )
 def test_metrics_alone_are_sent_when_a_site_judges_itself(policy, reply, told):
-    assert screened_metrics(Policy(), {"metrics": "{}"}) == {"metrics": "{}"}
-    with pytest.raises(Breach, match=told):
-        screened_metrics(policy, reply)
+    assert screen_metrics(Policy(), {"metrics": "{}"}) == {"metrics": "{}"}
+    with pytest.raises(PolicyViolation, match=told):
+        screen_metrics(policy, reply)

@@ -1,4 +1,4 @@
-"""A public set across hospitals: the coordinator gives it to everybody, and nobody may have it among its own."""
+"""A public set across hospitals: the coordinator sends it to every site, and no site may have it among its own."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from PIL import Image
 
 import crossward
 from crossward.errors import ConfigError, DataError
-from crossward.hospitals.build import coordinator_half, facts_of, site_half
-from crossward.hospitals.flower.coordinator import Terms, conduct, founded
+from crossward.hospitals.build import build_coordinator_run, build_site_run, image_facts
+from crossward.hospitals.federation_terms import FederationTerms, create_run_directory
+from crossward.hospitals.flower.coordinator import coordinate_run
 from crossward.hospitals.service import Hospital, Service
 from crossward.runs.build import prepare
 from crossward.runs.recorder import CHECKPOINT
 from crossward.runs.run_directory import RunDir
-from crossward.testing.loopback_federation import OPEN_HANDED, grid
+from crossward.testing.loopback_federation import ALLOW_ALL, create_grid
 from crossward.testing.short_runs import assert_same
 
 SITES = ("hospital-1", "hospital-2", "hospital-3")
 SHARED = {"partition": {"public": 0.25}, "method": {"name": "fedmd", "start_epochs": 1}}
 
 
-def conducted(folder, config, own, **terms):
-    said = {name: own(config, name) for name in SITES}
-    founded(folder / "run", config, Terms("a1", "north", SITES, wait=0, patience=0, least=3, **terms))
-    services = [Service(Hospital(name, folder / name, said[name], OPEN_HANDED)) for name in SITES]
-    conduct(folder / "run", grid(services))
-    return RunDir(folder / "run").tree(CHECKPOINT)["state"], services
+def run_federation(folder, config, settings_of, **terms):
+    create_run_directory(
+        folder / "run", config, FederationTerms("a1", "north", SITES, wait=0, patience=0, least=3, **terms)
+    )
+    services = [Service(Hospital(name, folder / name, settings_of(config, name), ALLOW_ALL)) for name in SITES]
+    coordinate_run(folder / "run", create_grid(services))
+    return RunDir(folder / "run").tree(CHECKPOINT)["state"]
 
 
 @pytest.fixture
@@ -39,47 +41,47 @@ def images(tmp_path):
     return folder
 
 
-def test_the_coordinators_public_rows_serve_as_in_one_process(tiny, own, tmp_path):
+def test_the_coordinators_public_rows_serve_as_in_one_process(tiny, settings_of, tmp_path):
     config = tiny(**SHARED)
     here = crossward.run(config, overrides=[f"run.out={tmp_path}", "run.name=here"])
-    state, _ = conducted(tmp_path, config, own, own_data=True)
+    state = run_federation(tmp_path, config, settings_of, own_data=True)
     assert_same(state, RunDir(here.folder).tree(CHECKPOINT)["state"])
 
 
-def test_a_folder_of_images_that_everybody_may_see(tiny, own, tmp_path, images):
+def test_a_folder_of_images_that_everybody_may_see(tiny, settings_of, tmp_path, images):
     config = tiny(method=SHARED["method"])
-    conducted(tmp_path, config, own, public=str(images))
-    again = Service(Hospital(SITES[0], tmp_path / SITES[0], own(config, SITES[0]), OPEN_HANDED))
-    federation = again._at_hand("a1").run_sites.federation  # a worker that is started anew has them, too
-    shown = np.asarray(Image.open(images / "deep" / "c.png"))
+    run_federation(tmp_path, config, settings_of, public=str(images))
+    restarted = Service(Hospital(SITES[0], tmp_path / SITES[0], settings_of(config, SITES[0]), ALLOW_ALL))
+    federation = restarted._current_run("a1").run_sites.federation  # a worker that is started anew has them, too
+    expected = np.asarray(Image.open(images / "deep" / "c.png"))
     assert len(federation.public) == 4
-    assert (federation.collection.images[federation.public[2]].numpy() == shown).all()
+    assert (federation.collection.images[federation.public[2]].numpy() == expected).all()
 
 
-def test_a_method_that_needs_one_is_refused_without(tiny, own):
+def test_a_method_that_needs_one_is_refused_without(tiny, settings_of):
     config = tiny(method=SHARED["method"])
     with pytest.raises(ConfigError, match="public set"):
-        site_half(config.canonical(), SITES, SITES[0], own(config, SITES[0]), 0)
+        build_site_run(config.canonical(), SITES, SITES[0], settings_of(config, SITES[0]), 0)
 
 
-def test_public_images_among_a_sites_own_are_refused(tiny, own):
+def test_public_images_among_a_sites_own_are_refused(tiny, settings_of):
     config = tiny(method=SHARED["method"])
     whole = prepare(tiny()).federation
     mine = whole.collection.images[whole.sites[0].test[:2]]
     with pytest.raises(ConfigError, match="2 of the 2 public images are among this site's own"):
-        site_half(config.canonical(), SITES, SITES[0], own(config, SITES[0]), 0, mine)
-    others = site_half(config.canonical(), SITES, SITES[1], own(config, SITES[1]), 0, mine)
+        build_site_run(config.canonical(), SITES, SITES[0], settings_of(config, SITES[0]), 0, mine)
+    others = build_site_run(config.canonical(), SITES, SITES[1], settings_of(config, SITES[1]), 0, mine)
     assert len(others.federation.public) == 2
 
 
-def test_public_images_of_another_size(tiny, own):
+def test_public_images_of_another_size(tiny, settings_of):
     config = tiny(method=SHARED["method"])
-    facts = facts_of(prepare(tiny()).federation.collection)
+    facts = image_facts(prepare(tiny()).federation.collection)
     with pytest.raises(ConfigError, match="public images of"):
-        coordinator_half(config, SITES, facts, public=torch.zeros(2, 9, 9, 3, dtype=torch.uint8))
+        build_coordinator_run(config, SITES, facts, public=torch.zeros(2, 9, 9, 3, dtype=torch.uint8))
 
 
-def test_public_images_that_cannot_be_read(tiny, own, tmp_path, images):
+def test_public_images_that_cannot_be_read(tiny, settings_of, tmp_path, images):
     (images / "a.png").write_bytes(b"no image")
     with pytest.raises(DataError, match="1 of 4 public images cannot be read"):
-        conducted(tmp_path, tiny(method=SHARED["method"]), own, public=str(images))
+        run_federation(tmp_path, tiny(method=SHARED["method"]), settings_of, public=str(images))

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossward.core.engine import Job, carry_out
+from crossward.core.engine import Job, run_job
 from crossward.core.method import Need
 from crossward.core.run import Plan, run
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
-from crossward.hospitals.rehearsal import Inspector, rehearsed
+from crossward.hospitals.rehearsal import ReplyInspector, rehearse
 from crossward.methods import method_class
 from crossward.methods.fedavg import FedAvg
 from crossward.testing.cases import cases
-from crossward.testing.engine_wrappers import Watching
-from crossward.testing.loopback_federation import hollow
+from crossward.testing.engine_wrappers import RecordingEngine
+from crossward.testing.loopback_federation import without_images
 from crossward.testing.toy import Toy
 
 torch.set_num_threads(1)
@@ -31,7 +31,7 @@ FEW = ((1, 0, 1), (2, 2, 0), (5, 1, 0))  # one image to train on, no validation 
 
 def replies(run_sites, rounds=2):
     """Every reply of a run to a step of the method."""
-    engine = Watching(LocalEngine(run_sites))
+    engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(rounds, seed=run_sites.seed, evaluate_every=0))
     return engine.replies
 
@@ -42,8 +42,8 @@ def named(name):
 
 def inspector(run_sites):
     """As the coordinator has it, which has no image."""
-    center = hollow(run_sites)
-    return Inspector(center, rehearsed(center))
+    center = without_images(run_sites)
+    return ReplyInspector(center, rehearse(center))
 
 
 def altered(reply, sometimes):
@@ -132,7 +132,7 @@ def test_a_step_that_was_not_rehearsed_tells_nothing_undeclared():
 def test_the_rehearsal_leaves_nothing():
     run_sites = Toy().run_sites(method_class("scaffold")())
     before, random = Weights.of(run_sites.server(0).new_net()), torch.random.get_rng_state()
-    rehearsed(hollow(run_sites))
+    rehearse(without_images(run_sites))
     assert torch.equal(torch.random.get_rng_state(), random)
     assert (Weights.of(run_sites.server(0).new_net()) - before).norm() == 0
     assert len(run_sites.federation.sites[0].train) == 12
@@ -143,7 +143,7 @@ JUDGE = Job(1, "judge", 0, 1, False)
 
 
 def judged(run_sites):
-    outcome, _ = carry_out(run_sites, JUDGE, {"model": Weights.of(run_sites.server(0).new_net())}, {})
+    outcome, _ = run_job(run_sites, JUDGE, {"model": Weights.of(run_sites.server(0).new_net())}, {})
     return outcome.reply
 
 

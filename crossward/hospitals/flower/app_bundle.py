@@ -1,4 +1,4 @@
-"""The bundle that Flower carries to every machine: names of what is installed there already, and no code beside."""
+"""The app bundle that Flower sends to every machine. It only imports the apps that are installed there."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ FILES = {
 }
 
 
-def bundled(folder: Path) -> Path:
-    """The app's project in `folder`, for `flwr run`."""
+def write_bundle(folder: Path) -> Path:
+    """Write the app's project into a folder, for `flwr run`."""
     for name, text in FILES.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,84 +1,43 @@
-"""Flower's app processes, running what is installed on this machine and never the code of a bundle.
+"""The commands by which Flower starts its app processes, replaced by ones that start Crossward's own apps.
 
-A bundle travels from whoever starts a run to every SuperNode, which would import it. Here the commands by which Flower
-starts its app processes are replaced by ones that load Crossward's own apps, whatever the bundle holds; those that
-Crossward does not use are refused. The commands stand in a folder that comes first in PATH.
+A bundle travels from whoever starts a run to every SuperNode, which would import it. These commands ignore what the
+bundle holds, and refuse what Crossward does not use. They are scripts in a folder that comes first in PATH.
 """
 
 from __future__ import annotations
 
-import ctypes
-import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from crossward.disk import write_atomically
-from crossward.hospitals.flower.client_forkserver import COMMAND
-from crossward.hospitals.flower.monkeypatches import hasten
+from crossward.hospitals.flower.client_forkserver import CLIENT_COMMAND
 
-REFUSED = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
-KEPT = ("flower-superexec",)
-KEEP = """\
+REFUSED_COMMANDS = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
+WRAPPED_COMMANDS = ("flower-superexec",)
+SERVER_SCRIPT = "from crossward.hospitals.flower.app_processes import run_server_app\nrun_server_app()\n"
+WRAPPER_SCRIPT = """\
 import os, sys
-from crossward.hospitals.flower.app_commands import end_with_parent
+from crossward.hospitals.flower.app_processes import end_with_parent
 end_with_parent()
 os.execv({!r}, sys.argv)
 """
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
-def commands(folder: Path) -> Path:
-    """The folder of commands, for this Python."""
+def write_commands(folder: Path) -> Path:
+    """Write the commands into a folder, for this Python."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = Path(sys.executable).parent
-    _script(folder / "flwr-clientapp", COMMAND, " -IS")  # no imports: see forks
-    _script(folder / "flwr-serverapp", "from crossward.hospitals.flower.app_commands import server\nserver()\n")
-    for name in REFUSED:
-        _script(folder / name, f'raise SystemExit("{name}: Crossward runs its own apps and no others")\n')
-    for name in KEPT:
-        _script(folder / name, KEEP.format(str(beside / name)))
+    python_folder = Path(sys.executable).parent
+    _write_script(folder / "flwr-clientapp", CLIENT_COMMAND, " -IS")  # imports nothing: see client_forkserver
+    _write_script(folder / "flwr-serverapp", SERVER_SCRIPT)
+    for name in REFUSED_COMMANDS:
+        _write_script(folder / name, f'raise SystemExit("{name}: Crossward runs its own apps and no others")\n')
+    for name in WRAPPED_COMMANDS:
+        _write_script(folder / name, WRAPPER_SCRIPT.format(str(python_folder / name)))
     return folder
 
 
-def end_with_parent() -> None:
-    """Whoever started this process being killed, it is, too (where the system can: Linux): the coordinator's half of a
-    run must not outlive the coordinator, which goes on with the run when it is started again."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def client() -> None:
-    """In place of `flwr-clientapp`."""
-    from flwr.supernode.cli import flwr_clientapp
-    from flwr.supernode.runtime import run_clientapp
-
-    from crossward.hospitals.flower.client_app import app
-
-    run_clientapp.install_from_fab = lambda *given, **options: None  # type: ignore[assignment, attr-defined]
-    run_clientapp.get_load_client_app_fn = lambda **options: lambda *which: app  # type: ignore[attr-defined]
-    flwr_clientapp()
-
-
-def server() -> None:
-    """In place of `flwr-serverapp`."""
-    end_with_parent()
-    hasten()
-    from flwr.superlink.cli import flwr_serverapp
-    from flwr.superlink.runtime import run_serverapp
-
-    def ours(grid: Any, context: Any, **options: Any) -> Any:
-        from importlib import import_module
-
-        import_module("crossward.hospitals.flower.server_app").app(grid=grid, context=context)
-        return context
-
-    run_serverapp.run_ = ours  # type: ignore[attr-defined]
-    flwr_serverapp()
-
-
-def _script(file: Path, text: str, options: str = "") -> None:
-    """Whole or not at all: somebody may be starting it at this moment."""
-    told = f"#!{sys.executable}{options}\n{text}"
-    if not file.exists() or file.read_text() != told:
-        write_atomically(file, told.encode(), contended=True, mode=0o700)
+def _write_script(file: Path, code: str, python_options: str = "") -> None:
+    """Write a script atomically, because a process may be starting it at this moment."""
+    text = f"#!{sys.executable}{python_options}\n{code}"
+    if not file.exists() or file.read_text() != text:
+        write_atomically(file, text.encode(), contended=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The ClientApp of every method: each message goes to the site, and its answer back."""
+"""The ClientApp of every method: it forwards each message to the site, and the site's reply to the coordinator."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from crossward.hospitals.flower.records import parcel, records
-from crossward.hospitals.messages import Parcel, passed_on
+from crossward.hospitals.flower.records import from_records, to_records
+from crossward.hospitals.messages import SiteMessage, forward_to_worker
 
-PATIENCE = 120.0  # seconds for a worker that is starting: it imports torch and reads images
-Answer = Callable[[Parcel, Context], Parcel]
+WORKER_PATIENCE = 120.0  # seconds for a worker that is starting: it imports torch and reads images
+Answer = Callable[[SiteMessage, Context], SiteMessage]
 
 
-def client_app(answer: Answer) -> ClientApp:
-    app = ClientApp()
+def create_client_app(answer: Answer) -> ClientApp:
+    """A ClientApp that answers every message by `answer`."""
+    client_app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
-        return Message(records(answer(parcel(message.content), context)), reply_to=message)
+        reply = answer(from_records(message.content), context)
+        return Message(to_records(reply), reply_to=message)
 
-    for register in (app.train(), app.evaluate(), app.query("hello"), app.query("open")):
+    for register in (client_app.train(), client_app.evaluate(), client_app.query("hello"), client_app.query("open")):
         register(handle)
-    return app
+    return client_app
 
 
-def by_worker(asked: Parcel, context: Context) -> Parcel:
-    """Of the process that holds torch and the images, at its socket."""
-    return passed_on(asked, str(context.node_config["socket"]), PATIENCE)
+def answer_by_worker(request: SiteMessage, context: Context) -> SiteMessage:
+    """The reply of the site's worker, the process that holds torch and the images."""
+    return forward_to_worker(request, str(context.node_config["socket"]), WORKER_PATIENCE)
 
 
-app = client_app(by_worker)
+app = create_client_app(answer_by_worker)

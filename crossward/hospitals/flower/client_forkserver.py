@@ -1,7 +1,7 @@
-"""Forks: a process that has imported Flower's client, and becomes a copy of itself for each message.
+"""The fork server of a site: a process that has imported Flower's client, and forks for each message.
 
-Flower starts a new process for every message to a site, and nearly all of that process's time is imports. Here the
-command that Flower starts is a few lines that need no imports: they hand their arguments to this process, which forks.
+Flower starts a new process for every message to a site, and imports take nearly all of that process's time. Here the
+command that Flower starts imports almost nothing: it sends its arguments to this process, which forks.
 
     python -m crossward.hospitals.flower.client_forkserver SOCKET
 """
@@ -14,73 +14,77 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from crossward.hospitals.flower.monkeypatches import hasten
+from crossward.hospitals.flower.app_processes import run_client_app
+from crossward.hospitals.flower.monkeypatches import shorten_pull_waits
 
-VARIABLE = "CROSSWARD_FORKS"  # names the socket to the command
-LARGEST = 65536  # bytes of a command's arguments
-COMMAND = f"""\
+SOCKET_VARIABLE = "CROSSWARD_FORKSERVER"  # environment variable by which the command finds the socket
+MAX_ARGUMENT_BYTES = 65536  # of a command
+CLIENT_COMMAND = f"""\
 import json, os, socket, sys
 try:
     link = socket.socket(socket.AF_UNIX)
-    link.connect(os.environ["{VARIABLE}"])
-except (KeyError, OSError):  # nobody to ask: start the long way
-    start = "from crossward.hospitals.flower.app_commands import client; client()"
+    link.connect(os.environ["{SOCKET_VARIABLE}"])
+except (KeyError, OSError):  # there is no fork server: import everything here
+    start = "from crossward.hospitals.flower.app_processes import run_client_app; run_client_app()"
     os.execv(sys.executable, [sys.executable, "-c", start, *sys.argv[1:]])
 link.sendall(json.dumps(sys.argv).encode() + b"\\n")
 sys.exit(int(link.recv(16) or 1))
 """
 
 
-def serve(at: Path) -> None:
+def serve(socket_file: Path) -> None:
     """Fork for every connection, until the process is ended."""
-    hasten()
-    from flwr.supernode.cli import flwr_clientapp  # noqa: F401  # what a copy needs is in memory before it is made
+    shorten_pull_waits()
+    from flwr.supernode.cli import flwr_clientapp  # noqa: F401  # forks need these imports, so they are made before
 
     import crossward.hospitals.flower.client_app  # noqa: F401
-    from crossward.hospitals.flower import app_commands as installed
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # copies that have ended leave nothing behind
-    at.unlink(missing_ok=True)
-    before = os.umask(0o177)  # nobody else on this machine may talk to it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended leave no zombie behind
+    socket_file.unlink(missing_ok=True)
+    previous_umask = os.umask(0o177)  # no other user of this machine may connect
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(at))
-    os.umask(before)
+    listener.bind(str(socket_file))
+    os.umask(previous_umask)
     listener.listen()
     while True:
         link, _ = listener.accept()
         with link:
             if os.fork() == 0:
                 listener.close()
-                _become(link, installed.client)
+                _run_in_fork(link, run_client_app)
 
 
-def _become(link: socket.socket, client: object) -> None:
-    """The rest of this process is Flower's client; its exit code goes to the command that was started."""
-    code = 1
+def _run_in_fork(link: socket.socket, run_app: Callable[[], None]) -> None:
+    """Run Flower's client in this process until it ends; its exit code goes back to the command that connected."""
+    exit_code = 1
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        sys.argv = json.loads(_line(link))
-        assert callable(client)
-        client()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        sys.argv = json.loads(_read_line(link))
+        run_app()
+        exit_code = 0
+    except SystemExit as error:
+        exit_code = error.code if isinstance(error.code, int) else 1
     except BaseException:
         traceback.print_exc(file=sys.stderr)
     with suppress(OSError):
-        link.sendall(str(code).encode())
+        link.sendall(str(exit_code).encode())
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code % 256)
+    os._exit(exit_code % 256)
 
 
-def _line(link: socket.socket) -> bytes:
+def _read_line(link: socket.socket) -> bytes:
+    """A line of at most MAX_ARGUMENT_BYTES; less if the connection ends before."""
     data = b""
-    while not data.endswith(b"\n") and len(data) < LARGEST and (more := link.recv(4096)):
-        data += more
+    while not data.endswith(b"\n") and len(data) < MAX_ARGUMENT_BYTES:
+        chunk = link.recv(4096)
+        if not chunk:
+            break
+        data += chunk
     return data
 
 

@@ -15,12 +15,13 @@ from crossward import __version__
 from crossward.config.reading import method_of, read_config
 from crossward.config.schema import Config
 from crossward.core.engine import Engine, Outcome
+from crossward.core.inspection import ExpectedReplies
 from crossward.core.method import Need
 from crossward.core.run import Observer, RoundRecord
 from crossward.core.store import TreeStore
 from crossward.core.tree import encode
-from crossward.data.archives import opened
-from crossward.data.cache import Row, decoded
+from crossward.data.archives import open_files
+from crossward.data.cache import ImagePaths, decode_files
 from crossward.data.decode import Frame, is_image
 from crossward.data.federation import Federation
 from crossward.errors import ConfigError, CrosswardError, DataError, RunError
@@ -64,7 +65,7 @@ def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes
         Messenger(grid, terms.deadline, terms.patience),
         _opening(config, terms),
         _encoded_public(own, public),
-        keys=nodes,
+        registered=nodes,
     )
     _gather_sites(rundir, roster, terms)
     facts = roster.facts[min(roster.facts)]
@@ -73,7 +74,7 @@ def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes
     def start_engine(memory: TreeStore) -> FlowerEngine:
         inspector = ReplyInspector(prepared.run_sites, _expected_replies(rundir, prepared))
         engine = FlowerEngine(prepared.run_sites, roster, terms.id, memory=memory, inspect=inspector)
-        engine.best = _best_versions(rundir)
+        engine.best_versions = _best_versions(rundir)
         return engine
 
     def observers_of(engine: Engine) -> Sequence[Observer]:
@@ -107,16 +108,16 @@ def _encoded_public(own: Federation | None, public: Tensor | None) -> bytes:
 
 
 def _gather_sites(rundir: RunDir, roster: Roster, terms: FederationTerms) -> None:
-    roster.gather(terms.wait)
+    roster.wait_for_sites(terms.wait)
     came = [terms.sites[site] for site in roster.nodes]
-    unfit_sites = roster.unfit_sites
+    refused_sites = roster.refused_sites
     least = max(1, terms.least)
     rundir.append(EVENT_LOG, [event("came", site=name) for name in came])
     rundir.append(EVENT_LOG, [event("refused", site=name, why=why) for name, why in roster.refused.items()])
-    if unfit_sites or len(came) < least:
-        absent = [f"{name}: it has not come" for name in terms.sites if name not in (*came, *unfit_sites)]
-        if unfit_sites:
-            what = f"{len(unfit_sites)} of {len(terms.sites)} sites cannot take part"
+    if refused_sites or len(came) < least:
+        absent = [f"{name}: it has not come" for name in terms.sites if name not in (*came, *refused_sites)]
+        if refused_sites:
+            what = f"{len(refused_sites)} of {len(terms.sites)} sites cannot take part"
         else:
             what = f"{len(came)} of {len(terms.sites)} sites take part, {least} are needed"
         raise RunError(
@@ -139,9 +140,9 @@ def _public_images(config: Config, terms: FederationTerms) -> Tensor | None:
     if not size or not channels:
         raise ConfigError("--public: data.size and data.channels say how its images are to be read")
     frame = Frame(size, channels, getattr(data, "fit", "stretch"), prepare=getattr(data, "prepare", ()))
-    with opened(Path(terms.public)) as files:
+    with open_files(Path(terms.public)) as files:
         names = sorted(name for name in files.listing() if is_image(name))
-        found = decoded(files, [Row(name) for name in names], frame, cache_folder() / "images")
+        found = decode_files(files, [ImagePaths(name) for name in names], frame, cache_folder() / "images")
     if found.problems or not names:
         wrong = [f"{names[row]}: {why}" for row, why in found.problems]
         raise DataError(f"{terms.public}: {len(wrong)} of {len(names)} public images cannot be read", details=wrong)
@@ -152,18 +153,18 @@ def _text_size(config: Config) -> int:
     """How many numbers the text of a class has: sites build their networks for it and need no language model."""
     if Need.CLASS_TEXT not in method_of(config).needs:
         return 0
-    from crossward.text.distribution import embedded
+    from crossward.text.concept_distribution import embed_classes
 
     word = "image"  # any will do
-    embedding = embedded(
+    embedding = embed_classes(
         (word,), encoder=config.text.encoder, concepts={word: word}, templates=("{}",), cache=cache_folder()
     )
     return embedding.concepts.dim
 
 
 def _expected_replies(rundir: RunDir, prepared: PreparedRun) -> ExpectedReplies:
-    """What replies must look like. Noise may make a method diverge that will not on images: the log says so, and replies
-    are then checked against the method's declarations alone."""
+    """What replies must look like. Noise may make a method diverge that will not on images: the log says so, and
+    replies are then checked against the method's declarations alone."""
     try:
         return rehearse(prepared.run_sites)
     except RunError as error:

@@ -1,4 +1,4 @@
-"""`crossward coordinator up`: the SuperLink of a federation, with its sites' keys, looked after until it is stopped."""
+"""`crossward coordinator up`: the SuperLink of a federation, with its sites' keys, supervised until it is stopped."""
 
 from __future__ import annotations
 
@@ -9,121 +9,133 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from crossward.disk import write_atomically
 from crossward.errors import RunError
-from crossward.hospitals.certificates import expiring
-from crossward.hospitals.flower.app_bundle import bundled
-from crossward.hospitals.flower.processes import LINK, Place, check_free, stop, wait_for
+from crossward.hospitals.certificates import expiry_warnings
+from crossward.hospitals.flower.app_bundle import write_bundle
+from crossward.hospitals.flower.node_registry import (
+    REGISTRY_FILE,
+    SECURE_FILE,
+    RegisteredNode,
+    read_registry,
+    write_registry,
+)
+from crossward.hospitals.flower.processes import (
+    SUPERLINK_NAME,
+    FlowerWorkspace,
+    check_port_free,
+    stop_process,
+    wait_until_listening,
+)
 from crossward.hospitals.kit import CoordinatorKit, read_coordinator
 from crossward.runs.run_directory import TERMS, RunDir
 
 ENDED = ("finished", "failed", "stopped")
-FLOWER = "flower.json"  # beside a run: by which number Flower knows it
-REGISTERED = "registered.json"  # site -> its key, and the node that has it
-SECURE = "secure"  # is there while nodes are known by their keys
-NEW_RUN = "0.5"  # seconds between two looks for a run to start
+FLOWER_RUN_FILE = "flower.json"  # in a run directory: the number that Flower gave the run
+SUPERLINK_LOG = "superlink.log"
+NEW_RUN_INTERVAL = "0.5"  # seconds between two looks for a run to start
 Say = Callable[[str], None]
 
 
 @contextmanager
-def coordinator_up(folder: Path, *, insecure: bool, say: Say) -> Iterator[Callable[[], None]]:
-    """The coordinator is up in this block; what is yielded looks after it, and raises when it cannot go on."""
+def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[Callable[[], None]]:
+    """Run the coordinator for the duration of the block. Yields a check, which raises when the SuperLink has ended."""
     kit = read_coordinator(folder)
-    for warning in expiring(kit.certificate):
+    for warning in expiry_warnings(kit.certificate):
         say(warning)
-    check_free("0.0.0.0", kit.port)
-    place = at(kit, insecure=insecure)
-    (place.home / SECURE).unlink(missing_ok=True)
-    if not _database(kit).exists():  # a SuperLink that begins anew knows nobody
-        (place.home / REGISTERED).unlink(missing_ok=True)
-    link = place.start(_superlink(kit, insecure), "superlink.log", {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN})
+    check_port_free("0.0.0.0", kit.port)
+    workspace = open_workspace(kit, insecure=insecure)
+    (workspace.home / SECURE_FILE).unlink(missing_ok=True)
+    if not _database(kit).exists():  # a new SuperLink knows no keys
+        (workspace.home / REGISTRY_FILE).unlink(missing_ok=True)
+    variables = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN_INTERVAL}
+    superlink = workspace.start_process(_superlink_command(kit, insecure), SUPERLINK_LOG, variables)
     try:
-        wait_for(f"127.0.0.1:{kit.port}", link)
+        wait_until_listening(f"127.0.0.1:{kit.port}", superlink)
         if not insecure:
-            _register(kit, place, say)
-            (place.home / SECURE).touch()
-        for run in unfinished(folder):
+            register_keys(kit, workspace, say)
+            (workspace.home / SECURE_FILE).touch()
+        for run in unfinished_runs(folder):
             say(f"going on with {run.name}")
-            submit(place, run)
+            submit_run(workspace, run)
 
-        def look() -> None:
-            if (code := link.poll()) is not None:
-                said = (place.folder / "superlink.log").read_text(errors="replace").strip().splitlines()
-                raise RunError(f"the SuperLink ended ({code})", details=said[-6:], hint="superlink.log has it all.")
+        def check() -> None:
+            exit_code = superlink.poll()
+            if exit_code is not None:
+                lines = workspace.log_lines(SUPERLINK_LOG)
+                raise RunError(
+                    f"the SuperLink ended ({exit_code})", details=lines[-6:], hint=f"{SUPERLINK_LOG} has it all."
+                )
 
-        yield look
+        yield check
     finally:
-        stop(link)
+        stop_process(superlink)
 
 
-def at(kit: CoordinatorKit, *, insecure: bool) -> Place:
-    """The coordinator's folder, from which Flower's commands reach it."""
-    place = Place(kit.folder.absolute())
-    place.know(f"127.0.0.1:{kit.port}", None if insecure else kit.ca)
-    return place
+def open_workspace(kit: CoordinatorKit, *, insecure: bool) -> FlowerWorkspace:
+    """The workspace of the coordinator, from which Flower's commands reach its SuperLink."""
+    workspace = FlowerWorkspace(kit.folder.absolute())
+    workspace.write_connection(f"127.0.0.1:{kit.port}", None if insecure else kit.ca)
+    return workspace
 
 
-def submit(place: Place, run: Path) -> None:
-    """Have Flower start the coordinator's half of a run, or go on with it."""
-    app = bundled(place.home / "app")
-    options = f"folder={json.dumps(str(run.absolute()))}"
-    told = json.loads(place.flwr("run", str(app), LINK, "--run-config", options, "--format", "json"))
-    if not told.get("success", True) or "run-id" not in told:
-        raise RunError("Flower did not start the run", details=[json.dumps(told)])
-    RunDir(run).write(FLOWER, {"run": str(told["run-id"])})
+def submit_run(workspace: FlowerWorkspace, run: Path) -> None:
+    """Have Flower start, or resume, the coordinator's part of a run."""
+    bundle = write_bundle(workspace.home / "app")
+    run_config = f"folder={json.dumps(str(run.absolute()))}"
+    output = workspace.run_flwr("run", str(bundle), SUPERLINK_NAME, "--run-config", run_config, "--format", "json")
+    answer = json.loads(output)
+    if not answer.get("success", True) or "run-id" not in answer:
+        raise RunError("Flower did not start the run", details=[json.dumps(answer)])
+    RunDir(run).write(FLOWER_RUN_FILE, {"run": str(answer["run-id"])})
 
 
-def unfinished(folder: Path) -> list[Path]:
-    """Runs that were cut off."""
-    found = sorted((folder / "runs").glob(f"*/{TERMS}"))
-    return [file.parent for file in found if status(file.parent) not in ENDED]
+def unfinished_runs(folder: Path) -> list[Path]:
+    """The runs of a coordinator that have not ended."""
+    runs = [file.parent for file in sorted((folder / "runs").glob(f"*/{TERMS}"))]
+    return [run for run in runs if run_status(run) not in ENDED]
 
 
-def status(run: Path) -> str:
+def run_status(run: Path) -> str:
+    """ "waiting" for sites, "running", or one of ENDED."""
     if (run / "run.json").exists():
         return str(RunDir(run).about["status"])
     return "failed" if (run / "failed.json").exists() else "waiting"
 
 
-def nodes(place: Place) -> list[dict[str, Any]]:
+def list_supernodes(workspace: FlowerWorkspace) -> list[dict[str, Any]]:
     """The SuperNodes that Flower knows."""
-    told = json.loads(place.flwr("supernode", "list", LINK, "--format", "json"))
-    return list(told.get("nodes", []))
+    answer = json.loads(workspace.run_flwr("supernode", "list", SUPERLINK_NAME, "--format", "json"))
+    return list(answer.get("nodes", []))
 
 
-def _register(kit: CoordinatorKit, place: Place, say: Say) -> None:
-    """Every site's key, once: the SuperLink remembers them. A key that was replaced, or whose site has left, is
-    forgotten there."""
-    done = place.home / REGISTERED
-    known: dict[str, dict[str, str]] = json.loads(done.read_text()) if done.exists() else {}
+def register_keys(kit: CoordinatorKit, workspace: FlowerWorkspace, say: Say) -> None:
+    """Register every site's key at the SuperLink, which remembers it. A key that was replaced, or whose site has left,
+    is unregistered."""
+    registry = read_registry(workspace.home)
     keys = {site: file.read_text() for site, file in kit.public_keys.items()}
-    for site in [site for site, at in known.items() if keys.get(site) != at["key"]]:
-        place.flwr("supernode", "unregister", known.pop(site)["node"], LINK)
-        write_atomically(done, json.dumps(known).encode())
+    for site in [site for site, entry in registry.items() if keys.get(site) != entry.key]:
+        workspace.run_flwr("supernode", "unregister", registry.pop(site).node, SUPERLINK_NAME)
+        write_registry(workspace.home, registry)
         say(f"the former key of {site} is no longer accepted")
-    for site in [site for site in keys if site not in known]:
-        told = place.flwr("supernode", "register", str(kit.public_keys[site].absolute()), LINK, "--format", "json")
-        known[site] = {"key": keys[site], "node": str(json.loads(told)["node-id"])}
-        write_atomically(done, json.dumps(known).encode())
+    for site in [site for site in keys if site not in registry]:
+        key_file = str(kit.public_keys[site].absolute())
+        output = workspace.run_flwr("supernode", "register", key_file, SUPERLINK_NAME, "--format", "json")
+        registry[site] = RegisteredNode(keys[site], str(json.loads(output)["node-id"]))
+        write_registry(workspace.home, registry)
         say(f"registered {site}")
-
-
-def bound(home: Path) -> dict[str, int]:
-    """By which of Flower's nodes each site speaks, where the SuperLink knows them by their keys."""
-    if not (home / SECURE).exists():
-        return {}
-    return {site: int(at["node"]) for site, at in json.loads((home / REGISTERED).read_text()).items()}
 
 
 def _database(kit: CoordinatorKit) -> Path:
     return kit.folder.absolute() / "superlink.db"
 
 
-def _superlink(kit: CoordinatorKit, insecure: bool) -> list[str]:
-    files = {"ca-certfile": kit.ca, "certfile": kit.certificate, "keyfile": kit.key}
-    safe = [word for name, file in files.items() for word in (f"--ssl-{name}", str(file.absolute()))]
-    return [
-        *(sys.executable, "-m", "crossward.hospitals.flower.superlink", "--host", "0.0.0.0", "--port", str(kit.port)),
-        *("--database", str(_database(kit))),
-        *(["--insecure"] if insecure else [*safe, "--enable-supernode-auth"]),
-    ]
+def _superlink_command(kit: CoordinatorKit, insecure: bool) -> list[str]:
+    command = [sys.executable, "-m", "crossward.hospitals.flower.superlink"]
+    command += ["--host", "0.0.0.0", "--port", str(kit.port)]
+    command += ["--database", str(_database(kit))]
+    if insecure:
+        return [*command, "--insecure"]
+    command += ["--ssl-ca-certfile", str(kit.ca.absolute())]
+    command += ["--ssl-certfile", str(kit.certificate.absolute())]
+    command += ["--ssl-keyfile", str(kit.key.absolute())]
+    return [*command, "--enable-supernode-auth"]

@@ -1,9 +1,9 @@
 """The Flower engine: jobs as messages to sites that keep their memory themselves.
 
-What is kept here of a site's memory is a receipt: the name of the version that counts. A site is always told from
-which version to start. So an answer that came too late, was refused, or was given to a coordinator that then died,
-leaves no trace at the site; and because receipts are checkpointed like memories, a run that is resumed finds every site
-as it was.
+Of a site's memory the coordinator has only the name of the version that counts, and every message names the version to
+start from. A reply that came too late, was rejected, or reached a coordinator that then died therefore leaves no trace
+at the site. The names are checkpointed as memories are in other engines, so that a resumed run finds every site as it
+was.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from crossward import __version__
-from crossward.core.engine import SERVER, Job, Outcome, Payload, Sites, carry_out
-from crossward.core.method import EVERY_SITE_CAN
+from crossward.core.engine import SERVER, Job, Outcome, Payload, Sites, run_job
+from crossward.core.method import COMMON_STEPS
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, decode, encode
 from crossward.errors import StorageError
 from crossward.hospitals.flower.roster import Roster
-from crossward.hospitals.messages import PROTOCOL, REPEATED, Parcel
+from crossward.hospitals.messages import ECHOED_KEYS, PROTOCOL, SiteMessage
 
-RECEIPT = "version"
+VERSION_KEY = "version"
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
 
 
 class FlowerEngine:
+    """Performs jobs at the sites of a roster, and the coordinator's own jobs in this process."""
+
     def __init__(
         self,
         sites: Sites,
@@ -35,46 +37,50 @@ class FlowerEngine:
         memory: TreeStore | None = None,
         inspect: Inspect = lambda job, reply: (),
     ) -> None:
-        self.sites, self.roster, self.run, self.inspect = sites, roster, run, inspect
-        self.memory = TreeStore() if memory is None else memory
-        self.best: dict[int, str] = {}  # versions that the best round rests on, which sites must not throw away
-        self._asked = (-1, 0)  # round, questions in it
+        self.sites = sites
+        self.roster = roster
+        self.run = run
+        self.inspect = inspect
+        self.memory = TreeStore() if memory is None else memory  # of each site: {VERSION_KEY: name}
+        self.best_versions: dict[int, str] = {}  # that the best round depends on, and sites must not delete
+        self._round = -1
+        self._ask = 0  # number of the current message within the round
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
         if not jobs:
             return
-        self.roster.greet()
-        shared = b"" if callable(payload) else encode(payload)
-        ask, asked = self._number(jobs[0].round), {}
-        letters = {}
+        self.roster.open_new_nodes()
+        shared_payload = b"" if callable(payload) else encode(payload)
+        self._count_ask(jobs[0].round)
+        jobs_by_node: dict[int, Job] = {}
+        messages: dict[int, SiteMessage] = {}
         for job in jobs:
             if job.site == SERVER:  # the coordinator's own images
-                yield carry_out(self.sites, job, payload(SERVER) if callable(payload) else payload, {})[0]
+                yield run_job(self.sites, job, payload(SERVER) if callable(payload) else payload, {})[0]
             elif job.site not in self.roster.nodes:
-                yield Outcome(job, failure=self.roster.refused.get(self.sites.name(job.site), "it has not come yet"))
+                reason = self.roster.refused.get(self.sites.name(job.site), "it has not come yet")
+                yield Outcome(job, failure=reason)
             else:
                 node = self.roster.nodes[job.site]
-                asked[node] = job
-                tree = encode(payload(job.site)) if callable(payload) else shared
-                letters[node] = Parcel(self._about(job, ask), tree)
-        kind = "evaluate" if jobs[0].step in EVERY_SITE_CAN else "train"
-        for node, answer in self.roster.post.exchange(letters, kind):
-            yield self._outcome(asked[node], letters[node], answer)
+                jobs_by_node[node] = job
+                encoded = encode(payload(job.site)) if callable(payload) else shared_payload
+                messages[node] = SiteMessage(self._job_header(job), encoded)
+        message_type = "evaluate" if jobs[0].step in COMMON_STEPS else "train"
+        for node, reply in self.roster.messenger.exchange(messages, message_type):
+            yield self._outcome(jobs_by_node[node], messages[node], reply)
 
     def hold_best(self) -> None:
-        """The round that has just ended is the best so far."""
-        self.best = {site: str(receipt[RECEIPT]) for site, receipt in self.memory.items()}
+        """Keep the sites' current versions: the round that has just ended is the best so far."""
+        self.best_versions = {site: str(receipt[VERSION_KEY]) for site, receipt in self.memory.items()}
 
     def close(self) -> None:
         self.memory.close()
 
-    def _number(self, round: int) -> int:
-        before, count = self._asked
-        self._asked = (round, count + 1 if round == before else 0)
-        return self._asked[1]
+    def _count_ask(self, round: int) -> None:
+        self._ask = self._ask + 1 if round == self._round else 0
+        self._round = round
 
-    def _about(self, job: Job, ask: int) -> dict[str, Any]:
-        since = self.memory[job.site][RECEIPT] if job.site in self.memory else ""
+    def _job_header(self, job: Job) -> dict[str, Any]:
         return {
             "do": "job",
             "crossward": __version__,
@@ -83,34 +89,39 @@ class FlowerEngine:
             "site": self.sites.name(job.site),
             "step": job.step,
             "round": job.round,
-            "ask": ask,
+            "ask": self._ask,
             "seed": job.seed,
             "keep": job.keep,
-            "since": since,
-            "hold": self.best.get(job.site, ""),
+            "since": self.memory[job.site][VERSION_KEY] if job.site in self.memory else "",
+            "hold": self.best_versions.get(job.site, ""),
         }
 
-    def _outcome(self, job: Job, question: Parcel, answer: Parcel | str) -> Outcome:
-        if isinstance(answer, str):
-            return Outcome(job, failure=answer)
-        if answer.failure:
-            return Outcome(job, failure=answer.failure)
-        if other := [key for key in REPEATED if answer.about.get(key) != question.about[key]]:
-            told = ", ".join(f"{key} {answer.about.get(key)!r} for {question.about[key]!r}" for key in other)
-            return Outcome(job, failure=f"rejected: its reply answers another question ({told})")
+    def _outcome(self, job: Job, request: SiteMessage, reply: SiteMessage | str) -> Outcome:
+        """The outcome of a job from a site's reply, or from the reason why there is none. A reply that is rejected
+        leaves the site's version as it was."""
+        if isinstance(reply, str):
+            return Outcome(job, failure=reply)
+        if reply.failure:
+            return Outcome(job, failure=reply.failure)
+        different = [key for key in ECHOED_KEYS if reply.header.get(key) != request.header[key]]
+        if different:
+            listed = ", ".join(f"{key} {reply.header.get(key)!r} for {request.header[key]!r}" for key in different)
+            return Outcome(job, failure=f"rejected: its reply answers another question ({listed})")
         try:
-            reply = decode(answer.tree) if answer.tree else {}
+            tree = decode(reply.payload) if reply.payload else {}
         except StorageError as error:
             return Outcome(job, failure=f"rejected: {error.what}")
-        if faults := list(self.inspect(job, reply)):
-            return Outcome(job, failure=f"rejected: {'; '.join(faults)}")
-        losses = answer.about.get("losses", [])
-        if not isinstance(losses, list) or not all(_is_number(loss) for loss in losses):
+        problems = list(self.inspect(job, tree))
+        if problems:
+            return Outcome(job, failure=f"rejected: {'; '.join(problems)}")
+        losses = reply.header.get("losses", [])
+        if not isinstance(losses, list) or not all(_is_finite(loss) for loss in losses):
             return Outcome(job, failure="rejected: its losses are not a list of finite numbers")
-        if job.keep and (version := answer.about.get("version")):
-            self.memory[job.site] = {RECEIPT: str(version)}
-        return Outcome(job, reply, losses=tuple(map(float, losses)))
+        version = reply.header.get("version")
+        if job.keep and version:
+            self.memory[job.site] = {VERSION_KEY: str(version)}
+        return Outcome(job, tree, losses=tuple(map(float, losses)))
 
 
-def _is_number(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < math.inf

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossward.config.reading import method_of, plugins_of, read
+from crossward.config.reading import method_of, plugins_of, read_config
 from crossward.errors import ConfigError, RunError, StorageError
-from crossward.hospitals.build import refuse_pooled
-from crossward.hospitals.flower.coordinator import LOG, Terms, founded, new_id
-from crossward.hospitals.flower.coordinator_up import ENDED, FLOWER, at, nodes, status, submit
-from crossward.hospitals.flower.processes import LINK
+from crossward.hospitals.build import refuse_pooled_method
+from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, create_run_directory, new_run_id
+from crossward.hospitals.flower.coordinator_up import (
+    ENDED,
+    FLOWER_RUN_FILE,
+    list_supernodes,
+    open_workspace,
+    run_status,
+    submit_run,
+)
+from crossward.hospitals.flower.processes import SUPERLINK_NAME
 from crossward.hospitals.kit import read_coordinator
-from crossward.names import nearest, plain
+from crossward.names import nearest, require_plain_name
 from crossward.runs.run_directory import TERMS, RunDir
 
-LOOK = 0.5  # seconds
+POLL_INTERVAL = 0.5  # seconds between two looks at a run's files
+METRICS_FILE = "metrics.jsonl"
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How `federation run` was called."""
+class RunOptions:
+    """The options of `federation run`."""
 
     name: str | None = None
     deadline: float = 3600.0
@@ -36,54 +45,67 @@ class Asked:
     insecure: bool = False
 
 
-def begin(file: Path, coordinator: Path, sets: Sequence[str], asked: Asked) -> Path:
-    """Write a run down and have Flower start it; what can be known to be wrong is refused before."""
+def start_run(file: Path, coordinator: Path, overrides: Sequence[str], options: RunOptions) -> Path:
+    """Create the directory of a run and have Flower start it. Mistakes that can be found before are refused."""
     kit = read_coordinator(coordinator)
-    config = read(file, sets)
+    config = read_config(file, overrides)
     plugins_of(config)
-    refuse_pooled(method_of(config), config.method.name)
-    least = len(kit.sites) if asked.least is None else asked.least
+    refuse_pooled_method(method_of(config), config.method.name)
+    least = len(kit.sites) if options.least is None else options.least
     if not 1 <= least <= len(kit.sites):
         raise ConfigError(f"--least {least}: there are {len(kit.sites)} sites")
-    stem = asked.name or f"{config.method.name.replace('+', '-')}-s{config.run.seed}"
-    folder = _free(kit.folder / "runs", plain(stem, "a run"), given=asked.name is not None)
-    if asked.public is not None and not asked.public.exists():
-        raise ConfigError(f"--public {asked.public}: there is no such folder or archive")
-    public = str(asked.public.absolute()) if asked.public else ""
-    settings = (asked.deadline, asked.patience, asked.wait, least, asked.own_data, public)
-    founded(folder, config, Terms(new_id(), kit.name, kit.sites, *settings))
-    submit(at(kit, insecure=asked.insecure), folder)
+    default_name = f"{config.method.name.replace('+', '-')}-s{config.run.seed}"
+    folder = _new_run_folder(kit.folder / "runs", options.name, default_name)
+    if options.public is not None and not options.public.exists():
+        raise ConfigError(f"--public {options.public}: there is no such folder or archive")
+    terms = FederationTerms(
+        id=new_run_id(),
+        federation=kit.name,
+        sites=kit.sites,
+        deadline=options.deadline,
+        patience=options.patience,
+        wait=options.wait,
+        least=least,
+        own_data=options.own_data,
+        public=str(options.public.absolute()) if options.public else "",
+    )
+    create_run_directory(folder, config, terms)
+    submit_run(open_workspace(kit, insecure=options.insecure), folder)
     return folder
 
 
-def follow(run: Path, say: Say) -> None:
-    """Tell of each round as it ends, until the run does."""
-    rundir, told, heard = RunDir(run), 0, 0
-    while True:
-        now = status(run)
-        for event in _lines(rundir, LOG)[heard:]:
-            heard += 1
-            say(_event(event))
-        for line in _lines(rundir, "metrics.jsonl")[told:]:
-            told += 1
-            say(_round(line))
-        if now in ENDED:
-            break
-        time.sleep(LOOK)
-    if now != "finished":
-        about = rundir.about if (run / "run.json").exists() else rundir.read("failed.json")
-        raise RunError(f"{run} {now}", details=str(about.get("error", "")).splitlines(), hint=f"{run / LOG} has more.")
-
-
-def stop(coordinator: Path, name: str, *, insecure: bool) -> Path:
-    """End a run for good; what it has computed stays."""
-    run = found(coordinator, name)
-    if status(run) in ENDED:
-        raise ConfigError(f"{name} has ended already: it is {status(run)}")
-    if (run / FLOWER).exists():
-        place = at(read_coordinator(coordinator), insecure=insecure)
-        place.flwr("stop", RunDir(run).read(FLOWER)["run"], LINK)
+def follow_run(run: Path, say: Say) -> None:
+    """Report events and rounds as they happen, until the run ends; raises if it does not finish."""
     rundir = RunDir(run)
+    reported_events = 0
+    reported_rounds = 0
+    while True:
+        status = run_status(run)
+        for event in _lines(rundir, EVENT_LOG)[reported_events:]:
+            reported_events += 1
+            say(_event_line(event))
+        for metrics in _lines(rundir, METRICS_FILE)[reported_rounds:]:
+            reported_rounds += 1
+            say(_round_line(metrics))
+        if status in ENDED:
+            break
+        time.sleep(POLL_INTERVAL)
+    if status != "finished":
+        document = rundir.about if (run / "run.json").exists() else rundir.read("failed.json")
+        error_lines = str(document.get("error", "")).splitlines()
+        raise RunError(f"{run} {status}", details=error_lines, hint=f"{run / EVENT_LOG} has more.")
+
+
+def stop_run(coordinator: Path, name: str, *, insecure: bool) -> Path:
+    """End a run for good; what it has computed stays."""
+    run = find_run(coordinator, name)
+    status = run_status(run)
+    if status in ENDED:
+        raise ConfigError(f"{name} has ended already: it is {status}")
+    rundir = RunDir(run)
+    if (run / FLOWER_RUN_FILE).exists():
+        workspace = open_workspace(read_coordinator(coordinator), insecure=insecure)
+        workspace.run_flwr("stop", rundir.read(FLOWER_RUN_FILE)["run"], SUPERLINK_NAME)
     if (run / "run.json").exists():
         rundir.mark("stopped")
     else:
@@ -91,7 +113,8 @@ def stop(coordinator: Path, name: str, *, insecure: bool) -> Path:
     return run
 
 
-def found(coordinator: Path, name: str) -> Path:
+def find_run(coordinator: Path, name: str) -> Path:
+    """The directory of a run of this coordinator."""
     runs = coordinator / "runs"
     if not (runs / name / TERMS).is_file():
         known = [file.parent.name for file in sorted(runs.glob(f"*/{TERMS}"))]
@@ -99,57 +122,65 @@ def found(coordinator: Path, name: str) -> Path:
     return runs / name
 
 
-def overview(coordinator: Path, *, insecure: bool) -> dict[str, Any]:
-    """Who is connected, and how every run stands."""
+def federation_status(coordinator: Path, *, insecure: bool) -> dict[str, Any]:
+    """How many sites are connected, and the status of every run, as JSON."""
     kit = read_coordinator(coordinator)
-    try:
-        known = nodes(at(kit, insecure=insecure))
-        online: int | None = sum(node.get("status") == "online" for node in known)
-    except RunError:
-        online = None  # the coordinator is not up
-    runs = [_overview(file.parent) for file in sorted((coordinator / "runs").glob(f"*/{TERMS}"))]
+    online: int | None = None
+    with suppress(RunError):  # the coordinator is not up
+        supernodes = list_supernodes(open_workspace(kit, insecure=insecure))
+        online = sum(node.get("status") == "online" for node in supernodes)
+    runs = [_describe_run(file.parent) for file in sorted((coordinator / "runs").glob(f"*/{TERMS}"))]
     return {"federation": kit.name, "sites": list(kit.sites), "online": online, "runs": runs}
 
 
-def _overview(run: Path) -> dict[str, Any]:
+def _describe_run(run: Path) -> dict[str, Any]:
     rundir = RunDir(run)
-    rounds, events = _lines(rundir, "metrics.jsonl"), _lines(rundir, LOG)
-    faults = [event for event in events if event["event"] in ("fault", "refused")]
+    rounds = _lines(rundir, METRICS_FILE)
+    faults = [event for event in _lines(rundir, EVENT_LOG) if event["event"] in ("fault", "refused")]
     return {
         "run": run.name,
-        "status": status(run),
+        "status": run_status(run),
         "rounds": len(rounds),
         "last": rounds[-1] if rounds else None,
         "faults": len(faults),
-        "last_fault": _event(faults[-1]) if faults else "",
+        "last_fault": _event_line(faults[-1]) if faults else "",
     }
 
 
-def _round(line: dict[str, Any]) -> str:
-    words = [f"round {line['round']}: {len(line['clients']) - len(line['failures'])} of {len(line['clients'])} sites"]
-    means = (line["metrics"] or {}).get("val", {}).get("local", {}).get("mean", {})
-    words += [f"{name} {means[name]:.3f}" for name in ("f1", "dice") if isinstance(means.get(name), float)]
-    return f"{', '.join(words)}, {line['seconds']:.1f} s"
+def _round_line(metrics: dict[str, Any]) -> str:
+    clients = len(metrics["clients"])
+    parts = [f"round {metrics['round']}: {clients - len(metrics['failures'])} of {clients} sites"]
+    means = (metrics["metrics"] or {}).get("val", {}).get("local", {}).get("mean", {})
+    parts += [f"{name} {means[name]:.3f}" for name in ("f1", "dice") if isinstance(means.get(name), float)]
+    return f"{', '.join(parts)}, {metrics['seconds']:.1f} s"
 
 
-def _event(event: dict[str, Any]) -> str:
-    where = f", round {event['round']}" if "round" in event else ""
-    site = f" {event['site']}{where}" if "site" in event else ""
-    return f"{event['event']}{site}{': ' + event['why'] if 'why' in event else ''}"
+def _event_line(event: dict[str, Any]) -> str:
+    line = str(event["event"])
+    if "site" in event:
+        line += f" {event['site']}"
+        if "round" in event:
+            line += f", round {event['round']}"
+    if "why" in event:
+        line += f": {event['why']}"
+    return line
 
 
 def _lines(rundir: RunDir, name: str) -> list[dict[str, Any]]:
     try:
         return rundir.lines(name)
-    except StorageError:  # it is not there yet
+    except StorageError:  # the file is not there yet
         return []
 
 
-def _free(runs: Path, stem: str, *, given: bool) -> Path:
-    if given:
-        if (runs / stem).exists():
-            raise ConfigError(f"there is a run {stem} already in {runs}", hint="Give another --name.")
-        return runs / stem
+def _new_run_folder(runs: Path, name: str | None, default_name: str) -> Path:
+    """The folder of a new run: with a name that was chosen, which must be free, or with the default and a number."""
+    if name:
+        folder = runs / require_plain_name(name, "a run")
+        if folder.exists():
+            raise ConfigError(f"there is a run {name} already in {runs}", hint="Give another --name.")
+        return folder
+    stem = require_plain_name(default_name, "a run")
     number = 1
     while (runs / f"{stem}-{number}").exists():
         number += 1

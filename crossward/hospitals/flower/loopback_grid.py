@@ -1,5 +1,5 @@
-"""LoopbackGrid: Flower's grid without a network. It hands every message to a ClientApp in this process, for tests and
-for rehearsing faults; what passes is what would pass between machines."""
+"""LoopbackGrid: Flower's grid without a network, for tests. It passes every message to a ClientApp in this process; the
+messages are those that would pass between machines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,30 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-Tamper = Callable[[Message, Message], Message | None]  # question, reply -> what arrives; None: nothing
+IDENTITY = 1
+Tamper = Callable[[Message, Message], Message | None]  # request, reply -> the reply that arrives; None: it is lost
+
+
+def set_task_identity() -> None:
+    """Set the identity that Flower signs messages with, which it does not know outside its own processes."""
+    TaskIdentity.run_id = IDENTITY
+    TaskIdentity.task_id = IDENTITY
+    TaskIdentity.node_id = IDENTITY
 
 
 @dataclass
 class LoopbackGrid(Grid):
+    """A grid whose nodes are in this process; `tamper` can alter or lose replies."""
+
     app: ClientApp
     nodes: dict[int, dict[str, Any]]  # node -> its configuration
-    tamper: Tamper = lambda question, reply: reply
+    tamper: Tamper = lambda request, reply: reply
     down: set[int] = field(default_factory=set)  # nodes that are not connected
     _replies: dict[str, Message] = field(default_factory=dict, repr=False)
     _run: Run = field(default_factory=lambda: Run.create_empty(1), repr=False)
 
     def __post_init__(self) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # messages are signed with them
+        set_task_identity()
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -46,7 +56,7 @@ class LoopbackGrid(Grid):
         return [node for node in self.nodes if node not in self.down]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return [self._delivered(message) for message in messages]
+        return [self._deliver(message) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._replies.pop(id) for id in message_ids if id in self._replies]
@@ -54,19 +64,24 @@ class LoopbackGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
-    def _delivered(self, message: Message) -> str:
-        id, node = uuid.uuid4().hex, message.metadata.dst_node_id
+    def _deliver(self, message: Message) -> str:
+        """Answer a message at once; returns its id, by which the reply is pulled."""
+        node = message.metadata.dst_node_id
         if node not in self.nodes:
-            return ""  # as of a node that the SuperLink does not know
+            return ""  # as for a node that the SuperLink does not know
+        id = uuid.uuid4().hex
         message.metadata.__dict__["_message_id"] = id
         if node in self.down:
             self._replies[id] = Message(Error(ErrorCode.NODE_UNAVAILABLE, "down"), reply_to=message)
             return id
+        reply = self.tamper(message, self._answer(message, node))
+        if reply is not None:
+            self._replies[id] = reply
+        return id
+
+    def _answer(self, message: Message, node: int) -> Message:
         context = Context(1, node, self.nodes[node], RecordDict(), {})
         try:
-            reply = self.app(message, context)
-        except Exception as error:  # as Flower does with whatever a ClientApp raises
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, repr(error)), reply_to=message)
-        if (arrived := self.tamper(message, reply)) is not None:
-            self._replies[id] = arrived
-        return id
+            return self.app(message, context)
+        except Exception as error:  # Flower, too, turns every error of a ClientApp into a message
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, repr(error)), reply_to=message)

@@ -1,4 +1,4 @@
-"""Post: parcels to sites and their answers, over Flower's grid; whoever is lost on the way is asked again."""
+"""Messenger: sends messages to sites over Flower's grid and collects the replies; lost messages are sent again."""
 
 from __future__ import annotations
 
@@ -12,146 +12,184 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from crossward.errors import StorageError
-from crossward.hospitals.flower.records import parcel, records
-from crossward.hospitals.messages import Parcel
+from crossward.hospitals.flower.records import from_records, to_records
+from crossward.hospitals.messages import SiteMessage
 
-POLL = 0.1  # seconds between two looks at the answers, at least
-RARELY = 0.05  # and as a part of the time waited so far: every look costs the SuperLink some work
-LOOK = 1.0  # seconds between two looks at who has come back
-QUIET = 15.0  # seconds without an answer after which a site is asked whether it still has the question
-ATTEMPTS = 5  # a question that is lost so often is not sent again
-SLACK = 60.0  # seconds that a message lives beyond the deadline: the SuperLink has a clock of its own
-ERRORS = {value: name for name, value in vars(ErrorCode).items() if isinstance(value, int)}
-LOST = ("NODE_UNAVAILABLE", "MESSAGE_UNAVAILABLE", "REPLY_MESSAGE_UNAVAILABLE", "CLIENT_APP_CRASHED")
+MIN_POLL_INTERVAL = 0.1  # seconds between two looks for replies
+MAX_POLL_INTERVAL = 1.0
+POLL_SHARE = 0.05  # the interval grows with the time waited so far: every look costs the SuperLink some work
+RECONNECT_INTERVAL = 1.0  # seconds between two looks at which nodes are connected again
+PROBE_AFTER = 15.0  # seconds without a reply after which a site is probed for whether it still has the message
+MAX_ATTEMPTS = 5  # a message that is lost this often is not sent again
+TTL_SLACK = 60.0  # seconds that a message lives beyond the deadline: the SuperLink has a clock of its own
+ERROR_NAMES = {value: name for name, value in vars(ErrorCode).items() if isinstance(value, int)}
+LOST_MESSAGE_ERRORS = (
+    "NODE_UNAVAILABLE",
+    "MESSAGE_UNAVAILABLE",
+    "REPLY_MESSAGE_UNAVAILABLE",
+    "CLIENT_APP_CRASHED",
+)
 
 
 @dataclass
-class Letter:
+class PendingMessage:
+    """A message to a node that has not been answered yet."""
+
     node: int
-    parcel: Parcel
-    kind: str
+    message: SiteMessage
+    message_type: str
     attempts: int = 0
-    lost: str = ""  # how the last attempt was
-    quiet: float = 0.0  # seconds until the next probe, twice as long each time
-    probe: float = 0.0  # when it is due
+    last_loss: str = ""  # how the last attempt was lost
+    probe_interval: float = 0.0  # seconds until the next probe, doubled each time
+    probe_time: float = 0.0  # when the next probe is due
 
 
 @dataclass
-class Post:
-    """A SuperNode takes one message at a time, in order. So a site that answers a later, small question (a probe)
-    before an earlier one has lost the earlier one, as after a restart: it is sent again, and costs nothing but time,
-    because every step is a pure function of what it is sent and of what the site kept."""
+class Messenger:
+    """Sends one message to each of several nodes and reports each node once: its reply, or why there is none.
+
+    A SuperNode handles one message at a time, in order. A site that answers a later, small message (a probe) before an
+    earlier one has therefore lost the earlier one, for example by a restart. The message is then sent again; that costs
+    only time, because every step depends only on the message and on what the site remembers.
+    """
 
     grid: Grid
-    deadline: float = 3600.0  # seconds for an answer
+    deadline: float = 3600.0  # seconds for a reply
     patience: float = 120.0  # seconds for a site that is not connected to come back
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    quiet: float = QUIET
-    rarely: float = RARELY
+    probe_after: float = PROBE_AFTER
+    poll_share: float = POLL_SHARE
     _end: float = field(default=0.0, init=False, repr=False)
-    _pending: dict[str, Letter] = field(default_factory=dict, init=False, repr=False)  # by message id
+    _pending: dict[str, PendingMessage] = field(default_factory=dict, init=False, repr=False)  # by message id
     _probes: dict[str, int] = field(default_factory=dict, init=False, repr=False)  # message id -> node
-    _away: dict[int, tuple[float, Letter]] = field(default_factory=dict, init=False, repr=False)  # since when
+    _lost: dict[int, tuple[float, PendingMessage]] = field(default_factory=dict, init=False, repr=False)  # since when
 
-    def connected(self) -> set[int]:
+    def connected_nodes(self) -> set[int]:
         return {int(node) for node in self.grid.get_node_ids()}
 
-    def exchange(self, parcels: Mapping[int, Parcel], kind: str) -> Iterator[tuple[int, Parcel | str]]:
-        """Every node's answer as it comes, or the reason why there is none."""
-        self._pending, self._probes, self._away = {}, {}, {}
-        began = looked = self.clock()
-        self._end = began + self.deadline
-        for node, one in parcels.items():
-            self._send(Letter(node, one, kind))
-        while self._pending or self._away:
-            yield from self._arrived()
-            yield from self._given_up()
-            if self._away and self.clock() - looked >= LOOK:
-                self._send_again()
-                looked = self.clock()
-            self._probe()
-            if self._pending or self._away:
-                self.sleep(min(max(POLL, self.rarely * (self.clock() - began)), LOOK))
+    def exchange(
+        self, messages: Mapping[int, SiteMessage], message_type: str
+    ) -> Iterator[tuple[int, SiteMessage | str]]:
+        """Every node's reply as it arrives, or the reason why there is none."""
+        self._pending = {}
+        self._probes = {}
+        self._lost = {}
+        start = self.clock()
+        last_look = start
+        self._end = start + self.deadline
+        for node, message in messages.items():
+            self._send(PendingMessage(node, message, message_type))
+        while self._pending or self._lost:
+            yield from self._collect_replies()
+            yield from self._give_up()
+            if self._lost and self.clock() - last_look >= RECONNECT_INTERVAL:
+                self._resend_lost()
+                last_look = self.clock()
+            self._send_probes()
+            if self._pending or self._lost:
+                interval = max(MIN_POLL_INTERVAL, self.poll_share * (self.clock() - start))
+                self.sleep(min(interval, MAX_POLL_INTERVAL))
 
-    def _send(self, letter: Letter) -> None:
-        letter.attempts += 1
-        letter.quiet, letter.probe = self.quiet, self.clock() + self.quiet
-        self._probes = {id: node for id, node in self._probes.items() if node != letter.node}  # they went before it
-        if id := self._pushed(letter.node, letter.parcel, letter.kind):
-            self._pending[id] = letter
+    def _send(self, pending: PendingMessage) -> None:
+        pending.attempts += 1
+        pending.probe_interval = self.probe_after
+        pending.probe_time = self.clock() + self.probe_after
+        # probes that were sent before this message say nothing about it
+        self._probes = {id: node for id, node in self._probes.items() if node != pending.node}
+        id = self._push(pending.node, pending.message, pending.message_type)
+        if id:
+            self._pending[id] = pending
         else:
-            self._lose(letter, "the SuperLink does not take it")
+            self._mark_lost(pending, "the SuperLink does not take it")
 
-    def _pushed(self, node: int, parcel: Parcel, kind: str) -> str:
-        """The message's id; empty if the SuperLink does not know the node (any more), or does not take the message."""
-        ttl = max(0.0, self._end - self.clock()) + SLACK
-        group = str(parcel.about.get("round", ""))
-        message = Message(records(parcel), dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
+    def _push(self, node: int, message: SiteMessage, message_type: str) -> str:
+        """The message's id; empty if the SuperLink does not know the node (any more), or refuses the message."""
+        ttl = max(0.0, self._end - self.clock()) + TTL_SLACK
+        group = str(message.header.get("round", ""))
+        flower_message = Message(
+            to_records(message), dst_node_id=node, message_type=message_type, ttl=ttl, group_id=group
+        )
         try:
-            return next(iter(self.grid.push_messages([message])), "") or ""
+            return next(iter(self.grid.push_messages([flower_message])), "") or ""
         except ObjectPushError:
             return ""
 
-    def _lose(self, letter: Letter, why: str) -> None:
-        letter.lost = why
-        self._away[letter.node] = (self.clock(), letter)
+    def _mark_lost(self, pending: PendingMessage, reason: str) -> None:
+        pending.last_loss = reason
+        self._lost[pending.node] = (self.clock(), pending)
 
-    def _arrived(self) -> Iterator[tuple[int, Parcel | str]]:
+    def _collect_replies(self) -> Iterator[tuple[int, SiteMessage | str]]:
         pulled = self.grid.pull_messages([*self._pending, *self._probes])
         replies = {message.metadata.reply_to_message_id: message for message in pulled}
-        for id in [id for id in replies if id in self._pending]:  # before probes, which tell what is still missing
-            letter, told = self._pending.pop(id), _told(replies[id])
-            if told in LOST:
-                self._lose(letter, str(told))
+        answered = [id for id in replies if id in self._pending]  # before probes, which show what is still missing
+        for id in answered:
+            pending = self._pending.pop(id)
+            reply = _decode_reply(replies[id])
+            if reply in LOST_MESSAGE_ERRORS:
+                self._mark_lost(pending, str(reply))
             else:
-                yield letter.node, told
+                yield pending.node, reply
         for id in [id for id in replies if id in self._probes]:
             node = self._probes.pop(id)
-            if _told(replies[id]) not in LOST:
-                self._missing(node)
+            if _decode_reply(replies[id]) not in LOST_MESSAGE_ERRORS:
+                self._mark_unanswered_lost(node)
 
-    def _missing(self, node: int) -> None:
-        """A probe has come back: what the node was asked before it and has not answered is lost."""
-        for id in [id for id, letter in self._pending.items() if letter.node == node]:
-            self._lose(self._pending.pop(id), "the site was started anew")
+    def _mark_unanswered_lost(self, node: int) -> None:
+        """A node has answered a probe: messages that it got before and has not answered are lost."""
+        for id in [id for id, pending in self._pending.items() if pending.node == node]:
+            self._mark_lost(self._pending.pop(id), "the site was started anew")
 
-    def _given_up(self) -> Iterator[tuple[int, str]]:
+    def _give_up(self) -> Iterator[tuple[int, str]]:
         now = self.clock()
-        late = f"no answer within {self.deadline:.0f} s" if now > self._end else ""
-        for node, (since, letter) in list(self._away.items()):
-            away = f"not connected for {now - since:.0f} s"
-            often = f"lost {letter.attempts} times, at last: {letter.lost}" if letter.attempts >= ATTEMPTS else ""
-            if why := often or (away if now - since > self.patience else late and f"{late}, {away}"):
-                del self._away[node]
-                yield node, why
-        if late:
-            nodes = [letter.node for letter in self._pending.values()]
+        for node, (since, pending) in list(self._lost.items()):
+            reason = self._reason_to_give_up(pending, now, now - since)
+            if reason:
+                del self._lost[node]
+                yield node, reason
+        if now > self._end:
+            nodes = [pending.node for pending in self._pending.values()]
             self._pending.clear()
-            yield from ((node, late) for node in nodes)
+            yield from ((node, self._deadline_reason()) for node in nodes)
 
-    def _send_again(self) -> None:
-        here = self.connected()
-        for node, (_, letter) in list(self._away.items()):
-            if node in here:
-                del self._away[node]
-                self._send(letter)
+    def _reason_to_give_up(self, pending: PendingMessage, now: float, seconds_away: float) -> str:
+        """Why a lost message is not sent again; empty if it still may be."""
+        if pending.attempts >= MAX_ATTEMPTS:
+            return f"lost {pending.attempts} times, at last: {pending.last_loss}"
+        away = f"not connected for {seconds_away:.0f} s"
+        if seconds_away > self.patience:
+            return away
+        if now > self._end:
+            return f"{self._deadline_reason()}, {away}"
+        return ""
 
-    def _probe(self) -> None:
+    def _deadline_reason(self) -> str:
+        return f"no answer within {self.deadline:.0f} s"
+
+    def _resend_lost(self) -> None:
+        """Send lost messages again to the nodes that are connected."""
+        connected = self.connected_nodes()
+        for node, (_, pending) in list(self._lost.items()):
+            if node in connected:
+                del self._lost[node]
+                self._send(pending)
+
+    def _send_probes(self) -> None:
         now = self.clock()
-        for letter in [letter for letter in self._pending.values() if now > letter.probe]:
-            letter.quiet *= 2
-            letter.probe = now + letter.quiet
-            if id := self._pushed(letter.node, Parcel({"do": "hello"}), "query.hello"):
-                self._probes[id] = letter.node
+        for pending in [pending for pending in self._pending.values() if now > pending.probe_time]:
+            pending.probe_interval *= 2
+            pending.probe_time = now + pending.probe_interval
+            id = self._push(pending.node, SiteMessage({"do": "hello"}), "query.hello")
+            if id:
+                self._probes[id] = pending.node
 
 
-def _told(message: Message) -> Parcel | str:
-    """The answer, or Flower's name of what went wrong, and its reason unless the question is merely lost."""
+def _decode_reply(message: Message) -> SiteMessage | str:
+    """The reply; or Flower's name of an error, with its reason unless the message is merely lost."""
     if message.has_error():
-        name = ERRORS.get(message.error.code, f"error {message.error.code}")
-        return name if name in LOST else f"{name}: {message.error.reason}"
+        name = ERROR_NAMES.get(message.error.code, f"error {message.error.code}")
+        return name if name in LOST_MESSAGE_ERRORS else f"{name}: {message.error.reason}"
     try:
-        return parcel(message.content)
+        return from_records(message.content)
     except StorageError as error:
-        return Parcel({"failure": error.what})
+        return SiteMessage({"failure": error.what})

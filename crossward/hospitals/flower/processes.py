@@ -16,85 +16,102 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossward.errors import ConfigError, RunError
-from crossward.hospitals.flower.app_commands import commands, end_with_parent
+from crossward.hospitals.flower.app_commands import write_commands
+from crossward.hospitals.flower.app_processes import end_with_parent
 
-LINK = "crossward"  # the name of the coordinator in Flower's own configuration
-QUIET = {
+SUPERLINK_NAME = "crossward"  # of the coordinator in Flower's own configuration
+FLOWER_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
 }
-LOOK = 0.5  # seconds
-STOPPING = 10.0  # seconds for a process to end by itself
+CHECK_INTERVAL = 0.5  # seconds between two checks of running processes
+STOP_TIMEOUT = 10.0  # seconds for a process to end by itself
 
 
 @dataclass(frozen=True)
-class Place:
-    """A folder that Flower's processes of one side live in."""
+class FlowerWorkspace:
+    """The folder of a coordinator or a site, in which Flower's processes run."""
 
     folder: Path
 
     @property
     def home(self) -> Path:
+        """FLWR_HOME."""
         return self.folder / "flower"
 
     def environment(self) -> dict[str, str]:
+        """The environment of Flower's processes; Crossward's replacements of its commands come first in PATH."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = os.pathsep.join([str(commands(self.home / "bin")), str(Path(sys.executable).parent), os.environ["PATH"]])
-        return {**os.environ, **QUIET, "FLWR_HOME": str(self.home), "PATH": path}
+        commands = write_commands(self.home / "bin")
+        path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
+        return {**os.environ, **FLOWER_ENVIRONMENT, "FLWR_HOME": str(self.home), "PATH": path}
 
-    def know(self, address: str, ca: Path | None) -> None:
-        """Write down where the coordinator is, for `flwr` commands with this FLWR_HOME."""
-        how = f"root-certificates = {json.dumps(str(ca.absolute()))}" if ca else "insecure = true"
+    def write_connection(self, address: str, ca: Path | None) -> None:
+        """Write where the coordinator is into Flower's configuration, for `flwr` commands with this FLWR_HOME."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        told = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = {json.dumps(address)}\n{how}\n'
-        (self.home / "config.toml").write_text(told)
+        lines = [
+            "[superlink]",
+            f'default = "{SUPERLINK_NAME}"',
+            "",
+            f"[superlink.{SUPERLINK_NAME}]",
+            f"address = {json.dumps(address)}",
+            f"root-certificates = {json.dumps(str(ca.absolute()))}" if ca else "insecure = true",
+        ]
+        (self.home / "config.toml").write_text("\n".join(lines) + "\n")
 
-    def start(self, command: Sequence[str], log: str, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """A process of its own group, so that it ends with all that it started."""
+    def start_process(
+        self, command: Sequence[str], log: str, variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in a group of its own, so that it can be ended together with all that it started."""
         with (self.folder / log).open("ab") as out:
-            environment = self.environment() | dict(more or {})
             return subprocess.Popen(
                 command,
-                env=environment,
+                env=self.environment() | dict(variables or {}),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
 
-    def flwr(self, *words: str) -> str:
-        """What a `flwr` command prints; it failing is an error that tells all it said."""
-        done = subprocess.run(
-            [sys.executable, "-m", "flwr.cli.app", *words], env=self.environment(), capture_output=True, text=True
+    def log_lines(self, log: str) -> list[str]:
+        """The lines of a process's log."""
+        return (self.folder / log).read_text(errors="replace").strip().splitlines()
+
+    def run_flwr(self, *arguments: str) -> str:
+        """What a `flwr` command prints; if it fails, the error shows its output."""
+        result = subprocess.run(
+            [sys.executable, "-m", "flwr.cli.app", *arguments], env=self.environment(), capture_output=True, text=True
         )
-        if done.returncode:
-            said = (done.stdout + done.stderr).strip().splitlines()
-            raise RunError(f"`flwr {' '.join(words)}` failed ({done.returncode})", details=said[-12:])
-        return done.stdout
+        if result.returncode:
+            output = (result.stdout + result.stderr).strip().splitlines()
+            raise RunError(f"`flwr {' '.join(arguments)}` failed ({result.returncode})", details=output[-12:])
+        return result.stdout
 
 
-def look_after(look: Callable[[], None]) -> None:
+def supervise(check: Callable[[], None]) -> None:
+    """Call `check` again and again, until it raises."""
     while True:
-        look()
-        time.sleep(LOOK)
+        check()
+        time.sleep(CHECK_INTERVAL)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop_process(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(STOPPING)
-            with suppress(ProcessLookupError):  # what it left behind
+            process.wait(STOP_TIMEOUT)
+            with suppress(ProcessLookupError):  # processes that it left behind
                 os.killpg(process.pid, signal.SIGKILL)
             return
 
 
-def check_free(host: str, port: int) -> None:
+def check_port_free(host: str, port: int) -> None:
+    """Refuse a port that another process uses."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -108,34 +125,38 @@ def check_free(host: str, port: int) -> None:
 
 
 def free_port() -> int:
+    """A port of this machine that no process uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def split(address: str) -> tuple[str, int]:
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of host:port, or of [host]:port of an IPv6 address."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
-def wait_for(address: str, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
-    """Until somebody listens there."""
+def wait_until_listening(address: str, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+    """Wait until a process that was just started accepts connections."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if process.poll() is not None:
             raise RunError(f"it ended at once, with exit code {process.returncode}: its log says why")
-        with suppress(OSError), socket.create_connection(split(address), 1.0):
+        with suppress(OSError), socket.create_connection(split_address(address), 1.0):
             return
         time.sleep(0.1)
     raise RunError(f"nothing listens at {address} after {seconds:.0f} s")
 
 
 def check_reachable(address: str, ca: Path | None) -> None:
-    """Whether the coordinator is there and is who it says; a machine's wrong clock is told as such."""
+    """Refuse a coordinator that does not answer or, with `ca`, does not prove who it is. If its certificate seems
+    invalid, the error shows this machine's clock, which may be the reason."""
     try:
-        with socket.create_connection(split(address), 10.0) as plain:
+        with socket.create_connection(split_address(address), 10.0) as plain:
             if ca is not None:
-                with ssl.create_default_context(cafile=str(ca)).wrap_socket(plain, server_hostname=split(address)[0]):
+                context = ssl.create_default_context(cafile=str(ca))
+                with context.wrap_socket(plain, server_hostname=split_address(address)[0]):
                     pass
     except ssl.SSLCertVerificationError as error:
         now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

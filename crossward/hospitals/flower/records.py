@@ -1,7 +1,7 @@
-"""Parcels as Flower's records: an ArrayRecord of one array that holds the tree, and a ConfigRecord about it.
+"""Site messages as Flower's records: an ArrayRecord of one array that holds the payload, a ConfigRecord for the header.
 
-One array for the whole tree, because Flower moves every array of a message by requests of its own. Its bytes are the
-tree's as they are, so that nothing has to be parsed in order to get at them.
+The payload is one array, because Flower moves every array of a message by requests of its own. The array holds the
+bytes of the encoded tree unchanged, so that nothing has to be parsed to get at them.
 """
 
 from __future__ import annotations
@@ -11,26 +11,33 @@ import json
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from crossward.errors import StorageError
-from crossward.hospitals.messages import Parcel
+from crossward.hospitals.messages import SiteMessage
 
+HEADER_RECORD = "about"
+ARRAYS_RECORD = "arrays"
+PAYLOAD_ARRAY = "tree"
 STYPE = "crossward.tree"
 
 
-def records(parcel: Parcel) -> RecordDict:
-    about = ConfigRecord({"json": json.dumps(parcel.about)})
-    held = {"tree": Array("uint8", (len(parcel.tree),), STYPE, parcel.tree)} if parcel.tree else {}
-    return RecordDict({"about": about, "arrays": ArrayRecord(held)})
+def to_records(message: SiteMessage) -> RecordDict:
+    """A message in the form that Flower sends."""
+    header = ConfigRecord({"json": json.dumps(message.header)})
+    arrays = {}
+    if message.payload:
+        arrays[PAYLOAD_ARRAY] = Array("uint8", (len(message.payload),), STYPE, message.payload)
+    return RecordDict({HEADER_RECORD: header, ARRAYS_RECORD: ArrayRecord(arrays)})
 
 
-def parcel(content: RecordDict) -> Parcel:
-    """What `records` made; anything else is refused."""
+def from_records(content: RecordDict) -> SiteMessage:
+    """The message that `to_records` was given; content of any other form is refused."""
     try:
-        about = json.loads(str(content.config_records["about"]["json"]))
-        arrays = content.array_records["arrays"]
+        header = json.loads(str(content.config_records[HEADER_RECORD]["json"]))
+        arrays = content.array_records[ARRAYS_RECORD]
     except (KeyError, ValueError, RecursionError) as error:
         raise StorageError(f"a message that is not crossward's: {error!r}") from None
-    if not isinstance(about, dict):
+    if not isinstance(header, dict):
         raise StorageError("a message that is not crossward's: it says nothing about itself")
-    if alien := [name for name, array in arrays.items() if name != "tree" or array.stype != STYPE]:
-        raise StorageError(f"a message that is not crossward's: it holds {', '.join(alien)}")
-    return Parcel(about, arrays["tree"].data if "tree" in arrays else b"")
+    unknown = [name for name, array in arrays.items() if name != PAYLOAD_ARRAY or array.stype != STYPE]
+    if unknown:
+        raise StorageError(f"a message that is not crossward's: it holds {', '.join(unknown)}")
+    return SiteMessage(header, arrays[PAYLOAD_ARRAY].data if PAYLOAD_ARRAY in arrays else b"")

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
 
 from crossward.errors import ConfigError
-from crossward.hospitals.flower.coordinator import conduct
-from crossward.hospitals.flower.coordinator_up import bound
-from crossward.hospitals.flower.server import server_app
+from crossward.hospitals.flower.coordinator import coordinate_run
+from crossward.hospitals.flower.node_registry import registered_nodes
 
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid
+app = ServerApp()
 
 
-def conduct_own(folder: Path, grid: Grid) -> None:
-    """Runs of this coordinator alone: whoever reaches its port can name any folder."""
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    coordinate_own_run(Path(str(context.run_config["folder"])), grid)
+
+
+def coordinate_own_run(folder: Path, grid: Grid) -> None:
+    """Run the coordinator's part of one of its own runs. Other folders are refused: whoever reaches the coordinator's
+    port can name any folder."""
     home = Path(os.environ["FLWR_HOME"])
     runs = home.parent / "runs"
     if folder.resolve().parent != runs.resolve():
         raise ConfigError(f"{folder} is not a run of this coordinator: those are in {runs}")
-    conduct(folder, grid, nodes=bound(home))
-
-
-app = server_app(conduct_own)
+    coordinate_run(folder, grid, nodes=registered_nodes(home))

@@ -10,7 +10,7 @@ from crossward.config.reading import read_config
 from crossward.config.schema import Config
 from crossward.core.disclosure import DisclosureKind
 from crossward.hospitals.federation_terms import FederationTerms, create_run_directory, new_run_id
-from crossward.hospitals.flower.processes import QUIET
+from crossward.hospitals.flower.processes import FLOWER_ENVIRONMENT
 from crossward.hospitals.messages import SiteMessage
 from crossward.hospitals.policy import Policy
 from crossward.hospitals.service import Hospital, Service
@@ -26,7 +26,7 @@ EVERYTHING = Policy(
 
 def simulate(config: Config) -> Result:
     """Run a configuration to its end by Flower on Ray; the result is that of the other engines, to the bit."""
-    os.environ.update(QUIET)  # before flwr is imported, and for Ray's workers
+    os.environ.update(FLOWER_ENVIRONMENT)  # before flwr is imported, and for Ray's workers
     from crossward.hospitals.flower.coordinator import coordinate_run
     from crossward.hospitals.flower.ray_simulation import simulate as on_ray
 

@@ -1,4 +1,4 @@
-"""`crossward site up`: a hospital's worker and its SuperNode, looked after until they are stopped."""
+"""`crossward site up`: a hospital's worker, fork server and SuperNode, supervised until they are stopped."""
 
 from __future__ import annotations
 
@@ -10,168 +10,177 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from crossward.errors import ConfigError, RunError
-from crossward.hospitals.flower.client_forkserver import VARIABLE
-from crossward.hospitals.flower.processes import Place, check_reachable, free_port, stop
+from crossward.errors import RunError
+from crossward.hospitals.flower.client_forkserver import SOCKET_VARIABLE
+from crossward.hospitals.flower.processes import FlowerWorkspace, check_reachable, free_port, stop_process
 from crossward.hospitals.kit import SiteKit, read_site
-from crossward.hospitals.messages import address
-from crossward.hospitals.site_worker import running
+from crossward.hospitals.messages import socket_address
+from crossward.hospitals.site_worker import is_listening
 
-PYTHON = (sys.executable, "-m")
-STARTING = 120.0  # seconds for a worker: it imports torch
-REFUSED = "Exit Code: 305"  # what a SuperNode says whose key is not known, or is that of one still connected
-STARTED = "Starting Flower SuperNode"
-UP = "up"  # the fingerprint of this site's key, from its start to its orderly end
-AGAIN = 3.0  # seconds
-GIVEN_UP = 300.0  # seconds after which a coordinator has surely given up a site that crashed
-LAST = 40  # lines of a log that tell how a process ended
+WORKER = "worker"
+FORKSERVER = "forks"
+SUPERNODE = "supernode"
+WORKER_START_TIMEOUT = 120.0  # seconds: a worker imports torch
+REFUSED_EXIT = "Exit Code: 305"  # printed by a SuperNode whose key is unknown, or is that of one still connected
+SUPERNODE_BANNER = "Starting Flower SuperNode"
+UP_FILE = "up"  # holds the fingerprint of this site's key, from its start to its orderly end
+RESTART_DELAY = 3.0  # seconds
+REFUSED_AFTER_CRASH = 300.0  # seconds after which a coordinator has surely noticed that a site crashed
+LAST_LINES = 40  # of a log that show how a process ended
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What a site finds in its own images."""
-
-    classes: tuple[str, ...]
-    counts: tuple[int, ...]  # training and held-out images of each class; pixels of masks
-    images: int
-    left_out: tuple[str, ...]  # files that cannot be read
-
-
-def own_settings(kit: SiteKit, data: Path | None) -> dict[str, Any]:
-    """What the site says for itself; a path that was given goes before [data]."""
-    own = dict(kit.own)
-    if data is not None:
-        if not data.exists():
-            raise ConfigError(f"--data {data}: there is no such file or folder")
-        source = {".csv": "table", ".npz": "npz"}.get(data.suffix, "folder")
-        own["data"] = {"source": source, "path": str(data.absolute())}
-    if not own.get("data"):
-        raise ConfigError(
-            f"{kit.folder / 'site.toml'} has no [data], and --data is not given: where are the images?",
-            hint="Give a folder of class-name/image files, a .csv table, or an .npz file by --data.",
-        )
-    return own
-
-
-def checked_data(own: Mapping[str, Any]) -> Checked:
-    """Read the images once, here, before any coordinator asks for them."""
-    import torch
-
-    from crossward.config.reading import checked
-    from crossward.data.sources.collect import collect
-
-    config = checked({"data": {"bad_files": "quarantine", **own["data"]} if _may_quarantine(own) else own["data"]})
-    collection, left_out = collect(config)
-    targets = collection.targets.flatten().long()
-    counts = torch.bincount(targets, minlength=len(collection.classes)).tolist()
-    return Checked(collection.classes, tuple(counts), len(collection), tuple(left_out))
-
-
-def _may_quarantine(own: Mapping[str, Any]) -> bool:
-    from crossward.data.sources.settings import SOURCES, Images
-
-    return "bad_files" in SOURCES.get(str(own["data"].get("source", "phantom")), Images).model_fields
-
-
 @contextmanager
-def site_up(folder: Path, own: Mapping[str, Any], *, insecure: bool, say: Say) -> Iterator[Callable[[], None]]:
-    """The site is up in this block; what is yielded looks after it, and raises when it cannot go on."""
+def running_site(
+    folder: Path, settings: Mapping[str, Any], *, insecure: bool, say: Say
+) -> Iterator[Callable[[], None]]:
+    """Run the site for the duration of the block. Yields a check, which restarts processes that ended, and raises when
+    the site cannot go on."""
     kit = read_site(folder)
-    check_reachable(kit.address, None if insecure else kit.ca)
-    place = Place(kit.folder.absolute())
-    place.know(kit.address, None if insecure else kit.ca)
-    with tempfile.TemporaryDirectory(prefix="crossward-") as short:  # the path of a socket may have 107 letters
-        socket = Path(address(str(Path(short) / "worker")))
-        fork = Path(short) / "forks"
-        commands = {
-            "worker": [*PYTHON, "crossward.hospitals.site_worker", str(place.folder), str(socket), json.dumps(own)],
-            "forks": [*PYTHON, "crossward.hospitals.flower.client_forkserver", str(fork)],
-            "supernode": [*PYTHON, "crossward.hospitals.flower.supernode", *_options(kit, socket, insecure)],
-        }
-        more = {VARIABLE: str(fork), "OMP_NUM_THREADS": "1"}
-
-        def started(name: str) -> subprocess.Popen[bytes]:
-            return place.start(commands[name], f"{name}.log", more)
-
-        processes: dict[str, subprocess.Popen[bytes]] = {}
-        crashed, since, refusals = _crashed(place, kit), time.monotonic(), count()
+    ca = None if insecure else kit.ca
+    check_reachable(kit.address, ca)
+    workspace = FlowerWorkspace(kit.folder.absolute())
+    workspace.write_connection(kit.address, ca)
+    with tempfile.TemporaryDirectory(prefix="crossward-") as sockets:  # the path of a socket must be short
+        processes = SiteProcesses(kit, workspace, Path(sockets), settings, insecure=insecure, say=say)
         try:
-            processes |= {name: started(name) for name in ("worker", "forks")}
-            _wait(processes["worker"], socket, place)
-            processes["supernode"] = started("supernode")
-
-            def look() -> None:
-                if (code := processes["supernode"].poll()) is not None:
-                    if not (crashed and _refused(place) and time.monotonic() < since + GIVEN_UP):
-                        raise RunError(_ended(code, kit, place))
-                    if next(refusals) == 0:
-                        say("refused: the coordinator may not have noticed that this site crashed; trying again")
-                    time.sleep(AGAIN)
-                    processes["supernode"] = started("supernode")
-                for name in ("worker", "forks"):
-                    if (code := processes[name].poll()) is not None:
-                        say(f"its process {name} ended ({code}) and is started again: {name}.log may say why")
-                        processes[name] = started(name)
-
-            yield look
+            processes.start()
+            yield processes.check
         finally:
-            for process in reversed(processes.values()):
-                stop(process)
-            (place.folder / UP).unlink(missing_ok=True)
+            processes.stop()
 
 
-def _options(kit: SiteKit, socket: Path, insecure: bool) -> list[str]:
-    safe = ["--root-certificates", str(kit.ca.absolute()), "--auth-supernode-private-key", str(kit.key.absolute())]
-    return [
-        *("--superlink", kit.address, *(["--insecure"] if insecure else safe)),
-        *("--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f"socket={json.dumps(str(socket))}"),
-    ]
+class SiteProcesses:
+    """The processes of a site. Each writes its log, such as worker.log, into the site's folder."""
+
+    def __init__(
+        self,
+        kit: SiteKit,
+        workspace: FlowerWorkspace,
+        sockets: Path,
+        settings: Mapping[str, Any],
+        *,
+        insecure: bool,
+        say: Say,
+    ) -> None:
+        self.kit = kit
+        self.workspace = workspace
+        self.say = say
+        self.worker_socket = Path(socket_address(sockets / "worker"))
+        forkserver_socket = sockets / "forks"
+        modules = {
+            WORKER: [
+                "crossward.hospitals.site_worker",
+                str(workspace.folder),
+                str(self.worker_socket),
+                json.dumps(settings),
+            ],
+            FORKSERVER: ["crossward.hospitals.flower.client_forkserver", str(forkserver_socket)],
+            SUPERNODE: [
+                "crossward.hospitals.flower.supernode",
+                *_supernode_options(kit, self.worker_socket, insecure),
+            ],
+        }
+        self._commands = {name: [sys.executable, "-m", *words] for name, words in modules.items()}
+        self._variables = {SOCKET_VARIABLE: str(forkserver_socket), "OMP_NUM_THREADS": "1"}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._crashed = mark_up(workspace, kit)
+        self._start_time = time.monotonic()
+        self._was_refused = False
+
+    def start(self) -> None:
+        self._start(WORKER)
+        self._start(FORKSERVER)
+        self._wait_for_worker()
+        self._start(SUPERNODE)
+
+    def check(self) -> None:
+        """Restart processes that have ended; raises if the SuperNode ended for good."""
+        exit_code = self._processes[SUPERNODE].poll()
+        if exit_code is not None:
+            self._restart_supernode(exit_code)
+        for name in (WORKER, FORKSERVER):
+            exit_code = self._processes[name].poll()
+            if exit_code is not None:
+                self.say(f"its process {name} ended ({exit_code}) and is started again: {name}.log may say why")
+                self._start(name)
+
+    def stop(self) -> None:
+        for process in reversed(self._processes.values()):
+            stop_process(process)
+        (self.workspace.folder / UP_FILE).unlink(missing_ok=True)
+
+    def _start(self, name: str) -> None:
+        self._processes[name] = self.workspace.start_process(self._commands[name], f"{name}.log", self._variables)
+
+    def _wait_for_worker(self) -> None:
+        end = time.monotonic() + WORKER_START_TIMEOUT
+        while not is_listening(self.worker_socket):
+            if self._processes[WORKER].poll() is not None or time.monotonic() > end:
+                lines = self.workspace.log_lines("worker.log")
+                raise RunError(
+                    "the site's worker did not start", details=lines[-6:], hint="worker.log has the whole of it."
+                )
+            time.sleep(0.1)
+
+    def _restart_supernode(self, exit_code: int) -> None:
+        """Restart the SuperNode if the coordinator refused it and may not have noticed yet that this site crashed."""
+        is_early = time.monotonic() < self._start_time + REFUSED_AFTER_CRASH
+        if not (self._crashed and is_early and supernode_was_refused(self.workspace)):
+            raise RunError(supernode_end_message(exit_code, self.kit, self.workspace))
+        if not self._was_refused:
+            self.say("refused: the coordinator may not have noticed that this site crashed; trying again")
+            self._was_refused = True
+        time.sleep(RESTART_DELAY)
+        self._start(SUPERNODE)
 
 
-def _wait(worker: subprocess.Popen[bytes], socket: Path, place: Place) -> None:
-    end = time.monotonic() + STARTING
-    while not running(socket):
-        if worker.poll() is not None or time.monotonic() > end:
-            said = (place.folder / "worker.log").read_text(errors="replace").strip().splitlines()
-            raise RunError("the site's worker did not start", details=said[-6:], hint="worker.log has the whole of it.")
-        time.sleep(0.1)
+def _supernode_options(kit: SiteKit, worker_socket: Path, insecure: bool) -> list[str]:
+    options = ["--superlink", kit.address]
+    if insecure:
+        options += ["--insecure"]
+    else:
+        options += ["--root-certificates", str(kit.ca.absolute())]
+        options += ["--auth-supernode-private-key", str(kit.key.absolute())]
+    options += ["--host", "127.0.0.1", "--port", str(free_port())]
+    options += ["--node-config", f"socket={json.dumps(str(worker_socket))}"]
+    return options
 
 
-def _crashed(place: Place, kit: SiteKit) -> bool:
-    """Whether this site, with this key, was up and did not end in order. The coordinator takes a minute or two to give
-    up a site that crashed, and refuses it until then just as one whose key it does not know."""
-    mark, now = place.folder / UP, hashlib.sha256(_public(kit).read_bytes()).hexdigest()
-    before = mark.read_text() if mark.exists() else ""
-    mark.write_text(now)
-    return before == now
+def mark_up(workspace: FlowerWorkspace, kit: SiteKit) -> bool:
+    """Mark the site as up; whether it was marked already, with the same key: then it crashed before.
+
+    The coordinator takes a minute or two to notice that a site crashed, and until then refuses it just as one whose key
+    it does not know.
+    """
+    mark = workspace.folder / UP_FILE
+    fingerprint = hashlib.sha256(kit.public_key.read_bytes()).hexdigest()
+    previous = mark.read_text() if mark.exists() else ""
+    mark.write_text(fingerprint)
+    return previous == fingerprint
 
 
-def _public(kit: SiteKit) -> Path:
-    return kit.key.with_name(f"{kit.key.name}.pub")
+def supernode_was_refused(workspace: FlowerWorkspace) -> bool:
+    """Whether the SuperNode ended because the coordinator refused it."""
+    return any(REFUSED_EXIT in line for line in _last_supernode_lines(workspace))
 
 
-def _last(place: Place) -> list[str]:
-    """How the log of the SuperNode's last start ends."""
-    said = (place.folder / "supernode.log").read_text(errors="replace").strip()
-    return said[max(said.rfind(STARTED), 0) :].splitlines()[-LAST:]
-
-
-def _refused(place: Place) -> bool:
-    return any(REFUSED in line for line in _last(place))
-
-
-def _ended(code: int, kit: SiteKit, place: Place) -> str:
-    if _refused(place):
+def supernode_end_message(exit_code: int, kit: SiteKit, workspace: FlowerWorkspace) -> str:
+    """Why the SuperNode ended, for people."""
+    if supernode_was_refused(workspace):
         return (
             f"the coordinator at {kit.address} does not know this site's key, or {kit.name} is connected from "
             f"elsewhere, or the two clocks differ: is {kit.name}.pub in its folder sites, and was it started since?"
         )
-    return "\n".join(
-        [f"the SuperNode ended ({code}); supernode.log says:", *(f"  {line}" for line in _last(place)[-6:])]
-    )
+    lines = [f"  {line}" for line in _last_supernode_lines(workspace)[-6:]]
+    return "\n".join([f"the SuperNode ended ({exit_code}); supernode.log says:", *lines])
+
+
+def _last_supernode_lines(workspace: FlowerWorkspace) -> list[str]:
+    """The last lines of supernode.log, of the SuperNode's last start only."""
+    lines = workspace.log_lines("supernode.log")
+    starts = [number for number, line in enumerate(lines) if SUPERNODE_BANNER in line]
+    return lines[starts[-1] if starts else 0 :][-LAST_LINES:]

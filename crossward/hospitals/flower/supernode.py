@@ -1,13 +1,13 @@
-"""A SuperNode with shorter waits. `python -m crossward.hospitals.flower.supernode …` takes the options of
+"""A SuperNode with our patches. `python -m crossward.hospitals.flower.supernode …` takes the options of
 `flower-supernode`, which would also work, more slowly."""
 
 from __future__ import annotations
 
-from crossward.hospitals.flower.monkeypatches import hasten_supernode
+from crossward.hospitals.flower.monkeypatches import patch_supernode
 
 
 def main() -> None:
-    hasten_supernode()
+    patch_supernode()
     from flwr.supernode.cli import flower_supernode
 
     flower_supernode()

@@ -16,14 +16,15 @@ from crossward.core.tree import decode, encode, items
 from crossward.core.weights import Weights
 from crossward.errors import RunError
 from crossward.hospitals.flower import roster
-from crossward.hospitals.flower.coordinator import LOG, Terms, conduct, founded
+from crossward.hospitals.flower.coordinator import coordinate_run
+from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, create_run_directory
 from crossward.hospitals.flower.records import parcel, records
-from crossward.hospitals.messages import Parcel
+from crossward.hospitals.messages import SiteMessage
 from crossward.hospitals.policy import Policy
 from crossward.hospitals.service import Hospital, Service
 from crossward.runs.recorder import CHECKPOINT
 from crossward.runs.run_directory import RunDir
-from crossward.testing.loopback_federation import OPEN_HANDED, grid
+from crossward.testing.loopback_federation import ALLOW_ALL, grid
 from crossward.testing.short_runs import assert_same
 
 SITES = ("hospital-1", "hospital-2", "hospital-3")
@@ -45,17 +46,17 @@ class Federation:
         self.folder, self.config, self.own, self.policies = folder, config, own, policies or {}
         self.run = folder / "coordinator"
         terms = {"deadline": 60, "patience": 0, "wait": 0, "least": 3} | terms
-        founded(self.run, config, Terms(RUN, "north", SITES, **terms))
+        create_run_directory(self.run, config, FederationTerms(RUN, "north", SITES, **terms))
 
     def grid(self):
         return grid([Service(self.hospital(name)) for name in SITES])
 
     def hospital(self, name):
         own = self.own(self.config, name)
-        return Hospital(name, self.folder / name, own, self.policies.get(name, OPEN_HANDED))
+        return Hospital(name, self.folder / name, own, self.policies.get(name, ALLOW_ALL))
 
     def events(self, *which):
-        return [event for event in RunDir(self.run).lines(LOG) if event["event"] in which]
+        return [event for event in RunDir(self.run).lines(EVENT_LOG) if event["event"] in which]
 
     def sent(self, name):
         return [json.loads(line)["step"] for line in (self.folder / name / "sent.jsonl").read_text().splitlines()]
@@ -80,7 +81,7 @@ def finished(tiny, own, tmp_path_factory):
             config = tiny(**{"method": {"name": name}} | RUNS[name])
             here = crossward.run(config, overrides=[f"run.out={folder}", "run.name=here"])
             there = Federation(folder, config, own, own_data=name == "fedavg")
-            conduct(there.run, there.grid())
+            coordinate_run(there.run, there.grid())
             done[name] = here, there
         return done[name]
 
@@ -185,8 +186,8 @@ class Kill(Observer):
 def test_a_coordinator_that_was_killed_goes_on(finished, federation, name, when):
     run = federation(method={"name": name})
     with pytest.raises(Killed):
-        conduct(run.run, run.grid(), [Kill(**when)])
-    conduct(run.run, run.grid())
+        coordinate_run(run.run, run.grid(), [Kill(**when)])
+    coordinate_run(run.run, run.grid())
     here, _ = finished(name)
     assert_same(ends(run.run), ends(here.folder))
     assert_rounds(run.run, here.folder)
@@ -198,7 +199,7 @@ def test_a_site_that_does_not_come(federation):
     at = run.grid()
     at.down.add(1)
     with pytest.raises(RunError, match="2 of 3 sites take part, 3 are needed") as error:
-        conduct(run.run, at)
+        coordinate_run(run.run, at)
     assert error.value.details == ("hospital-2: it has not come",)
     assert "hospital-2: it has not come" in RunDir(run.run).read("failed.json")["error"]
     assert run.sent("hospital-1") == ["open"]
@@ -214,7 +215,7 @@ def test_sites_are_waited_for(federation, monkeypatch):
         return [0, 2] if len(looks) < 6 else [0, 1, 2]
 
     at.get_node_ids = present
-    conduct(run.run, at)
+    coordinate_run(run.run, at)
     assert [event["site"] for event in run.events("came")] == ["hospital-1", "hospital-3", "hospital-2"]
 
 
@@ -227,7 +228,7 @@ def test_a_site_that_comes_late(federation):
         def on_round(self, record):
             at.down.clear()
 
-    conduct(run.run, at, [Arrival()])
+    coordinate_run(run.run, at, [Arrival()])
     first, second = RunDir(run.run).lines("metrics.jsonl")
     assert first["failures"] == {"hospital-2": "it has not come yet"}
     assert second["failures"] == {}
@@ -244,7 +245,7 @@ def test_a_site_that_refuses(federation):
     strict = Policy(allow=("weights", "buffers", "metrics"))
     run = federation({"hospital-3": strict})
     with pytest.raises(RunError, match="cannot take part") as error:
-        conduct(run.run, run.grid())
+        coordinate_run(run.run, run.grid())
     (why,) = error.value.details
     assert why.startswith("hospital-3: this hospital's policy does not allow what fedavg sends:")
     assert "sample-count: sample count (item 'n')" in why
@@ -252,7 +253,7 @@ def test_a_site_that_refuses(federation):
     assert not (run.run / "run.json").exists()
     assert run.sent("hospital-1") == ["open"]  # nothing was trained
     run.policies = {}
-    conduct(run.run, run.grid())  # put right there, and started again
+    coordinate_run(run.run, run.grid())  # put right there, and started again
     assert crossward.load(run.run).about["status"] == "finished"
 
 
@@ -266,7 +267,7 @@ def altered(site, step, change):
             return reply
         done.append(True)
         tree = encode(change(decode(answer.tree)))
-        return Message(records(Parcel(answer.about, tree)), reply_to=question)
+        return Message(records(SiteMessage(answer.about, tree)), reply_to=question)
 
     return tamper
 
@@ -288,7 +289,7 @@ def poisoned(reply):
 )
 def test_a_reply_that_is_not_as_it_should_be(federation, step, change, why):
     run = federation()
-    conduct(run.run, replace(run.grid(), tamper=altered("hospital-2", step, change)))
+    coordinate_run(run.run, replace(run.grid(), tamper=altered("hospital-2", step, change)))
     (fault,) = run.events("fault")
     assert (fault["site"], fault["round"], fault["step"]) == ("hospital-2", 1, step)
     assert fault["why"].startswith(why)

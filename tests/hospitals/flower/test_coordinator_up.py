@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from crossward.hospitals.certificates import site_key
-from crossward.hospitals.flower.coordinator_up import REGISTERED, SECURE, _register, bound
-from crossward.hospitals.flower.processes import LINK, Place
+from crossward.hospitals.flower.coordinator_up import REGISTERED, SECURE, _register, registered_nodes
+from crossward.hospitals.flower.processes import SUPERLINK_NAME, FlowerWorkspace
 from crossward.hospitals.kit import read_coordinator
 
 
 @dataclass(frozen=True)
-class Told(Place):
+class Told(FlowerWorkspace):
     """A place whose `flwr` is played: nodes are numbered as they come."""
 
     said: list = field(default_factory=list)
@@ -60,12 +60,12 @@ def test_a_key_that_was_replaced_is_forgotten(register, place, made, tmp_path):
     site_key(tmp_path, "south")
     shutil.copy(tmp_path / "south.pub", made / "coordinator" / "sites" / "south.pub")
     assert register() == ["the former key of south is no longer accepted", "registered south"]
-    assert place.said[0] == ("supernode", "unregister", before, LINK)
+    assert place.said[0] == ("supernode", "unregister", before, SUPERLINK_NAME)
 
 
 def test_sites_are_bound_to_nodes_where_there_are_keys(register, place):
     register()
-    assert bound(place.home) == {}  # as long as the coordinator is not up with keys
+    assert registered_nodes(place.home) == {}  # as long as the coordinator is not up with keys
     (place.home / SECURE).touch()
-    assert sorted(bound(place.home)) == ["north.1", "south"]
-    assert sorted(bound(place.home).values()) == [101, 102]
+    assert sorted(registered_nodes(place.home)) == ["north.1", "south"]
+    assert sorted(registered_nodes(place.home).values()) == [101, 102]

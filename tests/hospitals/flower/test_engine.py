@@ -11,7 +11,8 @@ import pytest
 import torch
 from flwr.app import Message
 
-from crossward.core.engine import Cohort, Job
+from crossward.core.cohort import Cohort
+from crossward.core.engine import Job
 from crossward.core.method import RoundContext
 from crossward.core.run import Observer, Plan, Progress, run
 from crossward.core.store import TreeStore
@@ -19,18 +20,18 @@ from crossward.core.tree import decode, encode
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
-from crossward.hospitals.flower.engine import RECEIPT, FlowerEngine
+from crossward.hospitals.flower.engine import VERSION_KEY, FlowerEngine
 from crossward.hospitals.flower.records import parcel, records
-from crossward.hospitals.memory import Memory
-from crossward.hospitals.rehearsal import Inspector, rehearsed
+from crossward.hospitals.memory import SiteMemory
+from crossward.hospitals.rehearsal import ReplyInspector, rehearse
 from crossward.hospitals.service import Service
 from crossward.methods.fednpr import FedNPR
 from crossward.methods.kt_pfl import KTpFL
 from crossward.methods.scaffold import Scaffold
 from crossward.testing.cases import SIZES, TRAINING
-from crossward.testing.engine_wrappers import Losing
-from crossward.testing.loopback_federation import RUN, federated, hollow, memories, roster
-from crossward.testing.short_runs import Records, assert_same, kept
+from crossward.testing.engine_wrappers import DroppingEngine
+from crossward.testing.loopback_federation import RUN, loopback_federation, memories, roster, without_images
+from crossward.testing.short_runs import Records, assert_same, snapshot
 from crossward.testing.toy import Toy
 
 THREE = Toy(sizes=SIZES, common=0, public=4)
@@ -47,13 +48,13 @@ def grid(engine):
 
 def end(progress, engine, services):
     """All that a run leaves behind, with what the sites hold of it."""
-    return kept(progress, engine.memory) | {"memory": memories(engine, services)}
+    return snapshot(progress, engine.memory) | {"memory": memories(engine, services)}
 
 
 @cache
 def finished(method):
     """A run in which nothing happens."""
-    with federated(toy(method)) as (center, engine, services):
+    with loopback_federation(toy(method)) as (center, engine, services):
         return end(run(center, engine, Plan(3)), engine, services)
 
 
@@ -87,10 +88,10 @@ def damaged(reply):
 def test_questions_by_hand():
     """Two steps a round, each from the version that the one before made; judging makes none."""
     asked = []
-    with federated(toy(KTpFL())) as (center, engine, _):
+    with loopback_federation(toy(KTpFL())) as (center, engine, _):
         grid(engine).tamper = lambda question, reply: asked.append(parcel(question.content).about) or reply
         run(center, engine, Plan(2))
-        assert {site: tree[RECEIPT] for site, tree in engine.memory.items()} == dict.fromkeys(range(3), "00001.001")
+        assert {site: tree[VERSION_KEY] for site, tree in engine.memory.items()} == dict.fromkeys(range(3), "00001.001")
     of_one = [a for a in asked if a["do"] == "job" and a["site"] == "site-1"]
     assert [(a["round"], a["ask"], a["step"], a["keep"], a["since"]) for a in of_one] == [
         (0, 0, "score", True, ""),
@@ -105,7 +106,7 @@ def test_questions_by_hand():
 
 
 def test_nobody_is_asked():
-    with federated(toy(Scaffold())) as (_, engine, _):
+    with loopback_federation(toy(Scaffold())) as (_, engine, _):
         assert list(engine.perform([], {})) == []
         (outcome,) = engine.perform([Job(1, "predict", 0, 7, False)], {})
         assert "predictions, which never leave it" in outcome.failure
@@ -113,13 +114,13 @@ def test_nobody_is_asked():
 
 def test_a_late_joiner_is_opened_when_it_comes():
     local = toy(Scaffold())
-    same = run(local, Losing(LocalEngine(local), 2, 0, "train"), Plan(2)).state
-    with federated(toy(Scaffold())) as (center, engine, _):
+    same = run(local, DroppingEngine(LocalEngine(local), 2, 0, "train"), Plan(2)).state
+    with loopback_federation(toy(Scaffold())) as (center, engine, _):
         grid(engine).down.add(2)
         records = Records()
         come = type("Come", (Observer,), {"on_round": lambda self, record: grid(engine).down.clear()})()
         state = run(center, engine, Plan(2), [records, come]).state
-    assert [record.failures for record in records.seen] == [{"site-2": "it has not come yet"}, {}]
+    assert [record.failures for record in records.rounds] == [{"site-2": "it has not come yet"}, {}]
     assert_same(state, same)
 
 
@@ -128,7 +129,7 @@ def unwilling(hospital, asked):
 
 
 def test_a_site_that_was_refused_fails_with_its_reason():
-    with federated(toy(Scaffold())) as (center, engine, services):
+    with loopback_federation(toy(Scaffold())) as (center, engine, services):
         services[1] = Service(services[1].hospital, unwilling)
         cohort = Cohort(center, engine, 0, center.ids)
         cohort.ask("train", Scaffold().start(RoundContext(0, 1, 3, center.task, center.server(0))))
@@ -142,8 +143,8 @@ def test_a_site_that_was_refused_fails_with_its_reason():
 @pytest.fixture(scope="module")
 def stood():
     """A federation after its first round, with an inspector."""
-    with federated(toy(Scaffold()), deadline=10.0) as (center, engine, services):
-        engine.inspect = Inspector(center, rehearsed(center))
+    with loopback_federation(toy(Scaffold()), deadline=10.0) as (center, engine, services):
+        engine.inspect = ReplyInspector(center, rehearse(center))
         state = run(center, engine, Plan(1, evaluate_every=0)).state
         yield center, engine, services, state
 
@@ -198,7 +199,7 @@ REJECTED = {
 @pytest.mark.parametrize(("change", "why"), REJECTED.values(), ids=REJECTED)
 def test_a_wrong_reply_is_rejected_by_name_and_leaves_the_receipt(stood, change, why):
     center, engine, services, state = stood
-    before = {site: tree[RECEIPT] for site, tree in engine.memory.items()}
+    before = {site: tree[VERSION_KEY] for site, tree in engine.memory.items()}
     remembered = memories(engine, services)["0"]
     grid(engine).tamper = Strike(change, 1)
     cohort = Cohort(center, engine, 1, center.ids)
@@ -206,8 +207,8 @@ def test_a_wrong_reply_is_rejected_by_name_and_leaves_the_receipt(stood, change,
     assert sorted(replies) == [1, 2]
     assert list(cohort.failures) == ["site-0"]
     assert why in cohort.failures["site-0"]
-    assert engine.memory[0][RECEIPT] == before[0] == "00000.000"
-    assert all(engine.memory[site][RECEIPT] != before[site] for site in (1, 2))
+    assert engine.memory[0][VERSION_KEY] == before[0] == "00000.000"
+    assert all(engine.memory[site][VERSION_KEY] != before[site] for site in (1, 2))
     assert_same(memories(engine, services)["0"], remembered)
 
 
@@ -222,24 +223,24 @@ def test_a_wrong_reply_is_rejected_by_name_and_leaves_the_receipt(stood, change,
 )  # fmt: skip
 def test_a_reply_that_is_late_or_rejected_is_as_if_it_had_not_been_asked_for(method, step, change):
     local = toy(method)
-    losing = Losing(LocalEngine(local), 0, 1, step)
-    expected = kept(run(local, losing, Plan(3)), losing.memory)
-    with federated(toy(method), deadline=10.0) as (center, engine, services):
+    losing = DroppingEngine(LocalEngine(local), 0, 1, step)
+    expected = snapshot(run(local, losing, Plan(3)), losing.memory)
+    with loopback_federation(toy(method), deadline=10.0) as (center, engine, services):
         grid(engine).tamper = Strike(change, 1, step)
         told = Records()
         assert_same(end(run(center, engine, Plan(3), [told]), engine, services), expected)
-    assert [list(record.failures) for record in told.seen] == [[], ["site-0"], []]
+    assert [list(record.failures) for record in told.rounds] == [[], ["site-0"], []]
 
 
 @MEMORY
 def test_a_job_that_a_site_lost_is_done_again_from_the_same_version(method):
     """The reply of round 2 is lost, the site answers a probe, and is asked again: nobody can tell."""
-    with federated(toy(method)) as (center, engine, services):
+    with loopback_federation(toy(method)) as (center, engine, services):
         strike = grid(engine).tamper = Strike(nothing, 1, times=1)
         told = Records()
         found = end(run(center, engine, Plan(3), [told]), engine, services)
     assert strike.left == 0
-    assert [record.failures for record in told.seen] == [{}, {}, {}]
+    assert [record.failures for record in told.rounds] == [{}, {}, {}]
     assert_same(found, finished(method))
 
 
@@ -261,7 +262,7 @@ class Dies(Observer):
 @pytest.mark.parametrize("trained", [False, True], ids=["after round 1", "in round 2"])
 @MEMORY
 def test_a_coordinator_that_dies_and_is_started_again(method, trained):
-    with federated(toy(method)) as (center, engine, services):
+    with loopback_federation(toy(method)) as (center, engine, services):
         told = Records(engine.memory)
         with pytest.raises(KeyboardInterrupt):
             run(center, engine, Plan(3), [told, Dies(trained)])
@@ -270,7 +271,7 @@ def test_a_coordinator_that_dies_and_is_started_again(method, trained):
         progress = Progress(tree["state"], 1, tree["best"]["round"], tree["best"].get("value"))
         for site, service in enumerate(services):  # the sites, too, were started again
             services[site] = Service(service.hospital, service.opener)
-        center = hollow(toy(method))
+        center = without_images(toy(method))
         again = FlowerEngine(center, roster(center, grid(engine)), RUN, memory=memory)
         assert_same(end(run(center, again, Plan(3), progress=progress), again, services), finished(method))
 
@@ -283,14 +284,14 @@ def test_the_memory_of_the_best_round_stays_while_others_go():
                 self.known = memories(engine, services)
 
     first = First()
-    with federated(toy(Scaffold())) as (center, engine, services):
+    with loopback_federation(toy(Scaffold())) as (center, engine, services):
         state = run(center, engine, Plan(6), [first]).state
         assert engine.best == dict.fromkeys(range(3), "00000.000")
         for site, service in enumerate(services):
-            memory = Memory(service.hospital.folder / "memory" / RUN)
+            memory = SiteMemory(service.hospital.folder / "memory" / RUN)
             assert [str(label) for label in memory.labels()] == ["00000.000", "00003.000", "00004.000", "00005.000"]
             assert_same(memory.load(engine.best[site]), first.known[str(site)])
-        engine.memory.update({site: {RECEIPT: version} for site, version in engine.best.items()})
+        engine.memory.update({site: {VERSION_KEY: version} for site, version in engine.best.items()})
         cohort = Cohort(center, engine, 0, center.ids, keep=False)
         assert list(cohort.ask("deploy", state)) == [0, 1, 2]
         assert cohort.failures == {}

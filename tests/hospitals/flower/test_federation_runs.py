@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from crossward.config import toml
+from crossward.config.reading import to_toml
 from crossward.errors import ConfigError, RunError, StorageError
 from crossward.hospitals.flower import federation_runs as runs
-from crossward.hospitals.flower.coordinator import conduct
-from crossward.hospitals.flower.federation_runs import Asked, begin, follow, stop
+from crossward.hospitals.flower.coordinator import coordinate_run
+from crossward.hospitals.flower.federation_runs import RunOptions, begin, follow, stop
 from crossward.runs import lifecycle as api
 from crossward.runs.run_directory import TERMS, RunDir
 from crossward.testing.loopback_federation import grid
@@ -22,8 +22,8 @@ def begun(made, tiny, tmp_path, monkeypatch):
 
     def begin_(method, **asked):
         file = tmp_path / "run.toml"
-        file.write_text(toml.dumps(tiny(method={"name": method}).canonical()))
-        return begin(file, made / "coordinator", [], Asked(**asked))
+        file.write_text(to_toml(tiny(method={"name": method}).canonical()))
+        return begin(file, made / "coordinator", [], RunOptions(**asked))
 
     return begin_
 
@@ -55,7 +55,7 @@ def test_a_name_that_is_taken(begun):
 def test_a_run_that_failed_before_its_first_round_ends_for_whoever_follows_it(begun):
     run = begun("fedavg", wait=0.0)
     with pytest.raises(RunError, match="0 of 2 sites take part"):
-        conduct(run, grid([]))
+        coordinate_run(run, grid([]))
     heard = []
     with pytest.raises(RunError, match="failed") as error:
         follow(run, heard.append)
@@ -67,7 +67,7 @@ def test_a_defect_ends_the_run_as_well(begun, monkeypatch):
     run = begun("fedavg")
     monkeypatch.setattr("crossward.hospitals.flower.coordinator._numbers", lambda config: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        conduct(run, grid([]))
+        coordinate_run(run, grid([]))
     with pytest.raises(RunError, match="failed") as error:
         follow(run, lambda line: None)
     assert error.value.details == ("a defect: ZeroDivisionError('division by zero')",)
@@ -77,7 +77,7 @@ def test_a_run_that_another_process_conducts_is_left_to_it(begun, monkeypatch):
     run = begun("fedavg")
     monkeypatch.setattr("crossward.hospitals.flower.coordinator.HANDOVER", 0.0)
     with RunDir(run).held(), pytest.raises(StorageError, match="another process"):
-        conduct(run, grid([]))
+        coordinate_run(run, grid([]))
     assert not (run / "failed.json").exists()
 
 

@@ -14,10 +14,10 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from crossward.hospitals.flower.loopback_grid import LoopbackGrid
-from crossward.hospitals.flower.messenger import ATTEMPTS, LOOK, POLL, SLACK, Post
+from crossward.hospitals.flower.messenger import ATTEMPTS, LOOK, POLL, SLACK, Messenger
 from crossward.hospitals.flower.records import parcel, records
-from crossward.hospitals.messages import Parcel
-from crossward.testing.loopback_federation import Clock
+from crossward.hospitals.messages import SiteMessage
+from crossward.testing.loopback_federation import FakeClock
 
 ANSWER, NOTHING, ALIEN = "answer", "nothing", "alien"  # what comes back
 GONE = Error(ErrorCode.NODE_UNAVAILABLE, "offline")
@@ -32,7 +32,7 @@ class Superlink(LoopbackGrid):
     seconds that takes; later ones are answered after a second, probes after half of one. What gives NOTHING is lost in
     a restart, and keeps a node busy no longer."""
 
-    clock: Clock = field(default_factory=Clock)
+    clock: FakeClock = field(default_factory=FakeClock)
     plays: dict = field(default_factory=dict)  # node -> [(seconds, what)]
     absent: dict = field(default_factory=dict)  # node -> (from, to): not connected
     deaf: Counter = field(default_factory=Counter)  # node -> how many probes are lost there
@@ -73,7 +73,7 @@ class Superlink(LoopbackGrid):
         if isinstance(what, Error):
             return Message(what, reply_to=message)
         asked = parcel(message.content)
-        told = Parcel({"node": message.metadata.dst_node_id, **asked.about}, asked.tree)
+        told = SiteMessage({"node": message.metadata.dst_node_id, **asked.about}, asked.tree)
         content = RecordDict({"about": ConfigRecord()}) if what is ALIEN else records(told)
         return Message(content, reply_to=message)
 
@@ -90,15 +90,15 @@ def superlink(plays, **more):
 def posted(at, nodes=None, kind="train", **post):
     """What is reported of every node, and when."""
     clock = at.clock
-    asked = {n: Parcel({"do": "job", "round": 3, "n": n}, bytes([n])) for n in nodes or at.plays}
-    told = Post(at, clock=clock, sleep=clock.sleep, **{"rarely": 0.0} | post).exchange(asked, kind)
+    asked = {n: SiteMessage({"do": "job", "round": 3, "n": n}, bytes([n])) for n in nodes or at.plays}
+    told = Messenger(at, clock=clock, sleep=clock.sleep, **{"rarely": 0.0} | post).exchange(asked, kind)
     found = [(node, answer, round(clock.now, 1)) for node, answer in told]
     assert sorted(node for node, _, _ in found) == sorted(asked), "every node once"
     return {node: (answer, when) for node, answer, when in found}
 
 
 def answered(node):
-    return Parcel({"node": node, "do": "job", "round": 3, "n": node}, bytes([node]))
+    return SiteMessage({"node": node, "do": "job", "round": 3, "n": node}, bytes([node]))
 
 
 def near(seconds, by=2 * POLL):
@@ -125,8 +125,8 @@ def test_answers_are_reported_as_they_come():
 
 def test_it_looks_more_rarely_the_longer_it_takes():
     at, looks = superlink({1: [(100.0, ANSWER)]}), []
-    post = Post(at, clock=at.clock, sleep=lambda seconds: (looks.append(seconds), at.clock.sleep(seconds)))
-    assert [node for node, _ in post.exchange({1: Parcel({"do": "job", "round": 3, "n": 1})}, "train")] == [1]
+    post = Messenger(at, clock=at.clock, sleep=lambda seconds: (looks.append(seconds), at.clock.sleep(seconds)))
+    assert [node for node, _ in post.exchange({1: SiteMessage({"do": "job", "round": 3, "n": 1})}, "train")] == [1]
     assert at.clock.now == near(100.0, LOOK)
     assert (looks[0], looks[-1], len(looks) < 200) == (POLL, LOOK, True)
     assert looks == sorted(looks)
@@ -189,9 +189,9 @@ def test_messages_live_a_little_longer_than_the_deadline_and_no_more():
 
 def test_a_late_reply_is_not_taken_for_an_answer_to_a_later_question():
     at = superlink({1: [(15.0, ANSWER), (4.0, ANSWER)]})
-    post = Post(at, deadline=10.0, clock=at.clock, sleep=at.clock.sleep)
-    assert list(post.exchange({1: Parcel({"round": 1})}, "train")) == [(1, "no answer within 10 s")]
-    assert list(post.exchange({1: Parcel({"round": 2})}, "train")) == [(1, Parcel({"node": 1, "round": 2}))]
+    post = Messenger(at, deadline=10.0, clock=at.clock, sleep=at.clock.sleep)
+    assert list(post.exchange({1: SiteMessage({"round": 1})}, "train")) == [(1, "no answer within 10 s")]
+    assert list(post.exchange({1: SiteMessage({"round": 2})}, "train")) == [(1, SiteMessage({"node": 1, "round": 2}))]
     assert at.clock.now == near(19.0)
 
 
@@ -222,8 +222,8 @@ def test_probes_become_rarer():
 def test_an_answer_that_comes_together_with_its_probe_counts():
     for seed in range(8):  # in whatever order they are pulled
         at = superlink({1: [(20.0, ANSWER)]}, order=Random(seed))
-        post = Post(at, clock=at.clock, sleep=lambda s, at=at: at.clock.sleep(16.0))
-        assert list(post.exchange({1: Parcel({"n": 1})}, "train")) == [(1, Parcel({"node": 1, "n": 1}))]
+        post = Messenger(at, clock=at.clock, sleep=lambda s, at=at: at.clock.sleep(16.0))
+        assert list(post.exchange({1: SiteMessage({"n": 1})}, "train")) == [(1, SiteMessage({"node": 1, "n": 1}))]
         assert [kind for _, _, kind in at.sent] == ["train", "query.hello"], seed
 
 
@@ -287,7 +287,7 @@ def test_twenty_nodes_of_which_some_fail(seed):
             (what for _, what in plays[node] if all(what is not lost for lost in (NOTHING, GONE, CRASHED))), ANSWER
         )
         answer = found[node][0]
-        if isinstance(answer, Parcel):
+        if isinstance(answer, SiteMessage):
             assert last is (ANSWER if answer == answered(node) else ALIEN), node
         elif answer.startswith("CLIENT_APP_RAISED_EXCEPTION: "):
             assert last is RAISED, node

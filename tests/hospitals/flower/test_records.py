@@ -10,7 +10,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 from crossward.errors import StorageError
 from crossward.hospitals.flower.records import STYPE, parcel, records
-from crossward.hospitals.messages import Parcel
+from crossward.hospitals.messages import SiteMessage
 
 ABOUT = ConfigRecord({"json": "{}"})
 NO_ARRAYS = ArrayRecord({})
@@ -30,13 +30,13 @@ def moved(content):
 def test_round_trip(tree):
     """Zeros as well, because Flower sends equal chunks of an array once."""
     words = {"site": "Zürich", "round": 3, "seed": 2**62 + 1, "loss": 0.1, "none": None, "deep": {"a": [1, True]}}
-    sent = records(Parcel(words, tree))
-    assert parcel(sent) == Parcel(words, tree)
-    assert parcel(moved(sent)) == Parcel(words, tree)
+    sent = records(SiteMessage(words, tree))
+    assert parcel(sent) == SiteMessage(words, tree)
+    assert parcel(moved(sent)) == SiteMessage(words, tree)
 
 
 def test_a_tree_travels_as_one_array_of_its_own_size():
-    (array,) = records(Parcel({}, b"tree")).array_records["arrays"].values()
+    (array,) = records(SiteMessage({}, b"tree")).array_records["arrays"].values()
     assert (array.dtype, array.shape, array.data) == ("uint8", (4,), b"tree")
 
 

@@ -11,14 +11,14 @@ from flwr.clientapp import ClientApp
 from crossward import __version__
 from crossward.core.disclosure import DisclosureKind
 from crossward.hospitals.flower.loopback_grid import LoopbackGrid
-from crossward.hospitals.flower.messenger import Post
+from crossward.hospitals.flower.messenger import Messenger
 from crossward.hospitals.flower.records import parcel, records
 from crossward.hospitals.flower.roster import WAIT, Roster
-from crossward.hospitals.messages import PROTOCOL, Parcel
+from crossward.hospitals.messages import PROTOCOL, SiteMessage
 from crossward.hospitals.policy import Policy
 from crossward.methods.scaffold import Scaffold
 from crossward.testing import loopback_federation as loopback
-from crossward.testing.loopback_federation import Clock
+from crossward.testing.loopback_federation import FakeClock
 from crossward.testing.toy import Toy
 
 NAMES = ("north", "south", "west")
@@ -36,7 +36,7 @@ class Federation:
 
     at: dict
     happens: dict = field(default_factory=dict)  # when -> what
-    clock: Clock = field(default_factory=Clock)
+    clock: FakeClock = field(default_factory=FakeClock)
     opened: list = field(default_factory=list)  # nodes, in turn
     slept: list = field(default_factory=list)
 
@@ -47,12 +47,12 @@ class Federation:
         def answer(message, context):
             self.opened.append(context.node_id)
             self.asked = parcel(message.content).about
-            return Message(records(Parcel(self.at[context.node_id])), reply_to=message)
+            return Message(records(SiteMessage(self.at[context.node_id])), reply_to=message)
 
         self.grid = LoopbackGrid(app, {})
         self.grid.get_node_ids = lambda: list(self.at)
         self.grid.push_messages = self.push
-        post = Post(self.grid, patience=5.0, clock=self.clock, sleep=self.sleep)
+        post = Messenger(self.grid, patience=5.0, clock=self.clock, sleep=self.sleep)
         self.roster = Roster(NAMES, post, {"run": "r1", "crossward": __version__})
 
     def push(self, messages):
@@ -66,7 +66,7 @@ class Federation:
             self.happens.pop(when)()
 
     def greeted(self):
-        self.roster.greet()
+        self.roster.open_new_nodes()
         return self.roster
 
 
@@ -229,10 +229,10 @@ def test_gather_does_not_wait_for_those_it_has():
 
 def test_a_site_whose_policy_refuses_is_named_with_its_reason(tmp_path):
     run_sites = Toy(sizes=((4, 1, 0),) * 2, common=0).run_sites(Scaffold())
-    policies = [loopback.OPEN_HANDED, Policy(allow=(DisclosureKind.SAMPLE_COUNT,))]
+    policies = [loopback.ALLOW_ALL, Policy(allow=(DisclosureKind.SAMPLE_COUNT,))]
     services = [loopback.service(run_sites, site, tmp_path, policies[site]) for site in run_sites.ids]
     roster = loopback.roster(run_sites, loopback.grid(services))
-    roster.greet()
+    roster.open_new_nodes()
     assert roster.nodes == {0: 0}
     assert roster.facts[0]["counts"] == [3, 1, 0]
     assert roster.facts[0]["images"] == {"train": 4, "val": 1, "test": 0}
@@ -244,12 +244,12 @@ def test_a_site_cannot_pass_for_another():
     """It is refused by the name that its key has; the site whose name it took comes in as ever."""
     at = Federation({7: said("north"), 8: said("north"), 9: said("west")})
     at.roster.keys = {"north": 7, "south": 8, "west": 9}
-    at.roster.greet()
+    at.roster.open_new_nodes()
     assert at.roster.nodes == {0: 7, 2: 9}
     assert at.roster.refused == {"south": "it has the key of south and says that it is north"}
     at.at[8] = said("south")
     at.roster._met.clear()
-    at.roster.greet()
+    at.roster.open_new_nodes()
     assert at.roster.nodes == {0: 7, 1: 8, 2: 9}
     assert at.roster.refused == {}
 
@@ -257,7 +257,7 @@ def test_a_site_cannot_pass_for_another():
 def test_a_key_of_no_site():
     at = Federation({7: said("north"), 5: said("south")})
     at.roster.keys = {"north": 7}
-    at.roster.greet()
+    at.roster.open_new_nodes()
     assert at.roster.nodes == {0: 7}
     assert at.roster.refused == {"node 5": "it has the key of node 5 and says that it is south"}
 
@@ -265,5 +265,5 @@ def test_a_key_of_no_site():
 def test_a_site_that_says_no_name_is_known_by_its_key():
     at = Federation({7: {"failure": "out of memory"}})
     at.roster.keys = {"north": 7}
-    at.roster.greet()
-    assert at.roster.unfit == {"north": "out of memory"}
+    at.roster.open_new_nodes()
+    assert at.roster.unfit_sites == {"north": "out of memory"}

@@ -9,7 +9,7 @@ import pytest
 from crossward.hospitals.certificates import site_key
 from crossward.hospitals.flower.app_commands import KEPT, commands
 from crossward.hospitals.flower.client_forkserver import _line
-from crossward.hospitals.flower.processes import Place
+from crossward.hospitals.flower.processes import FlowerWorkspace
 from crossward.hospitals.flower.site_up import REFUSED, STARTED, UP, _crashed, _ended, _refused
 from crossward.hospitals.kit import read_site
 
@@ -17,7 +17,7 @@ from crossward.hospitals.kit import read_site
 @pytest.fixture
 def south(made):
     folder = made / "sites" / "south"
-    return read_site(folder), Place(folder)
+    return read_site(folder), FlowerWorkspace(folder)
 
 
 def test_a_site_knows_that_it_crashed(south):

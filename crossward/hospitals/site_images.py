@@ -1,0 +1,53 @@
+"""A site's own images, before it takes part in runs: where they are, and a check that they can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from crossward.config.reading import config_from
+from crossward.data.sources import setting_names
+from crossward.errors import ConfigError
+from crossward.hospitals.kit import SiteKit
+
+SOURCES_BY_SUFFIX = {".csv": "table", ".npz": "npz"}  # of a path given by --data; any other is a folder
+
+
+@dataclass(frozen=True)
+class ImageCheck:
+    """What a site has in images."""
+
+    classes: tuple[str, ...]
+    counts: tuple[int, ...]  # training and held-out images of each class; pixels of masks
+    images: int
+    left_out: tuple[str, ...]  # files that cannot be read
+
+
+def site_settings(kit: SiteKit, data: Path | None) -> dict[str, Any]:
+    """The site's settings for runs; a path `data` overrides [data] of its site.toml."""
+    settings = dict(kit.settings)
+    if data is not None:
+        if not data.exists():
+            raise ConfigError(f"--data {data}: there is no such file or folder")
+        settings["data"] = {"source": SOURCES_BY_SUFFIX.get(data.suffix, "folder"), "path": str(data.absolute())}
+    if not settings.get("data"):
+        raise ConfigError(
+            f"{kit.folder / 'site.toml'} has no [data], and --data is not given: where are the images?",
+            hint="Give a folder of class-name/image files, a .csv table, or an .npz file by --data.",
+        )
+    return settings
+
+
+def check_images(settings: Mapping[str, Any]) -> ImageCheck:
+    """Read the images once, before any coordinator asks for them."""
+    data = dict(settings["data"])
+    if "bad_files" in setting_names(str(data.get("source", "phantom"))):
+        data.setdefault("bad_files", "quarantine")
+    collection, left_out = config_from({"data": data}).data.load()
+    targets = collection.targets.flatten().long()
+    counts = torch.bincount(targets, minlength=len(collection.classes)).tolist()
+    return ImageCheck(collection.classes, tuple(counts), len(collection), tuple(left_out))
