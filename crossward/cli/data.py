@@ -83,10 +83,10 @@ def split(
 ) -> None:
     """Share the configured images out among sites and store that as a manifest."""
     from crossward.config.reading import read_config
-    from crossward.data.federation import save
+    from crossward.data.manifest import save_manifest
     from crossward.runs.build import partitioned
 
     config = read_config(file, overrides or [])
     collection, _ = config.data.load()
-    save(partitioned(config, collection), out)
+    save_manifest(partitioned(config, collection), out)
     print_line(f'{out}\nUse it with: partition.file = "{out}"')

@@ -142,9 +142,9 @@ def round_headline(record: RoundRecord, metric: str) -> str:
     metrics = record.evaluation.metrics if record.evaluation else {}
     for split in ("val", "test"):
         values = {view: metric_at(metrics, split, view, metric) for view in ("local", "global")}
-        shown = [f"{view} {value:.3f}" for view, value in values.items() if value is not None]
-        if shown:
-            words.append(f"{split} {metric}: {', '.join(shown)}")
+        parts = [f"{view} {value:.3f}" for view, value in values.items() if value is not None]
+        if parts:
+            words.append(f"{split} {metric}: {', '.join(parts)}")
     if record.is_best and metrics:
         words.append("best")
     words += [f"{name} left out: {why}" for name, why in record.failures.items()]

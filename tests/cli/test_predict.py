@@ -36,7 +36,7 @@ def segmented(config, gallery):
     return crossward.run(config(data=gallery.table(gallery.masked()), net={"base": 4, "levels": 2}, run={"rounds": 1}))
 
 
-def test_predictions_are_those_that_the_run_kept(cli, finished, pictures):
+def test_predictions_are_those_that_the_run_stored(cli, finished, pictures):
     result = finished()
     classes = result.about["task"]["classes"]
     output = cli("predict", result.folder, pictures)
@@ -44,11 +44,11 @@ def test_predictions_are_those_that_the_run_kept(cli, finished, pictures):
     rows = csv_rows(output.out)
     assert list(rows[0]) == ["image", "predicted", *classes]
     assert [row["image"] for row in rows] == [str(file) for file in sorted(pictures.iterdir())]
-    kept = result.predictions(result.summary["best"]["round"])["server"]["test"]
+    stored = result.predictions(result.summary["best"]["round"])["server"]["test"]
     values = torch.tensor([[float(row[name]) for name in classes] for row in rows])
     assert values.sum(1).tolist() == pytest.approx([1.0] * 16, abs=1e-5)
-    torch.testing.assert_close(values, kept, atol=2e-6, rtol=0)
-    assert [row["predicted"] for row in rows] == [classes[i] for i in kept.argmax(1).tolist()]
+    torch.testing.assert_close(values, stored, atol=2e-6, rtol=0)
+    assert [row["predicted"] for row in rows] == [classes[i] for i in stored.argmax(1).tolist()]
 
 
 def test_predict_writes_a_file_for_a_site_and_a_round(cli, finished, pictures, tmp_path):
@@ -59,8 +59,8 @@ def test_predict_writes_a_file_for_a_site_and_a_round(cli, finished, pictures, t
     assert output.out == ""
     rows = csv_rows((tmp_path / "p.csv").read_text())
     assert [row["image"][-6:] for row in rows] == ["03.png", "01.png"]
-    kept = result.predictions(3)["hospital-3"]["common_test"]
-    assert float(rows[0]["basophil"]) == pytest.approx(float(kept[3, 0]), abs=2e-6)
+    stored = result.predictions(3)["hospital-3"]["common_test"]
+    assert float(rows[0]["basophil"]) == pytest.approx(float(stored[3, 0]), abs=2e-6)
 
 
 @pytest.mark.parametrize(
