@@ -84,7 +84,7 @@ def test_contract(maker: Maker):
     net, x = tiny(maker).eval(), torch.randn(2, 1, 24, 24)
     z = net.features(x)
     assert torch.equal(net(x), net.head(z))
-    assert isinstance(net.body, nn.Sequential)  # so that it can be cut
+    assert isinstance(net.body, nn.Sequential)  # so that a method can split it
     assert isinstance(net.head, nn.Linear)
     assert net.head.in_features == net.width
     assert net.head.out_features == 3

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from crossward.core.net import Net, NetSpec
 from crossward.errors import ConfigError
-from crossward.methods.fedbm.split_body import cut
+from crossward.methods.fedbm.split_body import split_body
 from crossward.nets import build
 from crossward.nets.efficientnet import (
     B0,
@@ -126,8 +126,8 @@ def test_a_start_has_the_width_it_was_made_with(tmp_path: Path):
     assert "the options that the file was made with" in error.value.hint
 
 
-def test_the_body_can_be_cut():
-    split = cut(b0(size=64).body, NetSpec(3, 64, 5))
+def test_the_body_can_be_split():
+    split = split_body(b0(size=64).body, NetSpec(3, 64, 5))
     assert split.shape == (40, 8, 8)
 
 

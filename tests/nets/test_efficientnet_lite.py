@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from crossward.core.net import Net, NetSpec
 from crossward.errors import ConfigError
-from crossward.methods.fedbm.split_body import cut
+from crossward.methods.fedbm.split_body import split_body
 from crossward.nets import build
 from crossward.nets import efficientnet as b0
 from crossward.nets.cost import cost
@@ -97,8 +97,8 @@ def test_frozen_kernels_and_images_have_no_gradient():
     assert x.grad.shape == x.shape
 
 
-def test_the_body_can_be_cut():
-    split = cut(lite(size=64, width=0.25).body, NetSpec(3, 64, 5))
+def test_the_body_can_be_split():
+    split = split_body(lite(size=64, width=0.25).body, NetSpec(3, 64, 5))
     assert split.shape == (16, 8, 8)  # behind the third stage: 40 channels, a quarter of them in steps of 8
 
 
