@@ -153,15 +153,17 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
 def augmentation(names: Sequence[str]) -> Augment | None:
     """The operations written as "hflip" or "rotate:10", in order; None when there are none."""
     steps = []
-    wrong = []
+    problems = []
     for text in names:
         name, colon, number = text.partition(":")
         problem = _problem(name, colon + number)
-        wrong += [f'"{text}": {problem}'] if problem else []
+        problems += [f'"{text}": {problem}'] if problem else []
         if not problem:
             steps.append((name, float(number) if number else OPERATIONS[name].default))
-    if wrong:
-        raise ConfigError("augmentations cannot be understood", details=wrong, hint=f"known: {', '.join(OPERATIONS)}")
+    if problems:
+        raise ConfigError(
+            "augmentations cannot be understood", details=problems, hint=f"known: {', '.join(OPERATIONS)}"
+        )
     return Augmentation(tuple(steps)) if steps else None
 
 

@@ -35,7 +35,8 @@ CHUNK = 256  # rows in flight, which bounds the memory
 FRESH = 2_000_000_000  # ns: a file may change again within one tick of its clock, so that its stamp proves nothing yet
 ABANDONED = 24 * 3600  # s: a part file this old belongs to a process that was killed
 
-Reasons = dict[str, str]
+Digests = dict[str, str]  # path -> hash of the file
+Reasons = dict[str, str]  # path -> why it cannot be read
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,13 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class _DecodedRow:
-    """One decoded row: its pixels, or what is wrong; with the prints of the bytes that were really read."""
+    """One decoded row: its pixels, or what is wrong; with the digests of the bytes that were really read."""
 
     image: Pixels | None
     mask: Pixels | None
     hash: str
     problems: tuple[str, ...]
-    digests: Reasons
+    digests: Digests
     habit: str = ""
 
 
@@ -83,9 +84,9 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
     """Every row decoded, from the cache when it has them; with masks when the frame counts their classes."""
     with _storage(cache):
         cache.mkdir(parents=True, exist_ok=True)
-    digests, unread = _digests(files, rows, cache)
-    problems = [(place, reason) for place, row in enumerate(rows) for reason in _unread(row, unread)]
-    usable = [place for place, row in enumerate(rows) if not _unread(row, unread)]
+    digests, unreadable = _digests(files, rows, cache)
+    problems = [(place, reason) for place, row in enumerate(rows) for reason in _reasons(row, unreadable)]
+    usable = [place for place, row in enumerate(rows) if not _reasons(row, unreadable)]
     wanted = [rows[place] for place in usable]
     key = _cache_key(wanted, frame, digests)
     entry = _stored_entry(cache, key, frame)
@@ -94,7 +95,8 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
     bad = {place for place, _ in entry.bad}
     problems += [(usable[place], reason) for place, reason in entry.bad]
     decoded_rows = tuple(place for position, place in enumerate(usable) if position not in bad)
-    (images, masks), shape = _raw_files(cache, key), tuple(entry.shape)
+    images, masks = _raw_files(cache, key)
+    shape = tuple(entry.shape)
     if not decoded_rows:
         return DecodedImages(torch.empty(shape, dtype=torch.uint8), None, (), None, (), tuple(sorted(problems)))
     return DecodedImages(
@@ -113,17 +115,17 @@ def digest(data: bytes | memoryview) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def _unread(row: ImagePaths, unread: Reasons) -> list[str]:
+def _reasons(row: ImagePaths, unreadable: Reasons) -> list[str]:
     named = [(row.image, "")] + ([(row.mask, f"mask {row.mask}: ")] if row.mask else [])
-    return [prefix + unread[path] for path, prefix in named if path in unread]
+    return [prefix + unreadable[path] for path, prefix in named if path in unreadable]
 
 
-def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Reasons, Reasons]:
+def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Digests, Reasons]:
     """The content hash of every file, remembered by its stamp, and why some could not be read."""
     file = cache / f"index-{digest(str(files.root.resolve()).encode())}.json"
     known: dict[str, list[Any]] = (_read_sealed(file) or {}).get("files", {})
-    digests: Reasons = {}
-    unread: Reasons = {}
+    digests: Digests = {}
+    unreadable: Reasons = {}
     learned: dict[str, list[Any]] = {}
     for path in dict.fromkeys(path for row in rows for path in (row.image, row.mask) if path):
         try:
@@ -133,17 +135,17 @@ def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Rea
                 continue
             digests[path] = digest(files.read(path))
         except DataError as error:
-            unread[path] = error.what
+            unreadable[path] = error.what
             continue
         if time.time_ns() - stamp[-1] > FRESH:
             learned[path] = [*stamp, digests[path]]
     if learned:
         with _storage(cache):
             _write_sealed(file, {"root": str(files.root), "files": known | learned})
-    return digests, unread
+    return digests, unreadable
 
 
-def _cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Reasons) -> str:
+def _cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Digests) -> str:
     # entries of images that nothing was done to have the keys they always had; those of two-class masks knew no habits
     framing = {name: value for name, value in asdict(frame).items() if name != "prepare" or value}
     framing |= {"masks": 2} if frame.classes else {}  # as VERSION, of the decoding of masks alone
@@ -166,13 +168,13 @@ def _stored_entry(cache: Path, key: str, frame: Frame) -> CacheEntry | None:
     entry = CacheEntry(**body)
     pixels = int(torch.Size(entry.shape).numel())
     lengths = [pixels, pixels // frame.channels][: 2 if frame.classes else 1]
-    found = [file.stat().st_size if file.is_file() else -1 for file in _raw_files(cache, key)]
-    return entry if found[: len(lengths)] == lengths else None
+    sizes = [file.stat().st_size if file.is_file() else -1 for file in _raw_files(cache, key)]
+    return entry if sizes[: len(lengths)] == lengths else None
 
 
 def _build(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) -> tuple[str, CacheEntry]:
     """Decode everything; a row that fails is noted in the entry. Nothing is stored when all of them do."""
-    digests: Reasons = {}
+    digests: Digests = {}
     hashes: list[str] = []
     ids: list[str] = []
     bad: list[list[Any]] = []
@@ -207,7 +209,7 @@ def _decode_all(files: Files, rows: Sequence[ImagePaths], frame: Frame) -> Itera
 
 
 def _decode_row(files: Files, frame: Frame, row: ImagePaths) -> _DecodedRow:
-    digests: Reasons = {}
+    digests: Digests = {}
     problems: list[str] = []
     image = mask = None
     size = (0, 0)
@@ -230,7 +232,7 @@ def _decode_row(files: Files, frame: Frame, row: ImagePaths) -> _DecodedRow:
     return _DecodedRow(image, mask, digest(image.data), (), digests, habit)
 
 
-def _read_and_digest(files: Files, path: str, digests: Reasons) -> bytes:
+def _read_and_digest(files: Files, path: str, digests: Digests) -> bytes:
     data = files.read(path)
     digests[path] = digest(data)
     return data

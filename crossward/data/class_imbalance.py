@@ -1,4 +1,7 @@
-"""Imbalance: rules that give the sites unequal shares of the classes, from labels to the positions each site holds."""
+"""Class imbalance: rules that give the sites unequal shares of the classes.
+
+Each goes from labels to the positions that each site holds.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ def per_class(
 
 
 def by_counts(labels: Ints, table: Table, seed: int, classes: Sequence[str] | None = None) -> Parts:
-    """Random samples in the numbers of a (sites, classes) table; those that it does not ask for are nobody's."""
+    """Random samples in the numbers of a (sites, classes) table; no site holds the samples that it does not ask for."""
     counts = _checked(table, labels, classes)
     names = _named(classes, counts.shape[1])
     have = np.bincount(labels, minlength=counts.shape[1])
@@ -143,11 +146,11 @@ def long_tail(labels: Ints, factor: float, seed: int) -> Ints:
     by_class = sorted(_by_class(labels), key=len, reverse=True)  # stable: equally large ones stay in the order of ids
     last = max(len(by_class) - 1, 1)
     rng = np.random.RandomState(seed)
-    kept = [np.empty(0, dtype=np.int64)]
+    chosen = [np.empty(0, dtype=np.int64)]
     for rank, rows in enumerate(by_class):
         wanted = int(round(len(by_class[0]) * factor ** (-rank / last), 9))  # 100 * 100 ** -0.5 is 10.000…2
-        kept.append(rng.permutation(rows)[: max(wanted, 1)])
-    return np.sort(np.concatenate(kept))
+        chosen.append(rng.permutation(rows)[: max(wanted, 1)])
+    return np.sort(np.concatenate(chosen))
 
 
 def require_samples(sites: int, n: int = 0, min_size: int = 0) -> None:
@@ -190,14 +193,14 @@ def _owners(classes: int, sites: int, removal: float, rng: np.random.RandomState
     """(K, N) which sites may hold which class: each at least one, whatever is removed."""
     if removal == 0 or classes == 0:
         return np.ones((classes, sites), dtype=bool)
-    kept = np.zeros((sites, classes), dtype=bool)
+    owns = np.zeros((sites, classes), dtype=bool)
     for _ in range(TRIES):
-        again = np.flatnonzero(~kept.any(1))
+        again = np.flatnonzero(~owns.any(1))
         if not len(again):
-            if kept.any(0).all():
-                return kept.T
+            if owns.any(0).all():
+                return owns.T
             again = np.arange(sites)
-        kept[again] = rng.random_sample((len(again), classes)) >= removal
+        owns[again] = rng.random_sample((len(again), classes)) >= removal
     raise DataError(
         f"removal = {removal}: no draw out of {TRIES} left each of {sites} sites a class and each of {classes} classes "
         "a site",
@@ -207,13 +210,13 @@ def _owners(classes: int, sites: int, removal: float, rng: np.random.RandomState
 
 def _alphas_of(labels: Ints, alphas: float | Sequence[float], classes: Sequence[str] | None) -> list[float]:
     """The alpha of each class that has samples."""
-    found = np.unique(labels)
+    present = np.unique(labels)
     if isinstance(alphas, int | float):
         _positive_alphas({"alphas": alphas})
-        return [float(alphas)] * len(found)
+        return [float(alphas)] * len(present)
     _one_for_each(f"alphas has {len(alphas)} number(s)", len(alphas), labels, classes)
     _positive_alphas(dict(zip(_named(classes, len(alphas)), alphas)))
-    return [float(alphas[c]) for c in found]
+    return [float(alphas[c]) for c in present]
 
 
 def _positive_alphas(alphas: Mapping[str, float]) -> None:
@@ -270,15 +273,15 @@ def _joined(pieces: Sequence[Sequence[Ints]], sites: int) -> Parts:
 def _balanced_draw(labels: Ints, sites: int, beta: float, rng: np.random.RandomState) -> Parts | None:
     """One pass over the classes; None when no share is left to normalise."""
     pieces = []
-    held = np.zeros(sites, dtype=np.int64)
+    site_sizes = np.zeros(sites, dtype=np.int64)
     for rows in _by_class(labels):
         rng.shuffle(rows)
-        shares = rng.dirichlet(np.repeat(beta, sites)) * (held < len(labels) / sites)
+        shares = rng.dirichlet(np.repeat(beta, sites)) * (site_sizes < len(labels) / sites)
         if not shares.sum() > 0:
             return None
         borders = (np.cumsum(shares / shares.sum()) * len(rows)).astype(np.int64)[:-1]
         pieces.append(np.split(rows, borders))
-        held += [len(piece) for piece in pieces[-1]]
+        site_sizes += [len(piece) for piece in pieces[-1]]
     return _joined(pieces, sites)
 
 

@@ -27,7 +27,7 @@ Parts = list[Ints]
 SCHEMES = ("iid", "dirichlet", "dirichlet-balanced", "per-class", "counts", "site", "group")
 MIN_SIZES = {"dirichlet": 2, "dirichlet-balanced": 10, "per-class": 2}  # samples (or groups) a site has at least
 OPTIONS = ("beta", "min_size", "alphas", "removal", "counts")
-OPTION_SCHEMES = {"alphas": "per-class", "removal": "per-class", "counts": "counts"}  # options that one kind alone has
+OPTION_SCHEMES = {"alphas": "per-class", "removal": "per-class", "counts": "counts"}  # the scheme that an option is for
 
 # RandomState throughout: numpy promises that its streams never change, so a seed names one partition for good.
 
@@ -39,11 +39,11 @@ def iid(n: int, sites: int, seed: int) -> Parts:
 
 
 def by_site(names: Sequence[str]) -> Parts:
-    """The positions of each named site, sites in the order of `natural`; "" is nobody's."""
-    found, codes, counts = np.unique(np.asarray(names, dtype=str), return_inverse=True, return_counts=True)
+    """The positions of each named site, sites in the order of `natural_key`; "" is the server's."""
+    sites, codes, counts = np.unique(np.asarray(names, dtype=str), return_inverse=True, return_counts=True)
     parts = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(counts)[:-1])
-    held = dict(zip(found.tolist(), parts))
-    return [held[name] for name in sorted(held, key=natural_key) if name]
+    positions = dict(zip(sites.tolist(), parts))
+    return [positions[name] for name in sorted(positions, key=natural_key) if name]
 
 
 def natural_key(name: str) -> list[str | int]:
@@ -59,12 +59,12 @@ def by_group(groups: Iterable[Hashable], sites: int, seed: int) -> Parts:
     sizes = np.bincount(units)
     order = rng.permutation(len(sizes))
     rank = rng.permutation(sites)  # which of two equally small sites is served first
-    held = np.zeros(sites, dtype=np.int64)
+    site_sizes = np.zeros(sites, dtype=np.int64)
     owner = np.zeros(len(sizes), dtype=np.int64)
     for unit in order[np.argsort(-sizes[order], kind="stable")]:
-        site = np.lexsort((rank, held))[0]
+        site = np.lexsort((rank, site_sizes))[0]
         owner[unit] = site
-        held[site] += sizes[unit]
+        site_sizes[site] += sizes[unit]
     return [np.flatnonzero(owner[units] == site).astype(np.int64) for site in range(sites)]
 
 
@@ -78,7 +78,7 @@ def resolve(
     removal: float = 0.0,
     counts: str | Table | None = None,
 ) -> tuple[str, int]:
-    """The partition to make and its number of sites, for data with these site names, with or without groups."""
+    """The scheme to follow and its number of sites, for data with these site names, with or without groups."""
     chosen = ("site" if names else "dirichlet") if scheme == "auto" else scheme
     if chosen not in SCHEMES:
         raise ConfigError(f'partition = "{scheme}" is not known', hint=f"use one of: auto, {', '.join(SCHEMES)}")
@@ -107,18 +107,18 @@ def options(
     removal: float = 0.0,
     counts: str | Table | None = None,
 ) -> dict[str, Any]:
-    """What `deal` must know for a kind that `resolve` gave, JSON-ready; what only other kinds need is left out."""
+    """What `deal` must know for a scheme that `resolve` gave, JSON-ready; what only other schemes need is left out."""
     floor = MIN_SIZES.get(scheme)
-    known: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "beta": float(beta) if scheme in ("dirichlet", "dirichlet-balanced") else None,
         "min_size": min_size if floor and min_size is not None else floor,
     }
     if alphas is not None:
         each = float(alphas) if isinstance(alphas, int | float) else [float(alpha) for alpha in alphas]
-        known |= {"alphas": each, "removal": float(removal)}
+        chosen |= {"alphas": each, "removal": float(removal)}
     if counts is not None:
-        known["counts"] = [list(row) for row in table_of(counts)]
-    return known
+        chosen["counts"] = [list(row) for row in table_of(counts)]
+    return chosen
 
 
 def deal(
@@ -135,19 +135,19 @@ def deal(
     counts: Table | None = None,
     classes: Sequence[str] | None = None,
 ) -> Parts:
-    """Whole units dealt out by one of the rules, a unit counting as one sample of its majority label."""
+    """Deal whole units out by the scheme; a unit counts as one sample of its majority label."""
     if scheme == "group":
         return by_group(units, sites, seed)
-    heads = majority_labels(labels, units)
+    unit_labels = majority_labels(labels, units)
     if scheme == "iid":
-        parts = iid(len(heads), sites, seed)
+        parts = iid(len(unit_labels), sites, seed)
     elif scheme == "counts" and counts is not None:
-        parts = by_counts(heads, counts, seed, classes)
+        parts = by_counts(unit_labels, counts, seed, classes)
     elif scheme == "per-class" and alphas is not None and min_size is not None:
-        parts = per_class(heads, sites, alphas, removal, seed, min_size, classes)
+        parts = per_class(unit_labels, sites, alphas, removal, seed, min_size, classes)
     elif scheme in ("dirichlet", "dirichlet-balanced") and beta is not None and min_size is not None:
         rule = dirichlet if scheme == "dirichlet" else dirichlet_balanced
-        parts = rule(heads, sites, beta, seed, min_size)
+        parts = rule(unit_labels, sites, beta, seed, min_size)
     else:
         needs = {"counts": "counts", "per-class": "alphas and min_size"}.get(scheme, "beta and min_size")
         raise ConfigError(f'partition = "{scheme}" needs {needs}')
@@ -180,12 +180,12 @@ def connected_units(*columns: Iterable[Hashable]) -> Ints:
 
 def majority_labels(labels: Ints, units: Ints) -> Ints:
     """(units,) the most frequent label of each unit; the lowest of equally frequent ones."""
-    found, codes = np.unique(labels, return_inverse=True)
+    known, codes = np.unique(labels, return_inverse=True)
     if len(units) == 0 or units.max() + 1 == len(units):
-        return np.asarray(found[codes[np.argsort(units)]], dtype=np.int64)  # every row is its own unit
-    table = np.zeros((units.max() + 1, len(found)), dtype=np.int64)
+        return np.asarray(known[codes[np.argsort(units)]], dtype=np.int64)  # every row is its own unit
+    table = np.zeros((units.max() + 1, len(known)), dtype=np.int64)
     np.add.at(table, (units, codes), 1)
-    return np.asarray(found[table.argmax(1)], dtype=np.int64)
+    return np.asarray(known[table.argmax(1)], dtype=np.int64)
 
 
 def missing_classes(counts: Ints, sites: Sequence[str], classes: Sequence[str], *, drawn: bool) -> list[str]:
@@ -193,20 +193,22 @@ def missing_classes(counts: Ints, sites: Sequence[str], classes: Sequence[str], 
 
     That hospitals lack classes is how data are; how many pairs a drawn partition left empty is news.
     """
-    shown = [np.flatnonzero(row) for row in counts]
-    found = [
-        f"site {site} trains on one class only: {classes[has[0]]}" for site, has in zip(sites, shown) if len(has) == 1
-    ]
+    lines = []
+    for site, row in zip(sites, counts):
+        trained_classes = np.flatnonzero(row)
+        if len(trained_classes) == 1:
+            lines.append(f"site {site} trains on one class only: {classes[trained_classes[0]]}")
     trained = counts[counts.any(1)][:, counts.any(0)]
-    if drawn and (lacking := int((trained == 0).sum())):
-        found.append(f"{lacking} of {trained.size} (site, class) pairs have no training sample")
-    return found + [f"nobody trains on class {name}" for name, n in zip(classes, counts.sum(0)) if not n]
+    lacking = int((trained == 0).sum())
+    if drawn and lacking:
+        lines.append(f"{lacking} of {trained.size} (site, class) pairs have no training sample")
+    return lines + [f"nobody trains on class {name}" for name, n in zip(classes, counts.sum(0)) if not n]
 
 
 def _check_options(
     scheme: str, alphas: float | Sequence[float] | None, removal: float, counts: str | Table | None
 ) -> None:
-    """Refuse options that another kind is for, and miss those this kind cannot do without."""
+    """Refuse options that are for another scheme, and the lack of those that this one needs."""
     is_set = {"alphas": alphas is not None, "removal": removal != 0, "counts": counts is not None}
     if idle := [name for name, there in is_set.items() if there and OPTION_SCHEMES[name] != scheme]:
         hint = f'leave it out, or set partition = "{OPTION_SCHEMES[idle[0]]}"'

@@ -133,13 +133,15 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
 
 def preparation(names: Sequence[str], channels: int | None = None) -> Preparation:
     """What the names say, for images of `channels` where that is known already."""
-    wrong = [f'"{text}": {problem}' for text in names if (problem := _problem(text, channels))]
+    problems = [f'"{text}": {problem}' for text in names if (problem := _problem(text, channels))]
     windows = [place for place, text in enumerate(names) if text.split(":")[0] == "window"]
-    wrong += [f'"{names[place]}": there can be one window only' for place in windows[1:]]
-    wrong += [f'"{names[place]}": the window must come first' for place in windows[:1] if place]
-    if wrong:
+    problems += [f'"{names[place]}": there can be one window only' for place in windows[1:]]
+    problems += [f'"{names[place]}": the window must come first' for place in windows[:1] if place]
+    if problems:
         known = ", ".join(f'"{operation.example}"' for operation in OPERATIONS.values())
-        raise ConfigError("prepare cannot be carried out.", details=wrong, hint=f"Operations are written as {known}.")
+        raise ConfigError(
+            "prepare cannot be carried out.", details=problems, hint=f"Operations are written as {known}."
+        )
     steps = tuple(_step(text) for text in names)
     return Preparation(Window(*steps[0][1]) if windows else None, steps[len(windows) :])
 

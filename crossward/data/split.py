@@ -1,4 +1,4 @@
-"""Splits: which rows of one set are trained on, validated on, tested on, kept for all, or kept at all."""
+"""Splits: which rows of a collection are for training, validation and testing, which are public, and which are used."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def split_sites(
     owners = np.zeros(units.max(initial=-1) + 1, dtype=np.int64)
     for part in parts:
         owners[np.unique(units[part])] += 1
-    done = []
+    splits = []
     for site, part in enumerate(parts):
         shared = owners[units[part]] > 1
         own = part[~shared]
         train, val, test = (own[side] for side in split(labels[own], units[own], fractions, seed + site))
-        done.append((np.sort(np.concatenate([train, part[shared]])), val, test))
-    return done
+        splits.append((np.sort(np.concatenate([train, part[shared]])), val, test))
+    return splits
 
 
 def subsample(strata: Ints, limit: int, seed: int) -> Ints:
@@ -71,8 +71,8 @@ def subsample(strata: Ints, limit: int, seed: int) -> Ints:
     while limit >= len(counts) and not take.all():
         take[take.argmin()] += 1
         take[take.argmax()] -= 1
-    kept = [rng.permutation(np.flatnonzero(codes == c))[:k] for c, k in enumerate(take)]
-    return np.sort(np.concatenate(kept)).astype(np.int64)
+    chosen = [rng.permutation(np.flatnonzero(codes == c))[:k] for c, k in enumerate(take)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
 def public_pool(labels: Ints, units: Ints, fraction: float, seed: int) -> Ints:
@@ -116,22 +116,22 @@ def training_rows(collection: Collection, with_site: bool) -> Ints:
     """All rows but those the collection names val or test; they must have a site if that decides who holds them."""
     named = collection.splits or ("",) * len(collection)
     sites = collection.sites or ()
-    if strange := [
-        f"{i}: {part}" for i, part in zip(collection.ids, named) if part not in ("train", "val", "test", "")
-    ]:
-        raise DataError("rows name an unknown split", details=strange, hint="use train, val, test or nothing")
+    known = ("train", "val", "test", "")
+    unknown = [f"{row}: {part}" for row, part in zip(collection.ids, named) if part not in known]
+    if unknown:
+        raise DataError("rows name an unknown split", details=unknown, hint="use train, val, test or nothing")
     rows = np.flatnonzero(~np.isin(named, ("val", "test"))).astype(np.int64)
-    if homeless := [collection.ids[row] for row in rows if with_site and not sites[row]]:
+    if without_site := [collection.ids[row] for row in rows if with_site and not sites[row]]:
         raise DataError(
             "rows have no site and are neither val nor test",
-            details=homeless,
+            details=without_site,
             hint="name the site or the split of each",
         )
     return rows
 
 
 def units_of(collection: Collection, rows: Ints, *, groups: bool, duplicates: bool) -> Ints:
-    """(rows,) unit of each row: those of one group, or with the same pixels, are one unit."""
+    """(rows,) unit of each row: rows of one group, or with the same pixels, are one unit."""
     columns = [[collection.groups[row] for row in rows]] if groups and collection.groups else []
     columns += [[collection.hashes[row] for row in rows]] if duplicates else []
     return connected_units(*columns) if columns else np.arange(len(rows))
@@ -189,9 +189,9 @@ def _fill(side: Ints, movable: Flags, sizes: Ints, labels: Ints, shares: Floats,
     wanted = np.flatnonzero(shares > 0)
     chance = rng.permutation(len(side))
     for empty in wanted[[not (side == s).any() for s in wanted]]:
-        held = np.bincount(side, minlength=3)[side]
+        side_sizes = np.bincount(side, minlength=3)[side]
         alike = np.unique(side * (labels.max() + 1) + labels, return_inverse=True, return_counts=True)
-        donors = np.lexsort((chance, sizes, -alike[2][alike[1]], -held))
-        donors = donors[(movable & (held > 1))[donors]]
+        donors = np.lexsort((chance, sizes, -alike[2][alike[1]], -side_sizes))
+        donors = donors[(movable & (side_sizes > 1))[donors]]
         if len(side) >= len(wanted) and len(donors):
             side[donors[0]] = empty

@@ -33,7 +33,7 @@ def collection_of_arrays(
         raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
     if channels not in (None, 1, 3):
         raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
-    arrays = [array for held, _ in parts.values() for array in held]
+    arrays = [array for images, _ in parts.values() for array in images]
     images = torch.cat([resize(torch.from_numpy(array), size, channels) for array in arrays])
     rows = [(split, row) for split, (_, labels) in parts.items() for row in range(len(labels))]
     return Collection(

@@ -79,20 +79,20 @@ class SlideImage:
 
     @property
     def patient(self) -> str:
-        told = re.fullmatch(rf"{CODES[self.subtype]}_(\d+-\d+)[A-Z]*", self.slide, re.IGNORECASE)
-        return told[1] if told else ""
+        match = re.fullmatch(rf"{CODES[self.subtype]}_(\d+-\d+)[A-Z]*", self.slide, re.IGNORECASE)
+        return match[1] if match else ""
 
     def label(self, classes: str) -> str:
         return self.side if classes == "binary" else self.subtype
 
 
 def locate(root: Path | None) -> Path:
-    """Where the set is in `root`, where all datasets are kept."""
+    """Where the set is in `root`, the folder of all datasets."""
     return find_dataset(root, (NAME,), title="BreaKHis", where=WHERE)
 
 
 def read(
-    place: Path,
+    root: Path,
     *,
     magnification: Literal["40", "100", "200", "400", "all"] = "all",
     classes: Literal["binary", "subtypes"] = "binary",
@@ -103,92 +103,98 @@ def read(
     prepare: tuple[str, ...] = (),
     cache: Path,
 ) -> tuple[Collection, list[BadFile]]:
-    """The images in `place`, a folder or archive, in the order of their names, and what was left out.
+    """The images in `root`, a folder or archive, in the order of their names, and what was left out.
 
     Rows are named by their file, as SOB_B_A-14-22549AB-40-001.png, however the set is packed.
     """
     _check(magnification, classes)
     frame = Frame(size, channels, fit, prepare=prepare)
     policy = check_policy(bad_files)
-    with open_files(place) as files:
-        entries, problems = list_images(place, files.listing(), magnification, classes)
-        candidates = [entry for entry in entries if not _wrong(entry)]
-        decoded = decode_files(files, [ImagePaths(entry.path) for entry in candidates], frame, cache)
+    with open_files(root) as files:
+        images, problems = list_images(root, files.listing(), magnification, classes)
+        candidates = [image for image in images if not _contradictions_in(image)]
+        decoded = decode_files(files, [ImagePaths(image.path) for image in candidates], frame, cache)
     problems += [BadFile(candidates[at].path, None, reason) for at, reason in decoded.problems]
-    records = [candidates[at] for at in decoded.rows]
-    before = [entry.label(classes) for entry in entries]
-    labels = [entry.label(classes) for entry in records]
-    left_out = set_aside(place, problems, bad_files=policy, before=before, after=labels)
+    used = [candidates[at] for at in decoded.rows]
+    before = [image.label(classes) for image in images]
+    labels = [image.label(classes) for image in used]
+    left_out = set_aside(root, problems, bad_files=policy, before=before, after=labels)
     collection = Collection(
         name="breakhis",
         task="classification",
         classes=CLASSES[classes],
         images=decoded.images,
         targets=torch.tensor([CLASSES[classes].index(label) for label in labels]),
-        ids=tuple(entry.file for entry in records),
+        ids=tuple(image.file for image in used),
         hashes=decoded.hashes,
-        groups=tuple(entry.patient for entry in records),
+        groups=tuple(image.patient for image in used),
         file=decoded.file,
-        notes=_contradictions(records, labels, decoded.hashes),
+        notes=_contradictory_labels(used, labels, decoded.hashes),
     )
     return collection, left_out
 
 
 def list_images(
-    place: Path, listing: Iterable[str], magnification: str, classes: str
+    root: Path, listing: Iterable[str], magnification: str, classes: str
 ) -> tuple[list[SlideImage], list[BadFile]]:
     """The images at the magnification, in the order of their names, and what is wrong with any of them."""
     paths = [path for path in listing if is_image(path)]
-    fits = {path: fit for path in paths if (fit := LAYOUT.fullmatch(path))}
-    every = sorted((_slide_image(path, fit) for path, fit in fits.items()), key=lambda e: (e.file, e.path))
-    entries = [entry for entry in every if magnification in (entry.magnification, "all")]
-    missing = [name for name in CLASSES[classes] if name not in {entry.label(classes) for entry in entries}]
+    matches = {path: match for path in paths if (match := LAYOUT.fullmatch(path))}
+    all_images = sorted((_slide_image(path, match) for path, match in matches.items()), key=lambda i: (i.file, i.path))
+    images = [image for image in all_images if magnification in (image.magnification, "all")]
+    missing = [name for name in CLASSES[classes] if name not in {image.label(classes) for image in images}]
     if missing:
-        held = Counter(f"{entry.magnification}X" for entry in every)
+        counts = Counter(f"{image.magnification}X" for image in all_images)
         at = "" if magnification == "all" else f" at {magnification}X"
         raise DataError(
-            f"{place} holds no image of {', '.join(missing)}{at}.",
-            details=[f"found: {n} image(s) at {power}" for power, n in held.items()],
+            f"{root} holds no image of {', '.join(missing)}{at}.",
+            details=[f"found: {n} image(s) at {power}" for power, n in counts.items()],
             hint=f"Download BreaKHis from {WHERE} as {NAME}/histology_slides/breast/benign/SOB/adenosis/..., or check "
             "data.path and data.magnification.",
         )
-    files = Counter(entry.file.casefold() for entry in every)
-    if twice := [entry.path for entry in every if files[entry.file.casefold()] > 1]:
+    files = Counter(image.file.casefold() for image in all_images)
+    if twice := [image.path for image in all_images if files[image.file.casefold()] > 1]:
         raise DataError(
-            f"{place} holds images more than once.", details=twice, hint="Keep one folder that holds the set once."
+            f"{root} holds images more than once.", details=twice, hint="Keep one folder that holds the set once."
         )
-    place_of = "is not at <benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X"
-    strange = [BadFile(path, None, place_of) for path in paths if path not in fits]
-    return entries, strange + [BadFile(entry.path, None, reason) for entry in entries for reason in _wrong(entry)]
+    reason = "is not at <benign or malignant>/SOB/<sub-type>/<slide>/<magnification>X"
+    misplaced = [BadFile(path, None, reason) for path in paths if path not in matches]
+    return images, misplaced + [
+        BadFile(image.path, None, reason) for image in images for reason in _contradictions_in(image)
+    ]
 
 
-def _slide_image(path: str, fit: re.Match[str]) -> SlideImage:
-    told = fit.groupdict()
-    return SlideImage(path, **told | {"side": told["side"].lower(), "subtype": told["subtype"].lower()})
+def _slide_image(path: str, match: re.Match[str]) -> SlideImage:
+    parts = match.groupdict()
+    return SlideImage(path, **parts | {"side": parts["side"].lower(), "subtype": parts["subtype"].lower()})
 
 
-def _wrong(entry: SlideImage) -> list[str]:
+def _contradictions_in(image: SlideImage) -> list[str]:
     """What in a path contradicts the rest of it."""
-    code = CODES[entry.subtype]
+    code = CODES[image.subtype]
     side = "benign" if code.startswith("SOB_B") else "malignant"
-    reasons = [f"{entry.subtype} is not {entry.side}"] if side != entry.side else []
-    if not entry.patient:
-        return [*reasons, f"its slide {entry.slide} is not named {code}_<year>-<number>"]
-    named = re.fullmatch(r"(SOB_[A-Z]+_[A-Z]+)-(\w+-\w+)-(\d+)-\w+\.\w+", entry.file.upper())
-    said = (code, entry.slide.upper().removeprefix(f"{code}_"), entry.magnification)
-    if named and named.groups() != said:
-        reasons.append(f"its name is not of {entry.slide} at {entry.magnification}X")
+    reasons = [f"{image.subtype} is not {image.side}"] if side != image.side else []
+    if not image.patient:
+        return [*reasons, f"its slide {image.slide} is not named {code}_<year>-<number>"]
+    name_parts = re.fullmatch(r"(SOB_[A-Z]+_[A-Z]+)-(\w+-\w+)-(\d+)-\w+\.\w+", image.file.upper())
+    expected = (code, image.slide.upper().removeprefix(f"{code}_"), image.magnification)
+    if name_parts and name_parts.groups() != expected:
+        reasons.append(f"its name is not of {image.slide} at {image.magnification}X")
     return reasons
 
 
-def _contradictions(entries: Sequence[SlideImage], labels: Sequence[str], hashes: Sequence[str]) -> tuple[str, ...]:
+def _contradictory_labels(
+    images: Sequence[SlideImage], labels: Sequence[str], hashes: Sequence[str]
+) -> tuple[str, ...]:
     """A line if pictures are there under two classes."""
-    rows: dict[str, list[int]] = defaultdict(list)
-    for row, image in enumerate(hashes):
-        rows[image].append(row)
-    both = [held for held in rows.values() if len({labels[row] for row in held}) > 1]
-    first = [" = ".join(entries[row].file for row in held) for held in both[:1]]
-    return tuple(f"{len(both)} image(s) are there under two classes; first: {pair}" for pair in first)
+    copies: dict[str, list[int]] = defaultdict(list)  # pixels -> rows
+    for row, pixels in enumerate(hashes):
+        copies[pixels].append(row)
+    contradictory = [rows for rows in copies.values() if len({labels[row] for row in rows}) > 1]
+    if not contradictory:
+        return ()
+    first = " = ".join(images[row].file for row in contradictory[0])
+    return (f"{len(contradictory)} image(s) are there under two classes; first: {first}",)
 
 
 def _check(magnification: str, classes: str) -> None:

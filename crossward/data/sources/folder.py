@@ -68,37 +68,37 @@ def read(
     policy = check_policy(bad_files)
     pattern = _pattern(group)
     with open_files(root) as files:
-        found, problems, split = _labelled_images(root, files.listing(), pattern)
-        places = [place for place in found if place.group or not pattern]
-        decoded = decode_files(files, [ImagePaths(place.path) for place in places], frame, cache)
-    problems += [BadFile(places[row].path, None, reason) for row, reason in decoded.problems]
-    records = [places[row] for row in decoded.rows]
-    before = [place.label for place in found]
-    labels = [place.label for place in records]
+        images, problems, split = _labelled_images(root, files.listing(), pattern)
+        candidates = [image for image in images if image.group or not pattern]
+        decoded = decode_files(files, [ImagePaths(image.path) for image in candidates], frame, cache)
+    problems += [BadFile(candidates[row].path, None, reason) for row, reason in decoded.problems]
+    used = [candidates[row] for row in decoded.rows]
+    before = [image.label for image in images]
+    labels = [image.label for image in used]
     left_out = set_aside(root, problems, bad_files=policy, before=before, after=labels)
-    known = _known(root, classes, {place.label for place in found})
-    number = {name: place for place, name in enumerate(known)}
+    class_names = _class_names(root, classes, {image.label for image in images})
+    number = {name: n for n, name in enumerate(class_names)}
     collection = Collection(
         name=root.stem if root.is_file() else root.resolve().name,
         task="classification",
-        classes=known,
+        classes=class_names,
         images=decoded.images,
         targets=torch.tensor([number[label] for label in labels]),
-        ids=tuple(place.path for place in records),
+        ids=tuple(image.path for image in used),
         hashes=decoded.hashes,
-        groups=tuple(place.group for place in records) if pattern else None,
-        splits=tuple(place.split for place in records) if split else None,
+        groups=tuple(image.group for image in used) if pattern else None,
+        splits=tuple(image.split for image in used) if split else None,
         file=decoded.file,
     )
     return collection, left_out
 
 
-def _known(root: Path, classes: Sequence[str] | None, labels: set[str]) -> tuple[str, ...]:
+def _class_names(root: Path, classes: Sequence[str] | None, labels: set[str]) -> tuple[str, ...]:
     if classes is None:
         return tuple(sorted(labels))
-    if alien := sorted(labels - {*classes}):
-        told = [f"{name}: {nearest(name, classes)}" for name in alien]
-        raise DataError(f"{root} has folders that data.classes does not name", details=told)
+    if unnamed := sorted(labels - {*classes}):
+        hints = [f"{name}: {nearest(name, classes)}" for name in unnamed]
+        raise DataError(f"{root} has folders that data.classes does not name", details=hints)
     if len({*classes}) < len(classes):
         raise ConfigError("data.classes names a class twice", details=list(classes))
     return tuple(classes)
@@ -128,7 +128,7 @@ def _labelled_images(
     if not paths:
         raise DataError(f"{root} holds no image.", hint="Images lie in one folder per class, as in root/benign/1.png.")
     wrapped, split = _layout(root, [path.split("/") for path in paths])
-    places = []
+    candidates = []
     problems = []
     for path in paths:
         *above, _ = path.split("/")[wrapped:]
@@ -136,16 +136,16 @@ def _labelled_images(
         if len(above) < 1 + split:
             problems.append(BadFile(path, None, "is not in a class folder"))
             continue
-        place = FolderImage(
+        image = FolderImage(
             path,
             label=above[int(split)],
             split=SPLITS[above[0].casefold()] if split else "",
             group=(patient[1] or "") if patient else "",
         )
-        places.append(place)
-        if pattern and not place.group:
+        candidates.append(image)
+        if pattern and not image.group:
             problems.append(BadFile(path, None, f"the group pattern {pattern.pattern} finds no patient in its path"))
-    return places, problems, split
+    return candidates, problems, split
 
 
 def _layout(root: Path, parts: list[list[str]]) -> tuple[int, bool]:

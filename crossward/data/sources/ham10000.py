@@ -54,11 +54,11 @@ class LesionImage:
     image: str
     lesion: str
     diagnosis: str
-    hospital: str | None  # None: the table does not tell
+    hospital: str | None  # None: the table has no such column
 
 
 def locate(root: Path | None) -> Path:
-    """Where the set is in `root`, where all datasets are kept, or `root` itself."""
+    """Where the set is in `root`, the folder of all datasets, or `root` itself."""
     try:
         return find_dataset(root, (NAME,), title=NAME, where=WHERE)
     except ConfigError:
@@ -86,34 +86,36 @@ def read(
     policy = check_policy(bad_files)
     with open_files(root) as files:
         listing = files.listing()
-        entries, problems = read_metadata(files, listing)
-        paths = image_paths(root, listing, [entry.image for entry in entries], FOLDERS)
-        absent = [entry for entry in entries if entry.image not in paths]
-        gone = [BadFile(entry.image, entry.row, "its image is not there") for entry in absent]
-        if gone and (policy == "refuse" or not paths):
-            raise _incomplete(root, problems, gone, len(entries), listing)
-        candidates = [entry for entry in entries if entry.image in paths]
-        decoded = decode_files(files, [ImagePaths(paths[e.image]) for e in candidates], frame, cache)
-    problems += gone + [BadFile(candidates[at].image, candidates[at].row, reason) for at, reason in decoded.problems]
-    records = [candidates[at] for at in decoded.rows]
-    before = [entry.diagnosis for entry in entries]
-    after = [entry.diagnosis for entry in records]
+        images, problems = read_metadata(files, listing)
+        paths = image_paths(root, listing, [image.image for image in images], FOLDERS)
+        absent = [image for image in images if image.image not in paths]
+        absent_files = [BadFile(image.image, image.row, "its image is not there") for image in absent]
+        if absent_files and (policy == "refuse" or not paths):
+            raise _incomplete(root, problems, absent_files, len(images), listing)
+        candidates = [image for image in images if image.image in paths]
+        decoded = decode_files(files, [ImagePaths(paths[image.image]) for image in candidates], frame, cache)
+    problems += absent_files + [
+        BadFile(candidates[at].image, candidates[at].row, reason) for at, reason in decoded.problems
+    ]
+    used = [candidates[at] for at in decoded.rows]
+    before = [image.diagnosis for image in images]
+    after = [image.diagnosis for image in used]
     left_out = set_aside(root, problems, bad_files=policy, before=before, after=after)
-    return _collection(records, paths, decoded), left_out
+    return _collection(used, paths, decoded), left_out
 
 
-def _collection(entries: Sequence[LesionImage], paths: Mapping[str, str], decoded: DecodedImages) -> Collection:
-    run_sites = [entry.hospital for entry in entries if entry.hospital is not None]  # all of them or none
+def _collection(images: Sequence[LesionImage], paths: Mapping[str, str], decoded: DecodedImages) -> Collection:
+    hospitals = [image.hospital for image in images if image.hospital is not None]  # all of them or none
     return Collection(
         name="ham10000",
         task="classification",
         classes=CLASSES,
         images=decoded.images,
-        targets=torch.tensor([CLASSES.index(entry.diagnosis) for entry in entries]),
-        ids=tuple(PurePosixPath(paths[entry.image]).name for entry in entries),
+        targets=torch.tensor([CLASSES.index(image.diagnosis) for image in images]),
+        ids=tuple(PurePosixPath(paths[image.image]).name for image in images),
         hashes=decoded.hashes,
-        groups=tuple(entry.lesion for entry in entries),
-        sites=tuple(run_sites) or None,
+        groups=tuple(image.lesion for image in images),
+        sites=tuple(hospitals) or None,
         file=decoded.file,
     )
 
@@ -133,41 +135,40 @@ def read_metadata(files: Files, listing: Iterable[str]) -> tuple[list[LesionImag
     except DataError as error:
         raise DataError(f"{source} {error.what}.", hint="Copy it again.") from error
     rows = parse_table(content, source, ("lesion_id", "image_id", "dx"), ("dataset",))
-    found = [
+    all_images = [
         LesionImage(number, cells["image_id"], cells["lesion_id"], cells["dx"], cells.get("dataset"))
         for number, cells in rows
     ]
-    problems = [BadFile(entry.image, entry.row, reason) for entry in found for reason in _wrong(entry)]
-    wrong = {problem.row for problem in problems}
-    entries = sorted((entry for entry in found if entry.row not in wrong), key=lambda entry: entry.image)
-    contradictions = repeated_images((entry.row, entry.image) for entry in found if entry.image) + _two_diagnoses(
-        entries
-    )
+    problems = [BadFile(image.image, image.row, reason) for image in all_images for reason in _mistakes(image)]
+    bad_rows = {problem.row for problem in problems}
+    images = sorted((image for image in all_images if image.row not in bad_rows), key=lambda image: image.image)
+    contradictions = repeated_images((image.row, image.image) for image in all_images if image.image)
+    contradictions += _two_diagnoses(images)
     if contradictions:
         raise DataError(
             f"{source} contradicts itself: {len(contradictions)} problem(s).",
             details=contradictions,
             hint=f"Correct the table, or download it again from {WHERE}.",
         )
-    return entries, problems
+    return images, problems
 
 
-def _wrong(entry: LesionImage) -> list[str]:
-    reasons = ["its image_id is empty"] if not entry.image else []
-    reasons += ["its lesion_id is empty"] if not entry.lesion else []
-    for column, value, known in (("dx", entry.diagnosis, CLASSES), ("dataset", entry.hospital, HOSPITALS)):
+def _mistakes(image: LesionImage) -> list[str]:
+    reasons = ["its image_id is empty"] if not image.image else []
+    reasons += ["its lesion_id is empty"] if not image.lesion else []
+    for column, value, known in (("dx", image.diagnosis, CLASSES), ("dataset", image.hospital, HOSPITALS)):
         if value is not None and value not in known:
             reasons.append(f'its {column} "{value}" is none of {", ".join(known)}')
     return reasons
 
 
-def _two_diagnoses(entries: Iterable[LesionImage]) -> list[str]:
-    said: dict[str, dict[str, int]] = defaultdict(dict)
-    for entry in entries:
-        said[entry.lesion].setdefault(entry.diagnosis, entry.row)
+def _two_diagnoses(images: Iterable[LesionImage]) -> list[str]:
+    rows_by_diagnosis: dict[str, dict[str, int]] = defaultdict(dict)
+    for image in images:
+        rows_by_diagnosis[image.lesion].setdefault(image.diagnosis, image.row)
     return [
         f"lesion {lesion}: " + ", ".join(f"{diagnosis} (row {row})" for diagnosis, row in rows.items())
-        for lesion, rows in said.items()
+        for lesion, rows in rows_by_diagnosis.items()
         if len(rows) > 1
     ]
 

@@ -60,14 +60,14 @@ class IdxSettings(SmallImageSettings):
 
 
 def locate(root: Path | None, name: str) -> Path:
-    """The folder or archive of the set in `root`, where all datasets are kept; else where Debian puts it."""
+    """The folder or archive of the set in `root`, the folder of all datasets; else where Debian puts it."""
     family = "emnist" if check_set_name(name, CLASSES).startswith("emnist-") else name
     places = [place for pattern in PLACES[family] for place in sorted(root.glob(pattern))] if root else []
     if places:
         return places[0]
     if name == "fashion-mnist" and DEBIAN.is_dir():
         return DEBIAN
-    hint = f"Put {', '.join(wanted(name))} (or .gz of them) into a folder {PLACES[family][0]}"
+    hint = f"Put {', '.join(file_names(name))} (or .gz of them) into a folder {PLACES[family][0]}"
     if root is None:
         raise ConfigError(
             "data.path is not set, nor is CROSSWARD_DATA.",
@@ -76,7 +76,7 @@ def locate(root: Path | None, name: str) -> Path:
     raise ConfigError(f"{name} is not in {root}.", hint=f"{hint} there, or set data.path to where it is.")
 
 
-def wanted(name: str) -> tuple[str, ...]:
+def file_names(name: str) -> tuple[str, ...]:
     """The files of a set: images and labels to train on, images and labels to test on."""
     sides = [f"{name}-train", f"{name}-test"] if name.startswith("emnist-") else ["train", "t10k"]
     return tuple(f"{side}-{what}-ubyte" for side in sides for what in ("images-idx3", "labels-idx1"))
@@ -92,18 +92,18 @@ def read(root: Path, *, name: str, size: int | None = None, channels: int | None
         paths = _paths(root, name, files.listing())
         for path, file in paths.items():
             try:
-                arrays[file] = parsed(files.read(path), packed=path.endswith(".gz"), images="images" in file)
+                arrays[file] = parse_idx(files.read(path), packed=path.endswith(".gz"), images="images" in file)
             except DataError as error:
                 problems.append(f"{path}: {error.what}")
     parts = {}
-    for split, (pictures, marks) in {"train": wanted(name)[:2], "test": wanted(name)[2:]}.items():
-        if pictures in arrays and marks in arrays:
-            images = arrays.pop(pictures)
-            labels = arrays.pop(marks).astype(np.int64) - first
-            problems += _differences(pictures, images, marks, labels, len(classes), first)
+    for split, (image_file, label_file) in {"train": file_names(name)[:2], "test": file_names(name)[2:]}.items():
+        if image_file in arrays and label_file in arrays:
+            images = arrays.pop(image_file)
+            labels = arrays.pop(label_file).astype(np.int64) - first
+            problems += _differences(image_file, images, label_file, labels, len(classes), first)
             upright = np.ascontiguousarray(images.transpose(0, 2, 1)) if name.startswith("emnist-") else images
             parts[split] = ([upright], labels)
-    shapes = {split: held[0].shape[1:] for split, (held, _) in parts.items()}
+    shapes = {split: images[0].shape[1:] for split, (images, _) in parts.items()}
     if len(set(shapes.values())) > 1:
         problems.append(f"images to train on are {shapes['train']}, those to test on {shapes['test']}")
     if problems:
@@ -111,11 +111,11 @@ def read(root: Path, *, name: str, size: int | None = None, channels: int | None
     return collection_of_arrays(name, classes, parts, size=size, channels=channels)
 
 
-def parsed(data: bytes, *, packed: bool, images: bool) -> Pixels:
+def parse_idx(data: bytes, *, packed: bool, images: bool) -> Pixels:
     """The array of an idx file, (N, H, W) of images or (N,) of labels, if it has just the bytes that it claims."""
     stream = gzip.GzipFile(fileobj=BytesIO(data)) if packed else BytesIO(data)
     sides = 3 if images else 1
-    header, broken = _taken(stream, 4 + 4 * sides)
+    header, broken = _read_up_to(stream, 4 + 4 * sides)
     magic = int.from_bytes(header[:4], "big")
     if len(header) < 4 + 4 * sides:
         raise DataError(f"has {len(header)} bytes, fewer than its header{broken}")
@@ -124,19 +124,19 @@ def parsed(data: bytes, *, packed: bool, images: bool) -> Pixels:
         raise DataError(f"starts with the number {magic}, not {MAGIC[sides]}{other}")
     shape = tuple(int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4))
     needed = int(np.prod(shape, dtype=object))
-    told = f"{' x '.join(map(str, shape))} = {needed} bytes after its header"
+    claim = f"{' x '.join(map(str, shape))} = {needed} bytes after its header"
     if not 0 < needed <= LARGEST:
-        raise DataError(f"claims {told}")
-    content, broken = _taken(stream, needed + 1)
+        raise DataError(f"claims {claim}")
+    content, broken = _read_up_to(stream, needed + 1)
     if len(content) > needed:
-        raise DataError(f"should have {told} and has more")
+        raise DataError(f"should have {claim} and has more")
     if len(content) < needed or broken:
         records = len(content) // (needed // shape[0])
-        raise DataError(f"should have {told} and has {len(content)}: {records} of {shape[0]} records{broken}")
+        raise DataError(f"should have {claim} and has {len(content)}: {records} of {shape[0]} records{broken}")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
-def _taken(stream: BytesIO | gzip.GzipFile, most: int) -> tuple[bytearray, str]:
+def _read_up_to(stream: BytesIO | gzip.GzipFile, most: int) -> tuple[bytearray, str]:
     """Up to `most` bytes, and why there are no more if the packing is damaged."""
     chunks = []
     left = most
@@ -151,30 +151,32 @@ def _taken(stream: BytesIO | gzip.GzipFile, most: int) -> tuple[bytearray, str]:
 
 def _paths(root: Path, name: str, listing: Sequence[str]) -> dict[str, str]:
     """path -> which of the wanted files it is, all in one folder; an unpacked file goes before its .gz."""
-    homes: dict[PurePosixPath, dict[str, str]] = {}
+    folders: dict[PurePosixPath, dict[str, str]] = {}
     for path in sorted(listing, key=lambda path: not path.endswith(".gz")):
         place = PurePosixPath(path)
         file = place.name.removesuffix(".gz").replace(".idx", "-idx")  # some copies are called train-images.idx3-ubyte
-        if file in wanted(name):
-            homes.setdefault(place.parent, {})[file] = path
-    if len(homes) > 1:
+        if file in file_names(name):
+            folders.setdefault(place.parent, {})[file] = path
+    if len(folders) > 1:
         raise DataError(
-            f"{root} holds files of {name} in {len(homes)} folders.",
-            details=sorted(map(str, homes)),
+            f"{root} holds files of {name} in {len(folders)} folders.",
+            details=sorted(map(str, folders)),
             hint="Set data.path to one of them.",
         )
-    held = {path: file for files in homes.values() for file, path in files.items()}
-    if missing := [file for file in wanted(name) if file not in held.values()]:
+    file_by_path = {path: file for files in folders.values() for file, path in files.items()}
+    if missing := [file for file in file_names(name) if file not in file_by_path.values()]:
         raise DataError(
             f"{root} lacks {len(missing)} of the 4 files of {name}.",
             details=[f"missing: {file} (or {file}.gz)" for file in missing],
             hint="Download them, or set data.path to where they are.",
         )
-    return {path: held[path] for path in listing if path in held}
+    return {path: file_by_path[path] for path in listing if path in file_by_path}
 
 
-def _differences(pictures: str, images: Pixels, marks: str, labels: Ints, classes: int, first: int) -> Iterator[str]:
+def _differences(
+    image_file: str, images: Pixels, label_file: str, labels: Ints, classes: int, first: int
+) -> Iterator[str]:
     if len(images) != len(labels):
-        yield f"{pictures} has {len(images)} images, but {marks} {len(labels)} labels"
+        yield f"{image_file} has {len(images)} images, but {label_file} {len(labels)} labels"
     for row in np.flatnonzero((labels < 0) | (labels >= classes)).tolist():
-        yield f"{marks}: record {row} has the label {labels[row] + first}, not {first} to {classes - 1 + first}"
+        yield f"{label_file}: record {row} has the label {labels[row] + first}, not {first} to {classes - 1 + first}"

@@ -62,18 +62,20 @@ def repeated_images(images: Iterable[tuple[int, str]]) -> list[str]:
 
 def image_paths(root: Path, listing: Iterable[str], wanted: Iterable[str], folders: Sequence[str]) -> dict[str, str]:
     """image id -> its file, for the wanted images that are there; a file in one of `folders` goes before others."""
-    held: dict[str, dict[bool, list[str]]] = defaultdict(lambda: defaultdict(list))
+    files_by_id: dict[str, dict[bool, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in filter(is_image, listing):
         place = PurePosixPath(path)
-        held[place.stem][place.parent.name in folders].append(path)
-    found = {image: held[image].get(True) or held[image][False] for image in wanted if image in held}
-    if ambiguous := [f"{image}: {', '.join(paths)}" for image, paths in found.items() if len(paths) > 1]:
+        files_by_id[place.stem][place.parent.name in folders].append(path)
+    paths_by_id = {
+        image: files_by_id[image].get(True) or files_by_id[image][False] for image in wanted if image in files_by_id
+    }
+    if ambiguous := [f"{image}: {', '.join(paths)}" for image, paths in paths_by_id.items() if len(paths) > 1]:
         raise DataError(
             f"{root} holds {len(ambiguous)} image(s) more than once.",
             details=ambiguous,
             hint="Keep one file of each image, or set data.path to the folder that holds them once.",
         )
-    return {image: paths[0] for image, paths in found.items()}
+    return {image: paths[0] for image, paths in paths_by_id.items()}
 
 
 def first_lines(absent: Sequence[BadFile]) -> list[str]:

@@ -60,7 +60,7 @@ def read(
     return Collection(
         name=file.stem,
         task="classification",
-        classes=_names(file, labels, classes),
+        classes=_class_names(file, labels, classes),
         images=images,
         targets=torch.from_numpy(labels),
         ids=tuple(f"{split}/{row}" for split, count in zip(SPLITS, counts, strict=True) for row in range(count)),
@@ -139,7 +139,7 @@ def _problems(split: str, arrays: dict[str, NDArray[np.generic]], window: Window
     return problems
 
 
-def _names(file: Path, labels: NDArray[np.int64], classes: Sequence[str] | None) -> tuple[str, ...]:
+def _class_names(file: Path, labels: NDArray[np.int64], classes: Sequence[str] | None) -> tuple[str, ...]:
     count = int(labels.max()) + 1
     if classes is None:
         return tuple(str(label) for label in range(count))

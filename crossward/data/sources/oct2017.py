@@ -69,25 +69,25 @@ class Scan:
 
     @property
     def patient(self) -> str:
-        told = SCAN.fullmatch(self.file)
-        return told[2] if told else ""
+        match = SCAN.fullmatch(self.file)
+        return match[2] if match else ""
 
     @property
-    def wrong(self) -> str:
+    def mistake(self) -> str:
         """What is wrong with its name, if anything."""
-        told = SCAN.fullmatch(self.file)
-        if not told:
+        match = SCAN.fullmatch(self.file)
+        if not match:
             return "is not named <class>-<patient>-<n>"
-        return "" if told[1].upper() == self.label else f"is named as {told[1].upper()}"
+        return "" if match[1].upper() == self.label else f"is named as {match[1].upper()}"
 
 
 def locate(root: Path | None) -> Path:
-    """Where the set is in `root`, where all datasets are kept."""
+    """Where the set is in `root`, the folder of all datasets."""
     return find_dataset(root, (NAME,), title="OCT2017", where=WHERE)
 
 
 def read(
-    place: Path,
+    root: Path,
     *,
     size: int = 64,
     channels: int = 1,
@@ -97,71 +97,71 @@ def read(
     split: Literal["official", "none"] = "none",
     cache: Path,
 ) -> tuple[Collection, list[BadFile]]:
-    """The scans in `place`, a folder or archive, and the files that were left out.
+    """The scans in `root`, a folder or archive, and the files that were left out.
 
     Rows are named <train, val or test>/<class>/<file> however the set is packed.
     """
     frame = Frame(size, channels, fit, prepare=prepare)
     policy = check_policy(bad_files)
-    with open_files(place) as files:
-        entries = list_scans(place, files.listing())
-        problems = [BadFile(entry.path, None, entry.wrong) for entry in entries if entry.wrong]
-        candidates = [entry for entry in entries if not entry.wrong]
-        before = [entry.label for entry in entries]
-        set_aside(place, problems, bad_files=policy, before=before, after=[entry.label for entry in candidates])
-        _check_split(place, split, {entry.side for entry in candidates})
-        decoded = decode_files(files, [ImagePaths(entry.path) for entry in candidates], frame, cache)
+    with open_files(root) as files:
+        scans = list_scans(root, files.listing())
+        problems = [BadFile(scan.path, None, scan.mistake) for scan in scans if scan.mistake]
+        candidates = [scan for scan in scans if not scan.mistake]
+        before = [scan.label for scan in scans]
+        set_aside(root, problems, bad_files=policy, before=before, after=[scan.label for scan in candidates])
+        _check_split(root, split, {scan.side for scan in candidates})
+        decoded = decode_files(files, [ImagePaths(scan.path) for scan in candidates], frame, cache)
     problems += [BadFile(candidates[at].path, None, reason) for at, reason in decoded.problems]
-    records = [candidates[at] for at in decoded.rows]
-    labels = [entry.label for entry in records]
-    left_out = set_aside(place, problems, bad_files=policy, before=before, after=labels)
+    used = [candidates[at] for at in decoded.rows]
+    labels = [scan.label for scan in used]
+    left_out = set_aside(root, problems, bad_files=policy, before=before, after=labels)
     collection = Collection(
         name="oct2017",
         task="classification",
         classes=CLASSES,
         images=decoded.images,
         targets=torch.tensor([CLASSES.index(label) for label in labels]),
-        ids=tuple(entry.id for entry in records),
+        ids=tuple(scan.id for scan in used),
         hashes=decoded.hashes,
-        groups=tuple(entry.patient for entry in records),
-        splits=tuple(entry.side for entry in records) if split == "official" else None,
+        groups=tuple(scan.patient for scan in used),
+        splits=tuple(scan.side for scan in used) if split == "official" else None,
         file=decoded.file,
     )
     return collection, left_out
 
 
-def list_scans(place: Path, listing: Iterable[str]) -> list[Scan]:
+def list_scans(root: Path, listing: Iterable[str]) -> list[Scan]:
     """The scans in the order of their names; another layout, and whatever else is among the images, is refused."""
     paths = [path for path in listing if is_image(path)]
     if not paths:
-        raise DataError(f"{place} holds no image.", hint=f"Download OCT2017 from {WHERE}.")
-    fits = {path: fit for path in paths if (fit := LAYOUT.fullmatch(path))}
-    entries = sorted((_scan(path, fit) for path, fit in fits.items()), key=lambda entry: (entry.id, entry.path))
-    other = Counter(PurePosixPath(path).parent for path in paths if path not in fits)
-    homes = sorted({entry.home for entry in entries})
-    ids = Counter(entry.id.casefold() for entry in entries)
-    problems = [f"missing: {name}" for name in CLASSES if name not in {entry.label for entry in entries}]
+        raise DataError(f"{root} holds no image.", hint=f"Download OCT2017 from {WHERE}.")
+    matches = {path: match for path in paths if (match := LAYOUT.fullmatch(path))}
+    scans = sorted((_scan(path, match) for path, match in matches.items()), key=lambda scan: (scan.id, scan.path))
+    other = Counter(PurePosixPath(path).parent for path in paths if path not in matches)
+    homes = sorted({scan.home for scan in scans})
+    ids = Counter(scan.id.casefold() for scan in scans)
+    problems = [f"missing: {name}" for name in CLASSES if name not in {scan.label for scan in scans}]
     problems += [f"not a class of train, val or test: {holder}/ ({n} image(s))" for holder, n in other.items()]
     if len(homes) > 1:
         problems += [f"splits in: {PurePosixPath(home)}" for home in homes]
     else:
-        problems += [f"there twice: {entry.path}" for entry in entries if ids[entry.id.casefold()] > 1]
+        problems += [f"there twice: {scan.path}" for scan in scans if ids[scan.id.casefold()] > 1]
     if problems:
         raise DataError(
-            f"{place} is not laid out as OCT2017, with its images in a folder for each of four classes.",
-            details=[*problems, *(f"{entry.path}: {entry.wrong}" for entry in entries if entry.wrong)],
+            f"{root} is not laid out as OCT2017, with its images in a folder for each of four classes.",
+            details=[*problems, *(f"{scan.path}: {scan.mistake}" for scan in scans if scan.mistake)],
             hint=f'The classes are {", ".join(CLASSES)}. Other images can be read with data.source = "folder".',
         )
-    return entries
+    return scans
 
 
-def _scan(path: str, fit: re.Match[str]) -> Scan:
-    return Scan(path, fit["home"], fit["side"].lower(), fit["label"].upper(), fit["file"])
+def _scan(path: str, match: re.Match[str]) -> Scan:
+    return Scan(path, match["home"], match["side"].lower(), match["label"].upper(), match["file"])
 
 
-def _check_split(place: Path, split: str, sides: set[str]) -> None:
+def _check_split(root: Path, split: str, sides: set[str]) -> None:
     if split == "official" and not {"train", "test"} <= sides:
         raise DataError(
-            f"{place} has no official split: it holds {', '.join(sorted(sides))} alone.",
+            f"{root} has no official split: it holds {', '.join(sorted(sides))} alone.",
             hint='Leave the split to [partition] with data.split = "none".',
         )

@@ -49,7 +49,7 @@ class PbcSettings(ImageFileSettings):
 
 
 def locate(root: Path | None) -> Path:
-    """Where the set is in `root`, where all datasets are kept."""
+    """Where the set is in `root`, the folder of all datasets."""
     return find_dataset(root, (NAME,), title="PBC", where=WHERE)
 
 
@@ -84,37 +84,40 @@ def paper_split(labels: Ints, hashes: Sequence[str], ids: Sequence[str], seed: i
 
     Copies of an image go to training while there is room, so that no score counts an image twice.
     """
-    kinds = len(CLASSES)
+    num_classes = len(CLASSES)
     units = connected_units(hashes)
-    room = np.array([_shares(n) for n in np.bincount(labels, minlength=kinds)])  # (K, 3) rows that a side still takes
+    room = np.array(
+        [_shares(n) for n in np.bincount(labels, minlength=num_classes)]
+    )  # (K, 3) rows that a side still takes
     side = np.full(len(labels), -1, dtype=np.int64)
     sizes = np.bincount(units)
-    homeless = []
+    unplaced = []
     for unit in np.argsort(-sizes, kind="stable")[: (sizes > 1).sum()]:
         rows = np.flatnonzero(units == unit)
-        need = np.bincount(labels[rows], minlength=kinds)[:, None]
-        if len(fitting := np.flatnonzero((room >= need).all(0))):
+        need = np.bincount(labels[rows], minlength=num_classes)[:, None]
+        fitting = np.flatnonzero((room >= need).all(0))
+        if len(fitting):
             side[rows] = fitting[0]
             room[:, fitting[:1]] -= need
         else:
-            homeless.append(" = ".join(ids[row] for row in rows.tolist()))
-    if homeless:
+            unplaced.append(" = ".join(ids[row] for row in rows.tolist()))
+    if unplaced:
         raise DataError(
             "PBC cannot be split as published: copies of an image do not fit on one side.",
-            details=homeless,
+            details=unplaced,
             hint='Remove copies, or leave the split to [partition] with data.split = "none".',
         )
     rng = np.random.RandomState(seed)  # its streams never change: a seed names one split for good
-    for kind in range(kinds):
-        single = np.flatnonzero((labels == kind) & (side < 0))
-        side[rng.permutation(single)] = np.repeat(range(len(SIDES)), room[kind])
+    for label in range(num_classes):
+        single = np.flatnonzero((labels == label) & (side < 0))
+        side[rng.permutation(single)] = np.repeat(range(len(SIDES)), room[label])
     return tuple(SIDES[s] for s in side)
 
 
 def _shares(n: int) -> tuple[int, int, int]:
     """Train, val and test rows of a class of `n`."""
-    train = math.floor(0.7 * n)
-    test = -(-n // 5)  # 0.7 * 1420 is 993.999…, and 993 is what was published
+    train = math.floor(0.7 * n)  # 0.7 * 1420 is 993.999…, and 993 is what was published
+    test = -(-n // 5)
     return train, n - train - test, test
 
 
@@ -123,15 +126,17 @@ def _home(root: Path) -> PurePosixPath:
     with open_files(root) as files:
         holders = Counter(PurePosixPath(path).parent for path in files.listing() if is_image(path))
     homes = {holder.parent for holder in holders if holder.name in CLASSES}
-    strange = [f"not a class: {holder}/ ({n} image(s))" for holder, n in holders.items() if holder.name not in CLASSES]
+    not_classes = [
+        f"not a class: {holder}/ ({n} image(s))" for holder, n in holders.items() if holder.name not in CLASSES
+    ]
     missing = [f"missing: {name}" for name in CLASSES if name not in {holder.name for holder in holders}]
     scattered = [f"classes in: {home}" for home in sorted(homes)] if len(homes) > 1 else []
     if not holders:
         raise DataError(f"{root} holds no image.", hint=f"Download PBC from {WHERE}.")
-    if strange or missing or scattered:
+    if not_classes or missing or scattered:
         raise DataError(
             f"{root} is not laid out as PBC, with its images in one folder for each of eight classes.",
-            details=[*missing, *strange, *scattered],
+            details=[*missing, *not_classes, *scattered],
             hint=f'The classes are {", ".join(CLASSES)}. Other images can be read with data.source = "folder".',
         )
     return homes.pop()

@@ -72,25 +72,26 @@ class MergedFiles:
 
 
 def locate(root: Path | None, sets: Sequence[str] = SETS, paths: Mapping[str, Path] | None = None) -> dict[str, Path]:
-    """Where each of the sets is: in its place of `paths`, or else in `root`, where all datasets are kept."""
-    told = paths or {}
-    if unknown := [name for name in (*sets, *told) if name not in polyps.POLYP_SETS]:
+    """Where each of the sets is: in its place of `paths`, or else in `root`, the folder of all datasets."""
+    own_paths = paths or {}
+    if unknown := [name for name in (*sets, *own_paths) if name not in polyps.POLYP_SETS]:
         known = [f"{name!r}: {nearest(name, polyps.POLYP_SETS)}" for name in dict.fromkeys(unknown)]
         raise ConfigError("data.sets or data.paths names what is no set of polyps", details=known)
     if not sets:
         raise ConfigError("data.sets is empty", hint=f"Name some of: {', '.join(polyps.POLYP_SETS)}.")
     if twice := [name for name, n in Counter(sets).items() if n > 1]:
         raise ConfigError("data.sets names a set twice", details=twice)
-    found = {}
+    places = {}
     missing = []
     for name in sets:
-        source = polyps.POLYP_SETS[name]
+        facts = polyps.POLYP_SETS[name]
         try:
-            found[name] = told[name] if name in told else polyps.locate(root, name)
-            lacking = "" if found[name].exists() else f"there is no {found[name]}"
+            places[name] = own_paths[name] if name in own_paths else polyps.locate(root, name)
+            problem = "" if places[name].exists() else f"there is no {places[name]}"
         except ConfigError:
-            lacking = f"{source.names[0]}.zip, or that folder, is not in {root or 'CROSSWARD_DATA'}"
-        missing += [f"{name}: {lacking}; download it from {source.where}"] if lacking else []
+            problem = f"{facts.names[0]}.zip, or that folder, is not in {root or 'CROSSWARD_DATA'}"
+        if problem:
+            missing.append(f"{name}: {problem}; download it from {facts.where}")
     if missing:
         raise ConfigError(
             f"{len(missing)} of {len(sets)} sets of polyps are not there",
@@ -98,7 +99,7 @@ def locate(root: Path | None, sets: Sequence[str] = SETS, paths: Mapping[str, Pa
             hint=("" if root else "CROSSWARD_DATA is not set. ")
             + "Put them there, or say where they are by data.paths, or leave them out of data.sets.",
         )
-    return found
+    return places
 
 
 def read(
@@ -120,16 +121,16 @@ def read(
     with ExitStack() as stack:
         files = MergedFiles({name: stack.enter_context(open_files(places[name])) for name in sorted(places)})
         for name, part in files.parts.items():
-            mine, bad = polyps.usable_pairs(places[name], part.listing(), name, policy)
-            pairs += [_in_set(name, pair) for pair in mine]
+            usable, bad = polyps.usable_pairs(places[name], part.listing(), name, policy)
+            pairs += [_in_set(name, pair) for pair in usable]
             problems += [replace(one, where=f"{name}/{one.where}") for one in bad]
         decoded = decode_files(files, polyps.paths_of(pairs), frame, cache)
     collection, left_out = polyps.collection_of_pairs(NAME, Path(NAME), pairs, problems, decoded, policy)
-    left = {pairs[at].image.partition("/")[0] for at in decoded.rows}
-    if gone := [name for name in files.parts if name not in left]:
+    sets_left = {pairs[at].image.partition("/")[0] for at in decoded.rows}
+    if empty_sets := [name for name in files.parts if name not in sets_left]:
         raise DataError(
-            f"no usable image is left of {', '.join(gone)}",
-            details=[str(bad) for bad in left_out if bad.where.partition("/")[0] in gone],
+            f"no usable image is left of {', '.join(empty_sets)}",
+            details=[str(bad) for bad in left_out if bad.where.partition("/")[0] in empty_sets],
             hint="Correct the files named above, or leave the set out of data.sets.",
         )
     return replace(collection, notes=(*collection.notes, *_shared(collection))), left_out
@@ -150,5 +151,5 @@ def _shared(collection: Collection) -> list[str]:
     rows: dict[str, dict[str, str]] = defaultdict(dict)  # pixels -> site -> the first row of it there
     for image, site, row in zip(collection.hashes, collection.sites or (), collection.ids, strict=True):
         rows[image].setdefault(site, row)
-    both = [" = ".join(held.values()) for held in rows.values() if len(held) > 1]
+    both = [" = ".join(rows_by_site.values()) for rows_by_site in rows.values() if len(rows_by_site) > 1]
     return [f"{len(both)} image(s) are there at more than one site; first: {both[0]}"] if both else []

@@ -44,7 +44,7 @@ SEQUENCE_ENDS = (  # the last frame of each sequence of CVC-ClinicDB
     *(342, 363, 383, 408, 428, 447, 466, 478, 503, 528, 546, 571, 591, 612),
 )
 PATIENT = re.compile(r"(\d+OLCV\d+)_|(\d+)_endocv2021_", re.IGNORECASE)  # in names of PolypGen
-ALONE = {
+UNPAIRED = {
     "has no mask": "image(s) without a mask",
     "is a mask without an image": "mask(s) without an image",
     "is not there": "hospital(s) without images",
@@ -122,7 +122,7 @@ class Pair:
     image: str  # paths
     mask: str
     site: str  # "" when the set is of one hospital
-    group: str  # "" when the name tells none
+    group: str  # "" when the name does not say
 
     @property
     def id(self) -> str:
@@ -131,13 +131,13 @@ class Pair:
 
 
 def locate(root: Path | None, name: str) -> Path:
-    """Where the set is in `root`, where all datasets are kept."""
-    source = _set_facts(name)
-    return find_dataset(root, source.names, title=source.title, where=source.where)
+    """Where the set is in `root`, the folder of all datasets."""
+    facts = _set_facts(name)
+    return find_dataset(root, facts.names, title=facts.title, where=facts.where)
 
 
 def read(
-    place: Path,
+    root: Path,
     *,
     name: str,
     size: int = 64,
@@ -147,27 +147,29 @@ def read(
     prepare: tuple[str, ...] = (),
     cache: Path,
 ) -> tuple[Collection, list[BadFile]]:
-    """The frames of the set `name` in `place`, a folder or archive, in the order of their names, and what was left out.
+    """The frames of the set `name` in `root`, a folder or archive, in the order of their names, and what was left out.
 
     Rows are named by their file, with the hospital before it in PolypGen, however the set is packed. With `bad_files`
     = "quarantine" a hospital without any image is not there.
     """
     policy = check_policy(bad_files)
     frame = Frame(size, channels, fit, len(CLASSES), prepare)
-    with open_files(place) as files:
-        pairs, problems = usable_pairs(place, files.listing(), name, policy)
+    with open_files(root) as files:
+        pairs, problems = usable_pairs(root, files.listing(), name, policy)
         decoded = decode_files(files, paths_of(pairs), frame, cache)
-    return collection_of_pairs(name, place, pairs, problems, decoded, policy)
+    return collection_of_pairs(name, root, pairs, problems, decoded, policy)
 
 
-def usable_pairs(place: Path, listing: Iterable[str], name: str, policy: str) -> tuple[list[Pair], list[BadFile]]:
-    """What of a set is worth decoding, and what is wrong with the rest of it; that one is without the other is refused
-    now unless such files are set aside."""
-    pairs, alone = pair_masks(place, listing, name)
-    if alone and (policy == "refuse" or not pairs):
-        raise _incomplete(place, _set_facts(name), alone)
-    strange = {pair.image: bad for pair in pairs for bad in _strange(pair, name)}
-    return [pair for pair in pairs if pair.image not in strange], [*alone, *strange.values()]
+def usable_pairs(root: Path, listing: Iterable[str], name: str, policy: str) -> tuple[list[Pair], list[BadFile]]:
+    """The pairs that are worth decoding, and what is wrong with the other files.
+
+    Images without masks, and masks without images, are refused now unless such files are left out.
+    """
+    pairs, unpaired = pair_masks(root, listing, name)
+    if unpaired and (policy == "refuse" or not pairs):
+        raise _incomplete(root, _set_facts(name), unpaired)
+    without_sequence = {pair.image: bad for pair in pairs for bad in _unknown_sequence(pair, name)}
+    return [pair for pair in pairs if pair.image not in without_sequence], [*unpaired, *without_sequence.values()]
 
 
 def paths_of(pairs: Iterable[Pair]) -> list[ImagePaths]:
@@ -176,7 +178,7 @@ def paths_of(pairs: Iterable[Pair]) -> list[ImagePaths]:
 
 def collection_of_pairs(
     name: str,
-    place: Path,
+    root: Path,
     pairs: Sequence[Pair],
     problems: Sequence[BadFile],
     decoded: DecodedImages,
@@ -184,15 +186,15 @@ def collection_of_pairs(
 ) -> tuple[Collection, list[BadFile]]:
     """The pairs that could be decoded, and what was left out, unless that is refused."""
     bad = [*problems, *(BadFile(pairs[at].image, None, reason) for at, reason in decoded.problems)]
-    records = [pairs[at] for at in decoded.rows]
-    left_out = set_aside(place, bad, bad_files=policy, before=(), after=[pair.image for pair in records])
-    return _collection(name, records, decoded), left_out
+    used = [pairs[at] for at in decoded.rows]
+    left_out = set_aside(root, bad, bad_files=policy, before=(), after=[pair.image for pair in used])
+    return _collection(name, used, decoded), left_out
 
 
 def _collection(name: str, pairs: Sequence[Pair], decoded: DecodedImages) -> Collection:
     assert decoded.masks is not None
     unknown = sum(not pair.group for pair in pairs)
-    untold = f"the names of {unknown} of {len(pairs)} frames tell no patient: the same may be trained and tested on"
+    caution = f"the names of {unknown} of {len(pairs)} frames tell no patient: the same may be trained and tested on"
     return Collection(
         name=name,
         task="segmentation",
@@ -204,45 +206,45 @@ def _collection(name: str, pairs: Sequence[Pair], decoded: DecodedImages) -> Col
         groups=tuple(pair.group or pair.id for pair in pairs) if unknown < len(pairs) else None,
         sites=tuple(pair.site for pair in pairs) if any(pair.site for pair in pairs) else None,
         file=decoded.file,
-        notes=(*decoded.notes, *([untold] if unknown else [])),
+        notes=(*decoded.notes, *([caution] if unknown else [])),
     )
 
 
-def pair_masks(place: Path, listing: Iterable[str], name: str) -> tuple[list[Pair], list[BadFile]]:
+def pair_masks(root: Path, listing: Iterable[str], name: str) -> tuple[list[Pair], list[BadFile]]:
     """Each image with its mask, in the order of their names, and those that are without the other."""
-    source = _set_facts(name)
-    images, masks = _images_and_masks(place, [path for path in listing if is_image(path)], source)
+    facts = _set_facts(name)
+    images, masks = _images_and_masks(root, [path for path in listing if is_image(path)], facts)
     keys = sorted({*images, *masks}, key=lambda key: (natural_key(key[0]), natural_key(key[1])))
     both = [key for key in keys if key in images and key in masks]
     pairs = [Pair(images[key][0][1], masks[key][0][1], key[0], _group(name, *key)) for key in both]
-    alone = [BadFile(images[key][0][1], None, "has no mask") for key in keys if key not in masks]
-    alone += [BadFile(masks[key][0][1], None, "is a mask without an image") for key in keys if key not in images]
+    unpaired = [BadFile(images[key][0][1], None, "has no mask") for key in keys if key not in masks]
+    unpaired += [BadFile(masks[key][0][1], None, "is a mask without an image") for key in keys if key not in images]
     if name == "polypgen":
         there = {site for site, _ in keys}
-        alone += [BadFile(f"data_{site}", None, "is not there") for site in CENTRES if site not in there]
-    return pairs, alone
+        unpaired += [BadFile(f"data_{site}", None, "is not there") for site in CENTRES if site not in there]
+    return pairs, unpaired
 
 
-def _images_and_masks(place: Path, paths: Sequence[str], source: PolypSetFacts) -> tuple[Matches, Matches]:
+def _images_and_masks(root: Path, paths: Sequence[str], facts: PolypSetFacts) -> tuple[Matches, Matches]:
     """The images and masks of the first layout that has both."""
-    for layout in source.layouts:
+    for layout in facts.layouts:
         images, masks = (_matching_paths(paths, pattern) for pattern in layout)
         if images and masks:
             break
     else:
         holders = Counter(PurePosixPath(path).parent for path in paths)
         raise DataError(
-            f"{place} is not laid out as {source.title}, with {source.example}.",
+            f"{root} is not laid out as {facts.title}, with {facts.example}.",
             details=[f"found: {holder}/ ({n} image(s))" for holder, n in holders.items()],
-            hint=f"Download it from {source.where}, or check its path.",
+            hint=f"Download it from {facts.where}, or check its path.",
         )
-    held = [*images.values(), *masks.values()]
-    homes = sorted({home for files in held for home, _ in files})
-    twice = [", ".join(path for _, path in files) for files in held if len(files) > 1]
-    if twice or len(homes) > 1:
+    files_by_key = [*images.values(), *masks.values()]
+    homes = sorted({home for files in files_by_key for home, _ in files})
+    repeated = [", ".join(path for _, path in files) for files in files_by_key if len(files) > 1]
+    if repeated or len(homes) > 1:
         raise DataError(
-            f"{place} holds {source.title}, or frames of it, more than once.",
-            details=[f"in: {home or '.'}" for home in homes] if len(homes) > 1 else twice,
+            f"{root} holds {facts.title}, or frames of it, more than once.",
+            details=[f"in: {home or '.'}" for home in homes] if len(homes) > 1 else repeated,
             hint="Keep one file of each, or name the folder that holds the set once.",
         )
     return images, masks
@@ -251,34 +253,34 @@ def _images_and_masks(place: Path, paths: Sequence[str], source: PolypSetFacts) 
 def _matching_paths(paths: Iterable[str], pattern: str) -> Matches:
     """The paths that fit, by site and name, each with the folder that holds the layout."""
     whole = re.compile(rf"((?:.*/)?){pattern}\.\w+", re.IGNORECASE)
-    found = defaultdict(list)
+    matches = defaultdict(list)
     for path in paths:
-        if fit := whole.fullmatch(path):
-            parts = fit.groupdict()
-            found[parts.get("site", "").upper(), parts["stem"].casefold()].append((fit[1], path))
-    return dict(found)
+        if match := whole.fullmatch(path):
+            parts = match.groupdict()
+            matches[parts.get("site", "").upper(), parts["stem"].casefold()].append((match[1], path))
+    return dict(matches)
 
 
 def _group(name: str, site: str, stem: str) -> str:
-    if name == "polypgen" and (told := PATIENT.match(stem)):
-        return f"{site}/{(told[1] or told[2]).upper()}"
+    if name == "polypgen" and (match := PATIENT.match(stem)):
+        return f"{site}/{(match[1] or match[2]).upper()}"
     if name == "cvc-clinicdb" and stem.isdecimal() and 1 <= int(stem) <= SEQUENCE_ENDS[-1]:
         return f"sequence-{bisect_left(SEQUENCE_ENDS, int(stem)) + 1:02d}"
     return ""
 
 
-def _strange(pair: Pair, name: str) -> list[BadFile]:
+def _unknown_sequence(pair: Pair, name: str) -> list[BadFile]:
     """A frame of CVC-ClinicDB of no known sequence, which might leak."""
     reason = f"is no frame from 1 to {SEQUENCE_ENDS[-1]}, so that its sequence is not known"
     return [BadFile(pair.image, None, reason)] if name == "cvc-clinicdb" and not pair.group else []
 
 
-def _incomplete(place: Path, source: PolypSetFacts, alone: Sequence[BadFile]) -> DataError:
-    counts = Counter(bad.reason for bad in alone)
+def _incomplete(root: Path, facts: PolypSetFacts, unpaired: Sequence[BadFile]) -> DataError:
+    counts = Counter(bad.reason for bad in unpaired)
     return DataError(
-        f"{place}: {', '.join(f'{n} {ALONE[reason]}' for reason, n in counts.items())}.",
-        details=first_lines(alone),
-        hint=f'Download them from {source.where}, or leave them out with data.bad_files = "quarantine".',
+        f"{root}: {', '.join(f'{n} {UNPAIRED[reason]}' for reason, n in counts.items())}.",
+        details=first_lines(unpaired),
+        hint=f'Download them from {facts.where}, or leave them out with data.bad_files = "quarantine".',
     )
 
 

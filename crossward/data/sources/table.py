@@ -69,34 +69,37 @@ def read(
 ) -> tuple[Collection, list[BadFile]]:
     """The images that `file` names, below `root` or beside the file, and the rows that were left out."""
     policy = check_policy(bad_files)
-    columns, rows, problems = _parsed(file)
+    columns, rows, problems = _parse(file)
     masked = "mask" in columns
-    names = _declared(classes, masked)
+    names = _class_names(classes, masked)
     frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare)
-    problems += [problem for row in rows for problem in _problems(row, names, masked)] + _twice(rows)
+    problems += [problem for row in rows for problem in _problems(row, names, masked)] + _repeated_paths(rows)
     general = [] if masked or names else _spellings(rows)
     wrong = {problem.row for problem in problems}
     # before a refusal we look at every image there is, so that one reading finds every problem
-    candidates = [row for row in rows if row.number not in wrong] if policy == "quarantine" else _readable(rows, masked)
+    if policy == "quarantine":
+        candidates = [row for row in rows if row.number not in wrong]
+    else:
+        candidates = _readable(rows, masked)
     with open_files(root or file.parent) as files:
         wanted = [ImagePaths(safe_path(row.path), safe_path(row.mask) if masked else "") for row in candidates]
         decoded = decode_files(files, wanted, frame, cache)
     problems += [
-        BadFile(candidates[place].path, candidates[place].number, reason) for place, reason in decoded.problems
+        BadFile(candidates[position].path, candidates[position].number, reason) for position, reason in decoded.problems
     ]
-    records = [candidates[place] for place in decoded.rows]
+    used = [candidates[position] for position in decoded.rows]
     before = [row.label for row in rows if row.label and (names is None or row.label in names)]
     left_out = set_aside(
-        file, problems, bad_files=policy, general=general, before=before, after=[row.label for row in records]
+        file, problems, bad_files=policy, general=general, before=before, after=[row.label for row in used]
     )
-    return _collection(file, columns, records, names, decoded), left_out
+    return _collection(file, columns, used, names, decoded), left_out
 
 
 def _collection(
     file: Path, columns: Sequence[str], rows: list[TableRow], names: tuple[str, ...] | None, decoded: DecodedImages
 ) -> Collection:
     classes = names or _in_order({row.label for row in rows})
-    number = {name: place for place, name in enumerate(classes)}
+    number = {name: position for position, name in enumerate(classes)}
     masks = decoded.masks
     return Collection(
         name=file.stem,
@@ -115,7 +118,7 @@ def _collection(
     )
 
 
-def _declared(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ...] | None:
+def _class_names(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ...] | None:
     if classes is None:
         return FOREGROUND if masked else None
     if len(set(classes)) < len(classes) or len(classes) < 2 or len(classes) > 256:
@@ -127,7 +130,7 @@ def _declared(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ...] 
     return tuple(classes)
 
 
-def _parsed(file: Path) -> tuple[tuple[str, ...], list[TableRow], list[BadFile]]:
+def _parse(file: Path) -> tuple[tuple[str, ...], list[TableRow], list[BadFile]]:
     """The columns, the rows, and the rows with too many or too few cells."""
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -207,7 +210,7 @@ def _unsafe(path: str, column: str) -> str:
     return ""
 
 
-def _twice(rows: Sequence[TableRow]) -> list[BadFile]:
+def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
     first: dict[str, int] = {}
     problems = []
     for row in rows:
@@ -217,7 +220,7 @@ def _twice(rows: Sequence[TableRow]) -> list[BadFile]:
 
 
 def _readable(rows: Sequence[TableRow], masked: bool) -> list[TableRow]:
-    twice = {problem.row for problem in _twice(rows)}
+    twice = {problem.row for problem in _repeated_paths(rows)}
     sound = [row for row in rows if not _unsafe(row.path, "path") and not (masked and _unsafe(row.mask, "mask"))]
     return [row for row in sound if row.number not in twice]
 
@@ -252,4 +255,6 @@ def _plain(label: str) -> str:
 
 def _in_order(labels: set[str]) -> tuple[str, ...]:
     """By name, or by number when all of them are numbers."""
-    return tuple(sorted(labels, key=(lambda label: (int(label), label)) if all(map(str.isdecimal, labels)) else str))
+    if all(map(str.isdecimal, labels)):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels))

@@ -33,7 +33,7 @@ def packed_array(array: np.ndarray, kind: int = 8) -> bytes:
 def write(folder: Path, name: str = "mnist", *, gz: bool = False, images=IMAGES, labels=LABELS) -> Path:
     folder.mkdir(parents=True)
     arrays = [images[:3], labels[:3], images[3:], labels[3:]]
-    for file, array in zip(idx.wanted(name), arrays, strict=True):
+    for file, array in zip(idx.file_names(name), arrays, strict=True):
         data = packed_array(array)
         (folder / f"{file}{'.gz' if gz else ''}").write_bytes(gzip.compress(data) if gz else data)
     return folder
@@ -125,7 +125,7 @@ def test_places(tmp_path, monkeypatch):
         with pytest.raises(ConfigError) as error:
             idx.locate(tmp_path, name)
         assert error.value.what == f"{name} is not in {tmp_path}."
-        assert idx.wanted(name)[3] in error.value.hint
+        assert idx.file_names(name)[3] in error.value.hint
         (tmp_path / place).mkdir()
         assert idx.locate(tmp_path, name) == tmp_path / place
     with pytest.raises(ConfigError, match=r"data\.path is not set, nor is CROSSWARD_DATA"):
@@ -229,7 +229,7 @@ def test_what_a_file_claims_takes_no_memory(sides):
     header = bytes([0, 0, 8, 3]) + struct.pack(">3I", *sides)
     tracemalloc.start()
     with pytest.raises(DataError):
-        idx.parsed(gzip.compress(header + bytes(100)), packed=True, images=True)
+        idx.parse_idx(gzip.compress(header + bytes(100)), packed=True, images=True)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20
