@@ -1,8 +1,9 @@
 """Memory: the peak resident set of a thousand clients on the local engine, one process per method.
 
-    python benchmarks/memory.py [--json FILE]
+    python benchmarks/memory.py [--json FILE] [--smoke]
 
 The parent imports neither torch nor crossward: a child's peak begins at what its parent held when it was started.
+`--smoke` trains ten clients with FedAvg for one round: it shows that the program runs, its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 METHODS = ("fedavg", "scaffold")
-CLIENTS, IMAGES, ROUNDS = 1000, 32, 3
+CLIENTS, ROUNDS = 1000, 3
+SMOKE_CLIENTS, SMOKE_ROUNDS = 10, 1
+IMAGES = 32  # of a client
 BAR = 1.5  # GiB
 
 
@@ -25,8 +29,8 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def train(name: str) -> dict[str, float]:
-    """All clients in every round, on the blood phantom."""
+def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
+    """Train all clients in every round, on the blood phantom, in this process."""
     from crossward.core.run import Plan, run
     from crossward.core.training import Training
     from crossward.data.federation import federate
@@ -37,35 +41,44 @@ def train(name: str) -> dict[str, float]:
     from crossward.runs.sites import RunSites
     from crossward.tasks import task
 
-    federation = federate(blood(sites=CLIENTS, train=IMAGES, val=0, test=0, global_test=0))
+    federation = federate(blood(sites=clients, train=IMAGES, val=0, test=0, global_test=0))
     net = NetPlan("cnn", channels=3, classes=federation.num_classes, size=28)
     training = Training(batch_size=IMAGES)
     sites = RunSites(federation, method_class(name)(), task("classification", federation.classes), net, training)
-    before, began, engine = peak(), time.perf_counter(), LocalEngine(sites)
-    done = run(sites, engine, Plan(ROUNDS, evaluate_every=0)).done
+    before = peak()
+    began = time.perf_counter()
+    engine = LocalEngine(sites)
+    done = run(sites, engine, Plan(rounds, evaluate_every=0)).done
     seconds = (time.perf_counter() - began) / done
     engine.close()
     return {"data": before, "peak": peak(), "seconds": seconds}
 
 
-def main() -> None:
+def measure_in_child(name: str, smoke: bool) -> dict[str, float | bool]:
+    command = [sys.executable, __file__, "--method", name, *(["--smoke"] if smoke else [])]
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    measured: dict[str, float | bool] = json.loads(output)
+    return measured | {"bar": BAR, "met": measured["peak"] <= BAR}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--method", choices=METHODS, help="measure this one, in this process")
-    asked = parser.parse_args()
-    if asked.method:
-        print(json.dumps(train(asked.method)))
+    parser.add_argument("--smoke", action="store_true", help="next to no work: does it run?")
+    options = parser.parse_args(arguments)
+    clients, rounds = (SMOKE_CLIENTS, SMOKE_ROUNDS) if options.smoke else (CLIENTS, ROUNDS)
+    if options.method:
+        print(json.dumps(measure(options.method, clients, rounds)))
         return
+    print(f"{clients} clients of about {IMAGES} images, cnn, rounds: {rounds}, all clients in each; bar: <= {BAR} GiB")
     measured = {}
-    print(f"{CLIENTS} clients of about {IMAGES} images, cnn, {ROUNDS} rounds, all clients in each; bar: <= {BAR} GiB")
-    for name in METHODS:
-        told = subprocess.run([sys.executable, __file__, "--method", name], stdout=subprocess.PIPE, check=True).stdout
-        measured[name] = json.loads(told) | {"bar": BAR}
-        measured[name]["met"] = measured[name]["peak"] <= BAR
-        print("{0:9} peak {peak:.2f} GiB, of which {data:.2f} before round 1; {seconds:.1f} s a round; {1}".format(
-            name, "met" if measured[name]["met"] else "NOT MET", **measured[name]))  # fmt: skip
-    if asked.json:
-        asked.json.write_text(json.dumps(measured, indent=1))
+    for name in METHODS[:1] if options.smoke else METHODS:
+        measured[name] = measure_in_child(name, options.smoke)
+        line = "{name:9} peak {peak:.2f} GiB, of which {data:.2f} before round 1; {seconds:.1f} s a round; {verdict}"
+        print(line.format(name=name, verdict="met" if measured[name]["met"] else "NOT MET", **measured[name]))
+    if options.json:
+        options.json.write_text(json.dumps(measured, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Methods: what a round of one method costs next to a round of a simpler one, on the same net, data and steps.
 
-    python benchmarks/methods.py [--repeats 3] [--only fednpr] [--json FILE]
+    python benchmarks/methods.py [--repeats 3] [--only fednpr] [--json FILE] [--smoke]
 
-A lap is a whole cycle of rounds, so that what a method does only now and then is counted with the rest. The methods
-take turns within a run and only their ratios count: a busy machine slows all of them.
+A lap is a whole cycle of rounds, so that what a method does only now and then is counted with the rest. `--smoke` does
+next to no work: it shows that the program runs, its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from ratios import Comparison, Lap, compare, take_turns
 
 from crossward.core.concepts import Concepts
 from crossward.core.method import Method
@@ -61,18 +62,23 @@ class Pair:
     images: int = 333  # of a client, as in studies/pbc_small.toml
     size: int = 28  # pixels
 
+    def smallest(self) -> Pair:
+        """One client, one round a lap, two steps a round; the generator is trained in every round, and hardly."""
+        method = replace(self.method, cycle=1, iterations=2) if isinstance(self.method, FedBM) else self.method
+        return replace(self, method=method, clients=1, images=8, batch_size=4, epochs=1, rounds=1)
+
 
 # FedBM costs its share of images more, and 15 % of that for making them and for the generator's training.
 FEDBM = tuple(
     Pair(
-        f"FedBM / FedCB, {real} real + {made} generated images a step",
-        FedBM(tau=12.5, synthetic=made, generator_width=0.25),
+        f"FedBM / FedCB, {real} real + {generated} generated images a step",
+        FedBM(tau=12.5, synthetic=generated, generator_width=0.25),
         FedCB(tau=12.5),
-        1 + 1.15 * made / real,
+        1 + 1.15 * generated / real,
         real,
         rounds=5,
     )
-    for real, made in ((16, 16), (8, 16))
+    for real, generated in ((16, 16), (8, 16))
 )
 # FedNPR without its regulariser is FedAvg with the balanced softmax.
 FEDNPR = (
@@ -105,37 +111,34 @@ BYPASS = (
 GROUPS = {"fedbm": FEDBM, "fednpr": FEDNPR, "fedcd": DRIFT, "mh-pflgb": BYPASS}
 
 
-@dataclass(frozen=True)
-class Row:
-    what: str
-    ratio: float
-    least: float
-    most: float
-    bar: float
-    seconds: tuple[float, float]  # per round, medians, of the method and of the reference
-
-
-def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--repeats", type=int, default=3)
-    asked.add_argument("--json", type=Path)
-    asked.add_argument("--only", choices=GROUPS)
-    options = asked.parse_args()
-    rows = []
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", choices=GROUPS)
+    parser.add_argument("--smoke", action="store_true", help="next to no work: does it run?")
+    options = parser.parse_args(arguments)
+    repeats = 1 if options.smoke else options.repeats
+    comparisons = []
     for pair in GROUPS[options.only] if options.only else sum(GROUPS.values(), ()):
-        rows.append(row := measured(pair, options.repeats))
-        verdict = "met" if row.ratio <= row.bar else "NOT MET"
-        times = " and ".join(f"{s:.2f} s" for s in row.seconds)
-        told = f"{row.ratio:.2f} ({row.least:.2f} to {row.most:.2f}), bar {row.bar:.2f}, {verdict}; {times}"
-        print(f"{row.what}: {told}", flush=True)
+        comparison = measure(pair.smallest() if options.smoke else pair, repeats)
+        comparisons.append(comparison)
+        print(line(comparison), flush=True)
     if options.only in (None, "fednpr"):
         print(f"Sinkhorn of 10,000 x 4, 3 iterations: {1000 * sinkhorn_seconds():.1f} ms, bar 50 ms")
     if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        options.json.write_text(json.dumps([comparison.document() for comparison in comparisons], indent=1) + "\n")
+
+
+def line(comparison: Comparison) -> str:
+    measured = f"{comparison.ratio:.2f} ({comparison.least:.2f} to {comparison.most:.2f})"
+    times = " and ".join(f"{seconds:.2f} s" for seconds in comparison.seconds.values())
+    return f"{comparison.what}: {measured}, bar {comparison.bar:.2f}, {comparison.verdict}; {times}"
 
 
 def sinkhorn_seconds() -> float:
-    scores, times = torch.randn(10_000, 4) / 0.05, []
+    scores = torch.randn(10_000, 4) / 0.05
+    times = []
     for _ in range(11):
         began = time.perf_counter()
         sinkhorn(scores, 3)
@@ -143,54 +146,53 @@ def sinkhorn_seconds() -> float:
     return median(times)
 
 
-def measured(pair: Pair, repeats: int) -> Row:
-    laps = [lap(pair, method) for method in (pair.method, pair.reference)]
-    for one in laps:
-        one()  # the first cycle has no generator yet, imports, and fills caches
-    times = [[one() for one in (laps if k % 2 else laps[::-1])][:: 1 if k % 2 else -1] for k in range(repeats)]
-    ratios = [mine / other for mine, other in times]
-    return Row(
-        pair.what,
-        median(ratios),
-        min(ratios),
-        max(ratios),
-        pair.bar,
-        (median(mine for mine, _ in times), median(other for _, other in times)),
-    )
+def measure(pair: Pair, repeats: int) -> Comparison:
+    contestants = {"method": cycle(pair, pair.method), "reference": cycle(pair, pair.reference)}
+    for run_cycle in contestants.values():
+        run_cycle()  # the first cycle has no generator yet, imports, and fills caches
+    return compare(pair.what, take_turns(contestants, repeats), "method", "reference", pair.bar)
 
 
-def lap(pair: Pair, method: Method) -> Callable[[], float]:
-    """Goes on with one run by a cycle at each call; tells the seconds of a round."""
-    run_sites = made(pair, method)
+def cycle(pair: Pair, method: Method) -> Lap:
+    """Goes on with one run by a cycle of rounds at each call."""
+    run_sites = sites_of(pair, method)
     engine = LocalEngine(run_sites)
-    progress: list[Progress | None] = [None]
+    progress: Progress | None = None
 
-    def go_on() -> float:
-        done = progress[0].done if progress[0] else 0
+    def run_cycle() -> float:
+        nonlocal progress
+        done = progress.done if progress else 0
         began = time.perf_counter()
-        progress[0] = run(run_sites, engine, Plan(done + pair.rounds, evaluate_every=0), progress=progress[0])
+        progress = run(run_sites, engine, Plan(done + pair.rounds, evaluate_every=0), progress=progress)
         return (time.perf_counter() - began) / pair.rounds
 
-    return go_on
+    return run_cycle
 
 
-def made(pair: Pair, method: Method) -> RunSites:
+def sites_of(pair: Pair, method: Method) -> RunSites:
+    """Clients of random images."""
     rng = torch.Generator().manual_seed(0)
-    n, mine = pair.clients * pair.images, pair.images
+    n = pair.clients * pair.images
     images = torch.randint(256, (n, pair.size, pair.size, 3), generator=rng).to(torch.uint8)
-    ids, what = tuple(map(str, range(n))), NETS[pair.net[0]].task
-    targets = torch.arange(n) % CLASSES if what == "classification" else (images[..., 0] // 32)
-    collection = Collection("random", what, NAMES, images, targets, ids, ids)
-    none = torch.zeros(0, dtype=torch.int64)
-    sites = [Split(f"site-{k}", torch.arange(k * mine, (k + 1) * mine), none, none) for k in range(pair.clients)]
-    federation = Federation(collection, tuple(sites), Split("server", none, none, none), none, {})
-    embeddings = torch.nn.functional.normalize(torch.randn(CLASSES, PROMPTS, DIM, generator=rng), dim=2)
     name, options = pair.net
+    task_name = NETS[name].task
+    targets = torch.arange(n) % CLASSES if task_name == "classification" else images[..., 0] // 32
+    ids = tuple(map(str, range(n)))
+    collection = Collection("random", task_name, NAMES, images, targets, ids, ids)
+    nobody = torch.zeros(0, dtype=torch.int64)
+    rows = torch.arange(n).split(pair.images)
+    sites = tuple(Split(f"site-{k}", own, nobody, nobody) for k, own in enumerate(rows))
+    embeddings = torch.nn.functional.normalize(torch.randn(CLASSES, PROMPTS, DIM, generator=rng), dim=2)
     return RunSites(
-        federation, method, task(what, NAMES), NetPlan(name, 3, CLASSES, pair.size, options),
+        Federation(collection, sites, Split("server", nobody, nobody, nobody), nobody, {}),
+        method,
+        task(task_name, NAMES),
+        NetPlan(name, 3, CLASSES, pair.size, options),
         Training(epochs=pair.epochs, batch_size=pair.batch_size, momentum=0.9),
-        mean=(0.5,) * 3, std=(0.25,) * 3, text=Concepts.of(embeddings),
-    )  # fmt: skip
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+        text=Concepts.of(embeddings),
+    )
 
 
 if __name__ == "__main__":

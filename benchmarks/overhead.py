@@ -1,8 +1,8 @@
 """Overhead: what crossward's engines cost over a bare loop, and next to Flower and pfl on the same work.
 
-    python benchmarks/overhead.py [--only bare pool flower pfl] [--repeats 11] [--json FILE]
+    python benchmarks/overhead.py [--only bare pool flower pfl] [--repeats 11] [--json FILE] [--smoke]
 
-Contestants take turns within a run and only their ratios count: a busy machine slows all of them.
+`--smoke` does next to no work: it shows that the program runs, its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import torch
 from peers.process import PYTHON, Peer
-from peers.work import CLASSES, CNN, LR, MEAN, SEED, STD, TINY, Work, dataset, fit, normalised
+from peers.work import CLASSES, CNN, LR, MEAN, SEED, SMOKE_CNN, STD, TINY, Work, dataset, fit, normalised
+from ratios import Comparison, Lap, Laps, compare, table, take_turns
 from torch import Tensor
 
 from crossward.core.engine import Engine
@@ -32,59 +32,33 @@ from crossward.runs.sites import RunSites
 from crossward.tasks import task
 
 SAME = 1e-4  # how far weights may differ after the same work: the order of sums
+INSTALL_PEERS = "python3 -m venv .venv-bench && .venv-bench/bin/pip install -r benchmarks/requirements-peers.txt"
 
-Lap = Callable[[], float]  # does some rounds, tells the seconds per round
-Laps = Mapping[str, list[float]]
 State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Row:
-    what: str
-    ratio: float
-    least: float  # of all repeats
-    most: float
-    bar: float
-    at_least: bool  # whether the bar is a lower bound
-    seconds: dict[str, float]  # per round, medians
+class Effort:
+    """How much is measured."""
+
+    repeats: int = 11
+    smoke: bool = False
 
     @property
-    def met(self) -> bool:
-        return self.ratio >= self.bar if self.at_least else self.ratio <= self.bar
-
-    def cells(self) -> tuple[str, ...]:
-        times = ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in self.seconds.items())
-        measured = f"{self.ratio:.2f} ({self.least:.2f} to {self.most:.2f})"
-        bar = f"{'>=' if self.at_least else '<='} {self.bar}"
-        return self.what, measured, bar, "met" if self.met else "NOT MET", times
-
-
-def take_turns(contestants: Mapping[str, Lap], repeats: int) -> Laps:
-    """Seconds per round of each contestant in each repeat; who goes first changes from repeat to repeat."""
-    names, laps = list(contestants), {name: list[float]() for name in contestants}
-    for repeat in range(repeats):
-        for k in range(len(names)):
-            name = names[(repeat + k) % len(names)]
-            laps[name].append(contestants[name]())
-    return laps
-
-
-def compare(what: str, laps: Laps, over: str, under: str, bar: float, at_least: bool = False) -> Row:
-    """The ratio of two contestants, repeat by repeat."""
-    ratios = [a / b for a, b in zip(laps[over], laps[under], strict=True)]
-    seconds = {name: median(laps[name]) for name in (over, under)}
-    return Row(what, median(ratios), min(ratios), max(ratios), bar, at_least, seconds)
+    def cnn(self) -> Work:
+        return SMOKE_CNN if self.smoke else CNN
 
 
 def run_sites(work: Work, tested: bool = False) -> RunSites:
     """The work as a federation; with `tested`, a client's images are its test set, too."""
     images, labels = dataset(work)
-    nobody, rows = torch.empty(0, dtype=torch.int64), torch.arange(len(labels)).split(work.images)
+    nobody = torch.empty(0, dtype=torch.int64)
+    rows = torch.arange(len(labels)).split(work.images)
     ids = tuple(map(str, range(len(labels))))
     collection = Collection("random", "classification", tuple("abcdefgh"[:CLASSES]), images, labels, ids, ids)
     sites = tuple(Split(f"client-{k}", own, nobody, own if tested else nobody) for k, own in enumerate(rows))
     server = Split("server", nobody, nobody, nobody)
-    made = RunSites(
+    federation = RunSites(
         Federation(collection, sites, server, nobody, {}),
         FedAvg(),
         task("classification", collection.classes),
@@ -94,16 +68,17 @@ def run_sites(work: Work, tested: bool = False) -> RunSites:
         mean=(MEAN,) * work.channels,
         std=(STD,) * work.channels,
     )
-    made.share_images()
-    return made
+    federation.share_images()
+    return federation
 
 
-def trained(sites: RunSites, engine: Engine, rounds: int, tested: bool = False) -> State:
+def train(sites: RunSites, engine: Engine, rounds: int, tested: bool = False) -> State:
+    """Run some rounds on an engine; the weights after them."""
     weights: State = run(sites, engine, Plan(rounds, SEED, evaluate_every=int(tested))).state["model"]
     return weights
 
 
-def bare(work: Work, rounds: int) -> State:
+def train_bare(work: Work, rounds: int) -> State:
     """FedAvg as one would write it by hand."""
     torch.set_num_threads(1)
     net = work.net()
@@ -119,13 +94,13 @@ def bare(work: Work, rounds: int) -> State:
     return model
 
 
-def lap(train: Callable[[], object], rounds: int) -> Lap:
-    def timed() -> float:
+def timed(training: Callable[[], object], rounds: int) -> Lap:
+    def lap() -> float:
         began = time.perf_counter()
-        train()
+        training()
         return (time.perf_counter() - began) / rounds
 
-    return timed
+    return lap
 
 
 def check_same(name: str, theirs: State, ours: State) -> None:
@@ -134,25 +109,31 @@ def check_same(name: str, theirs: State, ours: State) -> None:
         raise SystemExit(f"{name} did other work: its weights are {apart:.2g} from crossward's")
 
 
-def over_bare(repeats: int) -> list[Row]:
-    rounds, sites = 2, run_sites(CNN)
-    normalised(CNN)
-    check_same("the bare loop", bare(CNN, rounds), trained(sites, LocalEngine(sites), rounds))  # also warms up
-    local = lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds)
-    laps = take_turns({"local": local, "bare loop": lap(lambda: bare(CNN, rounds), rounds)}, repeats)
+def compare_with_bare_loop(effort: Effort) -> list[Comparison]:
+    rounds = 2
+    work = effort.cnn
+    sites = run_sites(work)
+    normalised(work)
+    check_same("the bare loop", train_bare(work, rounds), train(sites, LocalEngine(sites), rounds))  # also warms up
+    contestants = {
+        "local": timed(lambda: train(sites, LocalEngine(sites), rounds), rounds),
+        "bare loop": timed(lambda: train_bare(work, rounds), rounds),
+    }
+    laps = take_turns(contestants, effort.repeats)
     return [compare("local engine / bare loop, cnn", laps, "local", "bare loop", 1.05)]
 
 
-def of_pool(repeats: int) -> list[Row]:
-    rounds, sites = 2, run_sites(CNN)
+def compare_pool_with_local(effort: Effort) -> list[Comparison]:
+    rounds = 2
+    sites = run_sites(effort.cnn)
     pool = PoolEngine(sites, workers=2)
-    check_same("the pool", trained(sites, pool, 1), trained(sites, LocalEngine(sites), 1))  # starts the workers
+    check_same("the pool", train(sites, pool, 1), train(sites, LocalEngine(sites), 1))  # starts the workers
     contestants = {
-        "pool of 2": lap(lambda: trained(sites, pool, rounds), rounds),
-        "local, 1 thread": lap(lambda: trained(sites, LocalEngine(sites), rounds), rounds),
-        "local, 2 threads": lap(lambda: trained(sites, LocalEngine(sites, threads=2), rounds), rounds),
+        "pool of 2": timed(lambda: train(sites, pool, rounds), rounds),
+        "local, 1 thread": timed(lambda: train(sites, LocalEngine(sites), rounds), rounds),
+        "local, 2 threads": timed(lambda: train(sites, LocalEngine(sites, threads=2), rounds), rounds),
     }
-    laps = take_turns(contestants, repeats)
+    laps = take_turns(contestants, effort.repeats)
     pool.close()
     return [
         compare("speed-up of the pool over 1 thread, cnn", laps, "local, 1 thread", "pool of 2", 1.7, at_least=True),
@@ -160,57 +141,65 @@ def of_pool(repeats: int) -> list[Row]:
     ]
 
 
-def beside(name: str, script: str, work: Work, warm_up: int, rounds: int, repeats: int, tested: bool = False) -> Laps:
+def take_turns_with_peer(
+    name: str, script: str, work: Work, effort: Effort, *, warm_up: int, rounds: int, tested: bool = False
+) -> Laps:
     """The local engine and a peer in turns, after a check that both learn the same."""
     sites = run_sites(work, tested)
-    peer = Peer(script, warm_up, rounds, repeats, *(["evaluate"] if tested else []))
-    check_same(name, peer.learnt(), trained(sites, LocalEngine(sites), warm_up))
-    local = lap(lambda: trained(sites, LocalEngine(sites), rounds, tested), rounds)
-    laps = take_turns({name: peer.lap, "local": local}, repeats)
+    words = [word for word, wanted in (("evaluate", tested), ("smoke", effort.smoke)) if wanted]
+    peer = Peer(script, warm_up, rounds, effort.repeats, *words)
+    check_same(name, peer.weights_after_warm_up(), train(sites, LocalEngine(sites), warm_up))
+    local = timed(lambda: train(sites, LocalEngine(sites), rounds, tested), rounds)
+    laps = take_turns({name: peer.lap, "local": local}, effort.repeats)
     peer.finish()
     return laps
 
 
-def against_flower(repeats: int) -> list[Row]:
-    # Ray starts its processes during the first rounds
-    rows = []
+def compare_with_flower(effort: Effort) -> list[Comparison]:
+    comparisons = []
     for tested, what in ((False, "train"), (True, "train and evaluate")):
-        laps = beside("Flower on Ray", "flower_ray.py", TINY, 5, 10, repeats, tested)
-        row = f"Flower on Ray / local engine, tiny, {what}"
-        rows.append(compare(row, laps, "Flower on Ray", "local", 15, at_least=True))
-    return rows
+        laps = take_turns_with_peer(
+            "Flower on Ray", "flower_ray.py", TINY, effort,
+            warm_up=5, rounds=10, tested=tested,  # Ray starts its processes during the first rounds
+        )  # fmt: skip
+        title = f"Flower on Ray / local engine, tiny, {what}"
+        comparisons.append(compare(title, laps, "Flower on Ray", "local", 15, at_least=True))
+    return comparisons
 
 
-def against_pfl(repeats: int) -> list[Row]:
-    laps = beside("pfl", "pfl_fedavg.py", CNN, warm_up=2, rounds=2, repeats=repeats)
+def compare_with_pfl(effort: Effort) -> list[Comparison]:
+    laps = take_turns_with_peer("pfl", "pfl_fedavg.py", effort.cnn, effort, warm_up=2, rounds=2)
     return [compare("local engine / pfl, cnn", laps, "local", "pfl", 1.0)]
 
 
-def table(rows: Iterable[Row]) -> str:
-    lines = [("what", "measured", "bar", "", "a round takes"), *(row.cells() for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
+SECTIONS: Mapping[str, Callable[[Effort], list[Comparison]]] = {
+    "bare": compare_with_bare_loop,
+    "pool": compare_pool_with_local,
+    "flower": compare_with_flower,
+    "pfl": compare_with_pfl,
+}
+NEED_PEERS = ("flower", "pfl")
 
 
-SECTIONS: Mapping[str, Callable[[int], list[Row]]] = {
-    "bare": over_bare, "pool": of_pool, "flower": against_flower, "pfl": against_pfl,
-}  # fmt: skip
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--repeats", type=int, default=Effort.repeats)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    absent = [name for name in asked.only if name in ("flower", "pfl") and not PYTHON.exists()]
-    rows = [row for name in asked.only if name not in absent for row in SECTIONS[name](asked.repeats)]
-    if rows:
-        print(table(rows))
+    parser.add_argument("--smoke", action="store_true", help="next to no work: does it run?")
+    options = parser.parse_args(arguments)
+    effort = Effort(repeats=1, smoke=True) if options.smoke else Effort(options.repeats)
+    absent = [name for name in options.only if name in NEED_PEERS and not PYTHON.exists()]
+    comparisons = []
+    for name in options.only:
+        if name not in absent:
+            comparisons += SECTIONS[name](effort)
+    if comparisons:
+        print(table(comparisons))
     if absent:
-        print(f"Left out: {', '.join(absent)}. They need the environment .venv-bench, see benchmarks/README.md.")
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(row) | {"met": row.met} for row in rows], indent=1))
+        print(f"Left out: {', '.join(absent)}. They need an environment of their own: {INSTALL_PEERS}")
+    if options.json:
+        options.json.write_text(json.dumps([comparison.document() for comparison in comparisons], indent=1))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from flwr.simulation import run_simulation
 from peers.laps import from_arguments
 from peers.work import TINY, accuracy, fit
 
-client_app, server_app = ClientApp(), ServerApp()
+client_app = ClientApp()
+server_app = ServerApp()
 
 
 @client_app.train()
@@ -31,8 +32,8 @@ def evaluate(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
     net = TINY.net()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    right = accuracy(TINY, net, int(context.node_config["partition-id"]))
-    metrics = MetricRecord({"accuracy": right, "num-examples": TINY.images})
+    share = accuracy(TINY, net, int(context.node_config["partition-id"]))
+    metrics = MetricRecord({"accuracy": share, "num-examples": TINY.images})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
@@ -40,14 +41,14 @@ def evaluate(message: Message, context: Context) -> Message:
 def main(grid: Grid, context: Context) -> None:
     laps = from_arguments()
 
-    def note(round: int, arrays: ArrayRecord) -> None:
+    def end_round(round: int, arrays: ArrayRecord) -> None:
         if round:  # the strategy also calls it before the first
             laps.round_ended(arrays.to_torch_state_dict)
 
     evaluated = 1.0 if "evaluate" in sys.argv else 0.0
     strategy = FedAvg(fraction_evaluate=evaluated, min_available_nodes=TINY.clients)
-    start = ArrayRecord(TINY.net().state_dict())
-    strategy.start(grid, start, num_rounds=laps.total, evaluate_fn=note)
+    initial = ArrayRecord(TINY.net().state_dict())
+    strategy.start(grid, initial, num_rounds=laps.total, evaluate_fn=end_round)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""pfl's simulated FedAvg on the cnn work. pfl always evaluates in its first round, which is therefore warm-up."""
+"""pfl's simulated FedAvg on the cnn work, or on next to none if called with "smoke". pfl always evaluates in its first
+round, which is therefore warm-up."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import cycle
 
 import torch
 from peers.laps import Laps, from_arguments
-from peers.work import CNN, LR, normalised, optimiser
+from peers.work import CNN, LR, SMOKE_CNN, normalised, optimiser
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -21,8 +23,10 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+WORK = SMOKE_CNN if "smoke" in sys.argv else CNN
 
-class Trained(nn.Module):
+
+class PflNet(nn.Module):
     """A network with the two methods that pfl asks for."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -36,7 +40,7 @@ class Trained(nn.Module):
         return {"loss": Weighted(float(self.loss(x, y).detach()) * len(y), len(y))}
 
 
-class Clock(TrainingProcessCallback):
+class LapTimer(TrainingProcessCallback):
     def __init__(self, laps: Laps) -> None:
         self.laps = laps
 
@@ -47,33 +51,34 @@ class Clock(TrainingProcessCallback):
         return False, Metrics()
 
 
-class Shuffled(PyTorchTensorDataset):
+class ShuffledDataset(PyTorchTensorDataset):
     """A client's tensors in another order each round, which pfl's own dataset does not offer."""
 
     def __init__(self, client: int, laps: Laps) -> None:
-        x, y = normalised(CNN)[client]
+        x, y = normalised(WORK)[client]
         super().__init__((x, y), user_id=str(client))
-        self.client, self.laps = client, laps
+        self.client = client
+        self.laps = laps
 
     def iter(self, batch_size: int | None) -> Iterator[tuple[Tensor, ...]]:
         x, y = self.raw_data
-        for rows in CNN.batches(self.laps.done, self.client):
+        for rows in WORK.batches(self.laps.done, self.client):
             yield x.index_select(0, rows).permute(0, 3, 1, 2), y.index_select(0, rows)
 
 
 def main() -> None:
     torch.set_num_threads(1)
     laps = from_arguments()
-    clients = [Shuffled(client, laps) for client in range(CNN.clients)]
-    data = FederatedDataset(clients.__getitem__, cycle(range(CNN.clients)).__next__)
-    trained = Trained(CNN.net())
-    model = PyTorchModel(trained, optimiser, torch.optim.SGD(trained.parameters(), lr=1.0))
+    clients = [ShuffledDataset(client, laps) for client in range(WORK.clients)]
+    data = FederatedDataset(clients.__getitem__, cycle(range(WORK.clients)).__next__)
+    net = PflNet(WORK.net())
+    model = PyTorchModel(net, optimiser, torch.optim.SGD(net.parameters(), lr=1.0))
     FederatedAveraging().run(
-        NNAlgorithmParams(laps.total, laps.total, train_cohort_size=CNN.clients, val_cohort_size=None),
+        NNAlgorithmParams(laps.total, laps.total, train_cohort_size=WORK.clients, val_cohort_size=None),
         SimulatedBackend(data, data, [WeightByDatapoints()]),
         model,
-        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=LR, local_batch_size=CNN.batch),
-        callbacks=[Clock(laps)],
+        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=LR, local_batch_size=WORK.batch),
+        callbacks=[LapTimer(laps)],
         send_metrics_to_platform=False,
     )
 

@@ -1,4 +1,4 @@
-"""Peer: another framework in a process and an environment of its own, which runs a lap when it is told to."""
+"""Peer: another framework in a process and an environment of its own, which runs a lap when asked."""
 
 from __future__ import annotations
 
@@ -26,29 +26,40 @@ QUIET = {
 
 
 class Peer:
-    def __init__(self, script: str, warm_up: int, rounds: int, laps: int, *more: str) -> None:
-        self.script = script
+    """A running script of peers/ that has done its warm-up. `words` are further arguments of the script."""
+
+    def __init__(
+        self, script: str | Path, warm_up: int, rounds: int, laps: int, *words: str, python: Path = PYTHON
+    ) -> None:
+        self.script = HERE / script
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        here = self.folder.name
-        self.errors, self.weights = Path(here, "errors.txt"), Path(here, "weights.pt")
-        paths = {"PYTHONPATH": f"{HERE.parent}{os.pathsep}{ROOT}", "FLWR_HOME": here, "RAY_TMPDIR": here}
+        self.errors = Path(self.folder.name, "errors.txt")
+        self.weights = Path(self.folder.name, "weights.pt")
+        paths = {
+            "PYTHONPATH": f"{HERE.parent}{os.pathsep}{ROOT}",
+            "FLWR_HOME": self.folder.name,
+            "RAY_TMPDIR": self.folder.name,
+        }
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [str(PYTHON), str(HERE / script), *map(str, (warm_up, rounds, laps, self.weights)), *more],
-                env=os.environ | QUIET | paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
-        self._told("ready")
+                [str(python), str(self.script), *map(str, (warm_up, rounds, laps, self.weights)), *words],
+                env=os.environ | QUIET | paths,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self._wait_for("ready")
 
-    def learnt(self) -> Mapping[str, Tensor]:
-        """The weights after its warm-up."""
+    def weights_after_warm_up(self) -> Mapping[str, Tensor]:
         weights: Mapping[str, Tensor] = torch.load(self.weights)
         return weights
 
     def lap(self) -> float:
-        """Seconds per round."""
+        """Run one lap; the seconds per round."""
         assert self.process.stdin is not None
         print(file=self.process.stdin, flush=True)
-        return float(self._told("seconds"))
+        return float(self._wait_for("seconds"))
 
     def finish(self) -> None:
         self.process.communicate()
@@ -56,8 +67,8 @@ class Peer:
             self._fail()
         self.folder.cleanup()
 
-    def _told(self, key: str) -> Any:
-        """What the peer says of `key`, among whatever else it prints."""
+    def _wait_for(self, key: str) -> Any:
+        """The value of `key` in the next message of the peer that has it, whatever else the peer prints before."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith(f'{{"{key}"'):
@@ -66,4 +77,4 @@ class Peer:
         return self._fail()
 
     def _fail(self) -> None:
-        raise SystemExit(f"{self.script} failed:\n{self.errors.read_text()[-4000:]}")
+        raise SystemExit(f"{self.script.name} failed:\n{self.errors.read_text()[-4000:]}")

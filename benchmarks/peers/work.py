@@ -1,9 +1,9 @@
-"""Work: the same federated training for every contestant. Needs torch alone, as the peers' environment has it."""
+"""The work that every contestant does: the same federated training. Of other packages it needs torch alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
@@ -34,8 +34,8 @@ class Work:
     def net(self) -> nn.Module:
         """With the initial weights that crossward's server draws from the same seed."""
         with seeded(derive(SEED, "network", -1)):
-            made = self.make()
-        return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+            net = self.make()
+        return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def batches(self, round: int, client: int) -> tuple[Tensor, ...]:
         """The rows of each batch as crossward shuffles them."""
@@ -92,3 +92,4 @@ def tiny() -> nn.Module:
 cnn = partial(nets.build, "cnn", channels=3, classes=CLASSES, size=28)  # a worker process can unpickle it
 CNN = Work(cnn, side=28, channels=3, images=500, batch=32)  # 16 steps a client
 TINY = Work(tiny, side=8, channels=1, images=32, batch=32)  # one step: what is left is a framework's own cost
+SMOKE_CNN = replace(CNN, images=8, batch=4, clients=2)  # shows that a program runs

@@ -62,7 +62,8 @@ def checks(case: Case) -> tuple[Check, ...]:
 
 def check_definition(case: Case) -> None:
     """The method and its plugins are values, the method's steps are there, and its file says what it is."""
-    for part in (case.method, *case.plugins):
+    parts: tuple[Method | Plugin, ...] = (case.method, *case.plugins)
+    for part in parts:
         _is_a_value(part)
     _steps_are_callable(case.method)
     _file_has_docstring(case.method)
@@ -113,13 +114,13 @@ def check_pool_equals_local(case: Case) -> None:
 
 def check_flower_equals_local(case: Case) -> None:
     """Sites that keep their images and their memory to themselves, and a coordinator that has neither."""
-    from crossward.testing.loopback_federation import federated, memories
+    from crossward.testing.loopback_federation import loopback_federation, site_memories
 
     if case.method.pooled:  # it needs the images in one place
         return
-    with federated(case.run_sites()) as (coordinator, engine, services):
+    with loopback_federation(case.run_sites()) as (coordinator, engine, services):
         progress = run(coordinator, engine, Plan(ROUNDS, seed=coordinator.seed))
-        end = snapshot(progress, engine.memory) | {"memory": memories(engine, services)}
+        end = snapshot(progress, engine.memory) | {"memory": site_memories(engine, services)}
     assert_same(end, reference_run(case).end)
 
 

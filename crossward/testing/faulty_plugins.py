@@ -45,7 +45,7 @@ class SendsMemory(Plugin):
     """Keeps what belongs into the site's memory as a buffer of the network, which travels."""
 
     def before_fit(self, site: Site) -> None:
-        site.model.register_buffer("prototypes", site.model.head.weight.detach().clone())
+        site.model.register_buffer("prototypes", Weights.of(site.model)["head.weight"])
 
 
 @dataclass(frozen=True)
