@@ -50,5 +50,5 @@ METHODS = {
 
 
 def method_class(name: str) -> type[Method]:
-    kind: type[Method] = import_from_catalogue("method", name, METHODS)
-    return kind
+    cls: type[Method] = import_from_catalogue("method", name, METHODS)
+    return cls

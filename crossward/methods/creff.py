@@ -94,11 +94,11 @@ class CReFF(Method):
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
         device = ctx.server.device
-        told = ((reply["gradients"].flatten(1), reply["classes"]) for reply in replies.values())
-        sums, sites = class_sums(told, ctx.num_classes)  # sites: how many have each class
-        wanted = class_means(sums, sites).unflatten(1, (ctx.num_classes, -1)).to(device)  # (C, C, d + 1)
+        rows = ((reply["gradients"].flatten(1), reply["classes"]) for reply in replies.values())
+        sums, sites = class_sums(rows, ctx.num_classes)  # sites: how many have each class
+        real = class_means(sums, sites).unflatten(1, (ctx.num_classes, -1)).to(device)  # (C, C, d + 1)
         present = sites.to(device) > 0
-        features = self._matched(state["features"].to(device), matrix(state["classifier"]).to(device), wanted, present)
+        features = self._matched(state["features"].to(device), matrix(state["classifier"]).to(device), real, present)
         seen = state["seen"].to(device) | present
         state = super().aggregate(state, replies, ctx) | {"features": features, "seen": seen}
         if not self.retrain_epochs:
@@ -106,11 +106,11 @@ class CReFF(Method):
         phi = self._retrained(features, seen, ctx.server.rng)
         return state | {"classifier": like(state["classifier"], phi)}
 
-    def _matched(self, features: Tensor, phi: Tensor, wanted: Tensor, present: Tensor) -> Tensor:
+    def _matched(self, features: Tensor, phi: Tensor, real: Tensor, present: Tensor) -> Tensor:
         """The features, those of the classes at hand moved so that their gradients point where the sites' do."""
         classes = present.nonzero()[:, 0]
         v = nn.Parameter(features[classes])  # (P, features_per_class, d)
-        loss = lambda: distance(gradients(phi, v, classes), wanted[classes])
+        loss = lambda: distance(gradients(phi, v, classes), real[classes])
         minimise(loss, [v], self.match_steps, lr=self.match_lr, rule="sgd", what="CReFF's matching of features")
         return features.index_copy(0, classes, v.detach())
 
@@ -134,22 +134,23 @@ class CReFF(Method):
     # client half -----------------------------------------------------------------------------------------------------
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
-        told = self._real(site, matrix(down["classifier"]).to(site.device))
-        return super().train(site, down) | told
+        real = self._real_gradients(site, matrix(down["classifier"]).to(site.device))
+        return super().train(site, down) | real
 
-    def _real(self, site: Site, phi: Tensor) -> Tree:
+    def _real_gradients(self, site: Site, phi: Tensor) -> Tree:
         """Gradients of each class at the site. All draws of a class are equally large, so the mean over them is the
         mean over their images."""
         rng = stream(site.rng, "draws")  # site.rng stays as it is, so that the fit is FedAvg's
-        labels, found = site.train.labels, []
+        labels = site.train.labels
         classes = labels.unique()
+        by_class = []
         for c in classes:
             own = (labels == c).nonzero()[:, 0]
             picks = [torch.randperm(len(own), generator=rng)[: self.draw_size] for _ in range(self.draws)]
             needed, where = own[torch.cat(picks)].unique(return_inverse=True)
             z = torch.cat([z for z, _ in site.vectors(site.train.only(needed))])
-            found.append(gradients(phi, z[where.to(z.device)], c))
-        return {"gradients": torch.stack(found), "classes": classes.to(site.device)}
+            by_class.append(gradients(phi, z[where.to(z.device)], c))
+        return {"gradients": torch.stack(by_class), "classes": classes.to(site.device)}
 
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
         """The body with the re-trained classifier. What is deployed holds it in the model, perhaps fine-tuned."""

@@ -40,7 +40,7 @@ from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.methods.public_set import begin, digest, drawn, logits
+from crossward.methods.public_set import distil, draw_public_rows, public_logits, train_before_first_round
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class DSpFL(Method):
         return {}
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
-        rows = drawn(ctx.server, self.subset)
+        rows = draw_public_rows(ctx.server, self.subset)
         replies = clients.ask("score", {"rows": rows})
         mean = sum(reply["probabilities"] for reply in replies.values()) / len(replies)
         clients.ask("train", {"rows": rows, "labels": self.sharpened(mean)})
@@ -74,12 +74,12 @@ class DSpFL(Method):
         return (mean / self.temperature).softmax(1) if self.aggregation == "era" else mean
 
     def score(self, site: Site, down: Tree) -> Tree:
-        begin(site, self.start_epochs)
-        return {"probabilities": logits(site, down["rows"]).softmax(1)}
+        train_before_first_round(site, self.start_epochs)
+        return {"probabilities": public_logits(site, down["rows"]).softmax(1)}
 
     def train(self, site: Site, down: Tree) -> Tree:
         epochs = site.training.epochs if self.digest_epochs is None else self.digest_epochs
-        batch = self.digest_batch or site.training.batch_size
-        digest(site, down["rows"], down["labels"], F.cross_entropy, epochs, batch)
+        batch_size = self.digest_batch or site.training.batch_size
+        distil(site, down["rows"], down["labels"], F.cross_entropy, epochs, batch_size)
         site.fit()
         return {}

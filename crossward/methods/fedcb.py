@@ -45,9 +45,18 @@ from crossward.losses import log_prior
 from crossward.nets.parts.unit_norm import UnitNorm
 from crossward.statistics import confusion, macro_f1
 
+CONCEPT_PARTS: Mapping[str, tuple[str, ...]] = {  # what each classifier is built from
+    "distribution": ("mean", "variance"),
+    "full": ("mean", "factor"),
+    "average": ("mean",),
+    "random": (),
+    "trained": (),
+}
+Positive = Annotated[float, Gt(0)]
+
 
 class ConceptHead(nn.Module):
-    """Unit features h (B, D) -> scores (B, K). What it knows is given by `furnish`, not kept with the weights."""
+    """Unit features h (B, D) -> scores (B, K). Its concepts are set by `set_concepts`, and not among the weights."""
 
     mean: Tensor | None
     variance: Tensor | None
@@ -59,9 +68,14 @@ class ConceptHead(nn.Module):
         for name in ("mean", "variance", "factor"):
             self.register_buffer(name, None, persistent=False)
 
-    def furnish(self, tau: float, mean: Tensor, variance: Tensor | None = None, factor: Tensor | None = None) -> None:
+    def set_concepts(
+        self, tau: float, mean: Tensor, variance: Tensor | None = None, factor: Tensor | None = None
+    ) -> None:
         """mean (K, D); and of the covariance its diagonal (K, D), or its factor (K, M, D), or nothing."""
-        self.tau, self.mean, self.variance, self.factor = tau, mean, variance, factor
+        self.tau = tau
+        self.mean = mean
+        self.variance = variance
+        self.factor = factor
 
     def forward(self, h: Tensor) -> Tensor:
         """s_k(h) = tau h.mu_k + 1/2 tau^2 h^T Sigma_k h, the logarithm of E[exp(tau h.e)] for e ~ N(mu_k, Sigma_k)."""
@@ -78,16 +92,6 @@ class ConceptHead(nn.Module):
         if self.variance is not None:
             return 0.5 * self.tau**2 * (h.square() @ self.variance.T)
         return h.new_zeros(len(h), 0 if self.mean is None else len(self.mean))
-
-
-KNOWS: Mapping[str, tuple[str, ...]] = {  # what each classifier is made of
-    "distribution": ("mean", "variance"),
-    "full": ("mean", "factor"),
-    "average": ("mean",),
-    "random": (),
-    "trained": (),
-}
-Positive = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class FedCB(Method):
 
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: Net, spec: NetSpec) -> Net:
-        if not self.speaks:
+        if not self.uses_text:
             for parameter in net.head.parameters():
                 parameter.requires_grad_(self.classifier != "random")
             return net
@@ -128,23 +132,23 @@ class FedCB(Method):
         return Net(body, ConceptHead(), spec.text)
 
     @property
-    def speaks(self) -> bool:
+    def uses_text(self) -> bool:
         """Whether the classifier comes from language."""
-        return bool(KNOWS[self.classifier])
+        return bool(CONCEPT_PARTS[self.classifier])
 
-    def furnish(self, net: nn.Module, down: Tree) -> nn.Module:
-        """The network with the classifier that the server made."""
-        if self.speaks:
+    def set_classifier(self, net: Net, down: Tree) -> Net:
+        """The same network, its classifier made of the concepts that the server sent."""
+        if isinstance(net.head, ConceptHead):
             device = next(net.parameters()).device
-            known = {name: down["text"][name].to(device) for name in KNOWS[self.classifier]}
-            net.head.furnish(down["tau"], **known)  # type: ignore[operator, union-attr]
+            concepts = {name: down["text"][name].to(device) for name in CONCEPT_PARTS[self.classifier]}
+            net.head.set_concepts(down["tau"], **concepts)
         return net
 
-    def alignment(self, net: nn.Module, h: Tensor, y: Tensor) -> Tensor:
+    def alignment(self, net: Net, h: Tensor, y: Tensor) -> Tensor:
         """(B,) 1/2 tau^2 h^2 Sigma_y: what Eq. 4 adds to the cross entropy so that it bounds Eq. 3."""
-        if not self.speaks:
-            return h.new_zeros(())
-        return net.head.spread(h).gather(1, y[:, None])[:, 0]  # type: ignore[operator, union-attr, no-any-return]
+        if isinstance(net.head, ConceptHead):
+            return net.head.spread(h).gather(1, y[:, None])[:, 0]
+        return h.new_zeros(())
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
@@ -153,16 +157,17 @@ class FedCB(Method):
 
     def text(self, ctx: RoundContext) -> Tree:
         """Eq. 2: what the clients must know of mu and Sigma."""
-        if not (names := self.tells):
+        if not self.text_parts:
             return {}
-        assert ctx.server.text is not None
         concepts = ctx.server.text
-        every = {"mean": concepts.mean, "variance": concepts.variance, "factor": concepts.factor}
-        return {"text": {name: every[name].clone() for name in names}}
+        assert concepts is not None  # Need.CLASS_TEXT
+        parts = {"mean": concepts.mean, "variance": concepts.variance, "factor": concepts.factor}
+        return {"text": {name: parts[name].clone() for name in self.text_parts}}
 
     @property
-    def tells(self) -> tuple[str, ...]:
-        return KNOWS[self.classifier]
+    def text_parts(self) -> tuple[str, ...]:
+        """What of the concepts a client is sent."""
+        return CONCEPT_PARTS[self.classifier]
 
     def versions(self, state: Tree) -> Mapping[str, int]:
         """What is sent to a client only when it has another version of it, or none."""
@@ -172,16 +177,16 @@ class FedCB(Method):
         return {name: state[name] for name in ("model", "tau", "text") if name in state}
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
-        if ctx.round == 0 and self.tau == "auto" and self.speaks:
-            state = state | {"tau": self._chosen(state, clients, ctx)}
+        if ctx.round == 0 and self.tau == "auto" and self.uses_text:
+            state = state | {"tau": self._choose_tau(state, clients, ctx)}
         versions = self.versions(state)
-        replies = clients.ask("train", lambda client: self._parcel(state, versions, client))
+        replies = clients.ask("train", lambda client: self._payload(state, versions, client))
         sent = {str(client): dict(versions) for client in replies}
         return self.aggregate(state, replies, ctx) | {"sent": state["sent"] | sent}
 
-    def _parcel(self, state: Tree, versions: Mapping[str, int], client: int) -> Tree:
-        had = state["sent"].get(str(client), {})
-        new = {name: state[name] for name, version in versions.items() if had.get(name) != version}
+    def _payload(self, state: Tree, versions: Mapping[str, int], client: int) -> Tree:
+        sent = state["sent"].get(str(client), {})
+        new = {name: state[name] for name, version in versions.items() if sent.get(name) != version}
         return {"model": state["model"], "tau": state["tau"]} | new
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
@@ -190,7 +195,7 @@ class FedCB(Method):
         averaged = mean(reply["model"] for reply in replies.values())
         return state | {"model": Weights({**state["model"], **averaged})}
 
-    def _chosen(self, state: Tree, clients: Clients, ctx: RoundContext) -> float:
+    def _choose_tau(self, state: Tree, clients: Clients, ctx: RoundContext) -> float:
         """The tau whose short trial does best on validation; the first of equals."""
         self._require_validation(state, clients, ctx)
         scores = {}
@@ -206,7 +211,7 @@ class FedCB(Method):
         if ctx.server.val is not None:
             net = ctx.server.new_net()
             down["model"].into(net)
-            return confusion(self.furnish(net, down).eval(), ctx.server.val.in_order(256), ctx.num_classes)
+            return confusion(self.set_classifier(net, down).eval(), ctx.server.val.in_order(256), ctx.num_classes)
         return torch.stack([reply["confusion"] for reply in clients.ask("score", down).values()]).sum(0)
 
     def _require_validation(self, state: Tree, clients: Clients, ctx: RoundContext) -> None:
@@ -219,9 +224,9 @@ class FedCB(Method):
 
     # client half -----------------------------------------------------------------------------------------------------
     def train(self, site: Site, down: Tree) -> Tree:
-        down = self._unpacked(site, down)
+        down = self._with_stored(site, down)
         down["model"].into(site.model)
-        self.furnish(site.model, down)
+        self.set_classifier(site.model, down)
         self.fit(site, down)
         return {"model": Weights.of(site.model, self.returns), "n": site.size}
 
@@ -238,15 +243,17 @@ class FedCB(Method):
 
         return surrogate
 
-    def _unpacked(self, site: Site, down: Tree) -> Tree:
-        """What was sent now, and what the client has kept of earlier rounds; both are kept."""
-        kept = {name: value for name, value in down.items() if name not in ("model", "tau")}
-        site.memory |= {"server": site.memory.get("server", {}) | kept}
-        return site.memory["server"] | down  # type: ignore[no-any-return]
+    def _with_stored(self, site: Site, down: Tree) -> Tree:
+        """The payload with what the client has stored of earlier ones; what is new in it is stored, too."""
+        new = {name: value for name, value in down.items() if name not in ("model", "tau")}
+        stored: Tree = site.memory.get("server", {}) | new
+        site.memory |= {"server": stored}
+        return stored | down
 
     def trial(self, site: Site, down: Tree) -> Tree:
         """As `train`, but nothing of it stays at the site."""
-        memory, stays = dict(site.memory), Weights.of(site.model, ~self.travels)
+        memory = dict(site.memory)
+        stays = Weights.of(site.model, ~self.travels)
         reply = self.train(site, down)
         site.memory = memory
         stays.into(site.model)
@@ -261,4 +268,4 @@ class FedCB(Method):
         """One network for all: scores s_k, of which the largest decides."""
         if "model" in down:
             down["model"].into(site.model)
-        return self.furnish(site.model, down)
+        return self.set_classifier(site.model, down)

@@ -45,10 +45,14 @@ from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.losses import distilled
+from crossward.losses import decoupled_distillation
 from crossward.nets.parts.projection import with_projection
-from crossward.statistics import class_means, class_sums, drawn_evenly, joined, kmeans, scarce
+from crossward.statistics import class_means, class_sums, concatenate, describe_rare_classes, kmeans, sample_per_class
 
+PHI = "head.weight"
+NOISE = 1e-3  # of what is repeated, relative to the size of a feature
+NonNegative = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(1)]
 Pool = Literal["sum", "mean", "logsumexp"]
 
 
@@ -76,12 +80,6 @@ class FineHead(nn.Module):
         if self.pool == "sum":
             return each.sum(2)
         return each.mean(2) if self.pool == "mean" else each.logsumexp(2)
-
-
-PHI = "head.weight"
-NOISE = 1e-3  # of what is repeated, relative to the size of a feature
-NonNegative = Annotated[float, Ge(0)]
-Count = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,14 @@ class FedCD(Method):
     pixels: Annotated[int, Ge(2)] = 256  # segmentation: of each class in a batch
 
     def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-        told = []
+        cautions = []
         if self.alpha >= 0.5:
-            told.append(f"alpha = {self.alpha}: from 0.5 on Eq. 4 pushes a class's sub-classes apart more than classes")
-        if few := scarce(counts, self.subclasses):
-            told.append(f"subclasses = {self.subclasses}, but a class has fewer samples, in {few}")
-        return told
+            cautions.append(
+                f"alpha = {self.alpha}: from 0.5 on Eq. 4 pushes a class's sub-classes apart more than classes"
+            )
+        if few := describe_rare_classes(counts, self.subclasses):
+            cautions.append(f"subclasses = {self.subclasses}, but a class has fewer samples, in {few}")
+        return cautions
 
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: Net, spec: NetSpec) -> Net:
@@ -145,21 +145,21 @@ class FedCD(Method):
         prototypes = torch.where(total[..., None] > 0, mean, state["prototypes"].to(mean))
         new = (total.sum(1) > 0) & ~state["prototypes"].to(mean).flatten(1).any(1)
         for c in new.nonzero()[:, 0] if self.align == "kmeans" else ():
-            prototypes[c], total[c] = self._aligned(local[:, c], counts[:, c], ctx.server.rng)
+            prototypes[c], total[c] = self._align(local[:, c], counts[:, c], ctx.server.rng)
         averaged = super().aggregate(state, replies, ctx)["model"]
         if self.aggregation != "samples":
             phi = torch.stack([reply["model"][PHI] for reply in replies.values()])  # (K, C M, d), Eq. 12
             share = self._share(phi, prototypes, counts)
-            joined = (share[..., None] * phi).sum(0)  # Eq. 15
-            averaged = Weights({**averaged, PHI: torch.where(share.any(0)[:, None], joined, averaged[PHI])})
-        told = {"prototypes": prototypes, "counts": total, "mu": self._mu(ctx, ctx.round + 1)}
-        return state | {"model": averaged} | told
+            weighted = (share[..., None] * phi).sum(0)  # Eq. 15
+            averaged = Weights({**averaged, PHI: torch.where(share.any(0)[:, None], weighted, averaged[PHI])})
+        mu = self._mu(ctx, ctx.round + 1)
+        return state | {"model": averaged, "prototypes": prototypes, "counts": total, "mu": mu}
 
-    def _aligned(self, local: Tensor, counts: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _align(self, local: Tensor, counts: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """(M, d) and (M,): the sub-classes of one class, from what each client calls so, (K, M, d) and (K, M)."""
         held = counts.flatten() > 0
         centroids, mass = local.flatten(0, 1)[held].cpu(), counts.flatten()[held].cpu()
-        centres = kmeans(*_enough(centroids, mass, self.subclasses, rng), self.subclasses, rng)
+        centres = kmeans(*_at_least(centroids, mass, self.subclasses, rng), self.subclasses, rng)
         near = torch.cdist(centroids, centres).argmin(1)
         return centres.to(local), torch.zeros(self.subclasses).index_add_(0, near, mass).to(counts)
 
@@ -178,92 +178,101 @@ class FedCD(Method):
     # client half -----------------------------------------------------------------------------------------------------
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
-        begun = self._begun(site, down)  # (C, M, d)
-        local = nn.Parameter(begun.clone())
-        site.fit(self.loss(site, down, begun, local), also=[local] if self.contrast else [])
-        sums, counts = self._counted(site, begun)
-        prototypes = local.detach() if self.contrast else class_means(sums, counts).view_as(begun)
+        initial = self._initial_prototypes(site, down)  # (C, M, d)
+        local = nn.Parameter(initial.clone())
+        site.fit(self.loss(site, down, initial, local), also=[local] if self.contrast else [])
+        sums, counts = self._subclass_sums(site, initial)
+        prototypes = local.detach() if self.contrast else class_means(sums, counts).view_as(initial)
         return {
             "model": Weights.of(site.model, self.returns),
             "n": site.size,
-            "prototypes": prototypes * (counts > 0).view(*begun.shape[:2], 1),
-            "counts": counts.view(begun.shape[:2]),
+            "prototypes": prototypes * (counts > 0).view(*initial.shape[:2], 1),
+            "counts": counts.view(initial.shape[:2]),
         }
 
-    def _begun(self, site: Site, down: Tree) -> Tensor:
+    def _initial_prototypes(self, site: Site, down: Tree) -> Tensor:
         """The prototypes a round begins with: the global ones, or where there are none yet the site's centroids."""
-        begun: Tensor = down["prototypes"].to(site.device).clone()
-        lacking = ((site.counts > 0) & ~begun.flatten(1).any(1)).nonzero()[:, 0].tolist()
+        initial: Tensor = down["prototypes"].to(site.device).clone()
+        lacking = ((site.counts > 0) & ~initial.flatten(1).any(1)).nonzero()[:, 0].tolist()
         if lacking:
             rng = stream(site.rng, "centroids")  # site.rng is left to the batches
-            z, y = self._rows(site, rng)
+            z, y = self._features(site, rng)
             for c in lacking:
                 rows = z[y == c].cpu()
-                begun[c] = kmeans(*_enough(rows, torch.ones(len(rows)), self.subclasses, rng), self.subclasses, rng)
-        return begun
+                initial[c] = kmeans(*_at_least(rows, torch.ones(len(rows)), self.subclasses, rng), self.subclasses, rng)
+        return initial
 
-    def _rows(self, site: Site, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        return joined(self._few(site, rng, z, y) for z, y in site.vectors(site.train))
+    def _features(self, site: Site, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return concatenate(self._limit_pixels(site, rng, z, y) for z, y in site.vectors(site.train))
 
-    def _few(self, site: Site, rng: torch.Generator, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _limit_pixels(self, site: Site, rng: torch.Generator, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows; in segmentation at most `pixels` of each class."""
         if site.task.name == "classification":
             return z, y
-        return drawn_evenly(z, y, site.num_classes, self.pixels, rng)
+        return sample_per_class(z, y, site.num_classes, self.pixels, rng)
 
-    def _counted(self, site: Site, begun: Tensor) -> tuple[Tensor, Tensor]:
+    def _subclass_sums(self, site: Site, initial: Tensor) -> tuple[Tensor, Tensor]:
         """Sums (C M, d) and numbers (C M) of the site's features in each sub-class."""
-        directions = F.normalize(begun, dim=2)
-        pieces = ((z, self.assigned(z, y, directions)) for z, y in site.vectors(site.train))
-        return class_sums(pieces, begun.shape[0] * begun.shape[1])
+        directions = F.normalize(initial, dim=2)
+        pieces = ((z, self.assign_subclasses(z, y, directions)) for z, y in site.vectors(site.train))
+        return class_sums(pieces, initial.shape[0] * initial.shape[1])
 
-    def assigned(self, z: Tensor, y: Tensor, directions: Tensor) -> Tensor:
+    def assign_subclasses(self, z: Tensor, y: Tensor, directions: Tensor) -> Tensor:
         """(N,) number c M + t of the sub-class of each row: the nearest of its class by angle, of these (C, M, d)."""
         m = directions.shape[1]
         near = z @ directions.flatten(0, 1).T  # (N, C M): the length of z makes no difference
         own = y[:, None] * m + torch.arange(m, device=y.device)  # (N, M)
         return y * m + near.gather(1, own).argmax(1)  # Eq. 2
 
-    def loss(self, site: Site, down: Tree, begun: Tensor, local: nn.Parameter) -> Callable[[Out], Tensor]:
-        head, mu = cast(FineHead, site.model.head), float(down["mu"])
+    def loss(self, site: Site, down: Tree, initial: Tensor, local: nn.Parameter) -> Callable[[Out], Tensor]:
+        head = cast(FineHead, site.model.head)
+        mu = float(down["mu"])
         phi: Tensor = down["model"][PHI].to(site.device)
-        directions, log_shares = F.normalize(begun, dim=2), self.log_shares(begun.any(2).flatten())
-        shown, rng = self._shown(site, down), stream(site.rng, "pixels")
+        directions = F.normalize(initial, dim=2)
+        log_shares = self.log_shares(initial.any(2).flatten())
+        prototypes = self._prototypes_per_batch(site, down)
+        rng = stream(site.rng, "pixels")
 
-        def whole(out: Out) -> Tensor:  # Eq. 11
-            z, y = self._few(site, rng, *site.task.vectors(out.z, out.y))
+        def objective(out: Out) -> Tensor:  # Eq. 11
+            z, y = self._limit_pixels(site, rng, *site.task.vectors(out.z, out.y))
             logits = out.logits if out.logits.ndim == 2 else head(z)
-            guests, sub, importance = next(shown)  # of P^g: (G, d), (G,), (G,)
-            every, labels = torch.cat([z, guests]), torch.cat([y, sub // self.subclasses])
+            guests, sub, importance = next(prototypes)  # P^g in this batch: (G, d), (G,), (G,)
+            every = torch.cat([z, guests])
+            labels = torch.cat([y, sub // self.subclasses])
             scale = len(y) if self.importance == "balanced" else 1
             mass = torch.cat([importance.new_ones(len(y)), scale * importance])  # I
-            total, of_guests = mass.sum(), head(guests)
+            total = mass.sum()
+            guest_logits = head(guests)
             value = mu * (len(y) / total) * site.loss(out.logits, out.y)  # Eq. 10, of samples
             if len(sub) and mu:  # and of prototypes
-                apart = F.cross_entropy(of_guests, labels[len(y) :], reduction="none")
-                value = value + mu * (mass[len(y) :] * apart).sum() / total
+                guest_losses = F.cross_entropy(guest_logits, labels[len(y) :], reduction="none")
+                value = value + mu * (mass[len(y) :] * guest_losses).sum() / total
             if self.contrast and mu < 1:
-                t = torch.cat([self.assigned(z.detach(), y, directions), sub])
+                t = torch.cat([self.assign_subclasses(z.detach(), y, directions), sub])
                 omega = self.log_omega(every, t, local.flatten(0, 1), log_shares)
                 value = value - (1 - mu) * (mass * omega).sum() / total  # Eq. 5
             if self.gamma:
-                value = value + self.gamma * self.of_batch(head, phi, z, y)
+                value = value + self.gamma * self.batch_prototype_loss(head, phi, z, y)
             if self.weight:
-                student = torch.cat([logits, of_guests])
+                student = torch.cat([logits, guest_logits])
                 teacher = head.pooled(head.fine(every.detach(), phi))
-                value = value + self.weight * (mass * self.apart(teacher, student, labels)).sum() / total  # Eq. 9
+                gaps = self.distillation_loss(teacher, student, labels)
+                value = value + self.weight * (mass * gaps).sum() / total  # Eq. 9
             return value
 
-        return whole
+        return objective
 
-    def _shown(self, site: Site, down: Tree) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _prototypes_per_batch(self, site: Site, down: Tree) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The global prototypes that join each batch, their sub-classes and their importance."""
         counts = down["counts"].to(site.device).flatten()
         sub = (counts * (self.importance != "none")).nonzero()[:, 0]
-        z, n = down["prototypes"].to(site.device).flatten(0, 1)[sub], counts[sub]
+        z = down["prototypes"].to(site.device).flatten(0, 1)[sub]
+        n = counts[sub]
         if self.importance != "paper" or not len(sub):
             while True:
                 yield z, sub, n / n.sum()
-        steps, rng = max(1, -(-site.size // site.training.batch_size)), stream(site.rng, "prototypes")
+        steps = max(1, -(-site.size // site.training.batch_size))
+        rng = stream(site.rng, "prototypes")
         while True:  # an epoch: each prototype is in one of its batches
             when = torch.randint(steps, (len(sub),), generator=rng).to(site.device)
             for here in (when == step for step in range(steps)):
@@ -282,21 +291,21 @@ class FedCD(Method):
         shares = torch.where(kin, self.alpha, 1 - self.alpha).masked_fill(~alive, 0.0)
         return shares.fill_diagonal_(1.0).log()
 
-    def of_batch(self, head: FineHead, phi: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    def batch_prototype_loss(self, head: FineHead, phi: Tensor, z: Tensor, y: Tensor) -> Tensor:
         """Eqs. 6 and 7: how well the global classifier knows the mean feature of each class in the batch."""
         sums, counts = class_sums([(z, y)], len(phi) // self.subclasses)
         there = (counts > 0).nonzero()[:, 0]
         means = sums[there] / counts[there, None]
         return F.cross_entropy(head.pooled(head.fine(means, phi)), there)
 
-    def apart(self, teacher: Tensor, student: Tensor, y: Tensor) -> Tensor:
+    def distillation_loss(self, teacher: Tensor, student: Tensor, y: Tensor) -> Tensor:
         """(N,) Eq. 8, or plain divergence."""
         if self.distillation == "plain":
             return F.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True).sum(1)
-        return distilled(teacher, student, y, others=self.xi)
+        return decoupled_distillation(teacher, student, y, others=self.xi)
 
 
-def _enough(rows: Tensor, mass: Tensor, k: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def _at_least(rows: Tensor, mass: Tensor, k: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """The rows and their weights; fewer than k are repeated with a little noise, so that k centres can be found."""
     if len(rows) >= k:
         return rows, mass

@@ -74,18 +74,21 @@ class FedDC(Method):
         anchor: Weights = w - h_i
         correction: Weights = g - g_i
 
-        def corrected(found: Weights) -> Weights:
-            return found + proximal_gradient(site.model, anchor.only(found), self.alpha) + correction.only(found)
+        def corrected(gradient: Weights) -> Weights:
+            proximal = proximal_gradient(site.model, anchor.only(gradient), self.alpha)
+            return gradient + proximal + correction.only(gradient)
 
         fit = site.fit(edit_gradients=corrected)
         theta_i = Weights.of(site.model, self.returns)
-        moved, reach = theta_i.only(g) - w, fit.steps * fit.lr
+        moved = theta_i.only(g) - w
+        reach = fit.steps * fit.lr
         site.memory["drift"] = h_i + moved
         site.memory["gradient"] = g_i - g - moved / reach
         return {"model": theta_i, "reach": reach}
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
-        g, share = state["gradient"], len(replies) / ctx.num_clients
+        g = state["gradient"]
+        share = len(replies) / ctx.num_clients
         w = state["model"].only(g)
         averaged, gradient = means(
             (reply["model"], (w - reply["model"].only(g)) / reply["reach"]) for reply in replies.values()

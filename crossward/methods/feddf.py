@@ -48,13 +48,13 @@ from crossward.core.seeds import seeded, stream
 from crossward.core.site import Predictor, Site, predict_batch_size
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.methods.public_set import unlabelled
+from crossward.methods.public_set import unlabelled_samples
 from crossward.nets.parts.feature_moments import reset_batchnorm_statistics
 
-MOST = 2**26  # logits of the teachers that are kept for a round, in segmentation: 256 MiB
-BATCH = {"classification": 128, "segmentation": 16}
+MOST_LOGITS = 2**26  # of the teachers that are kept for a round, in segmentation: 256 MiB
+BATCH_SIZE = {"classification": 128, "segmentation": 16}
 Models = Weights | dict[str, Weights]  # of the one architecture, or of each of several
-Wanted = Callable[[Tensor, Tensor], Tensor]  # what teachers say of images, as a student sees them and by their places
+TeacherLogits = Callable[[Tensor, Tensor], Tensor]  # for a batch, from its images and their places in the public set
 
 
 @dataclass(frozen=True)
@@ -71,122 +71,96 @@ class FedDF(Method):
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
-        architectures = dict.fromkeys(ctx.server.architectures.values())
-        if len(architectures) < 2:
+        names = list(dict.fromkeys(ctx.server.architectures.values()))
+        if len(names) < 2:
             return super().start(ctx)
-        return {
-            "model": {
-                architecture: Weights.of(ctx.server.new_net(architecture), self.travels)
-                for architecture in architectures
-            }
-        }
+        return {"model": {name: Weights.of(ctx.server.new_net(name), self.travels) for name in names}}
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
         if isinstance(state["model"], Weights):
             return super().round(state, clients, ctx)
-        parcel = lambda client: {"model": own(state["model"], ctx.server.architectures[client])}
-        return self.aggregate(state, clients.ask("train", parcel), ctx)
+
+        def payload(client: int) -> Tree:
+            return {"model": model_of(state["model"], ctx.server.architectures[client])}
+
+        return self.aggregate(state, clients.ask("train", payload), ctx)
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
-        architectures = {client: ctx.server.architectures[client] for client in replies}
-        new = {
-            architecture: self._averaged(state, replies, architectures, architecture, ctx)
-            for architecture in dict.fromkeys(architectures.values())
-        }
+        names = list(dict.fromkeys(ctx.server.architectures[client] for client in replies))
+        new = {name: self._average(name, state, replies, ctx) for name in names}
         if self.distil_steps:
-            wanted = self._wanted(self._teachers(new, replies, architectures, ctx), ctx)
-            new = {
-                architecture: self._distilled(architecture, start, wanted, ctx) for architecture, start in new.items()
-            }
-        one = isinstance(state["model"], Weights)
-        return state | {"model": next(iter(new.values())) if one else state["model"] | new}
+            teacher_logits = self._teacher_logits(self._teachers(new, replies, ctx), ctx)
+            new = {name: self._distil(name, start, teacher_logits, ctx) for name, start in new.items()}
+        if isinstance(state["model"], Weights):
+            return state | {"model": new[names[0]]}
+        return state | {"model": state["model"] | new}
 
-    def _averaged(
-        self,
-        state: Tree,
-        replies: Mapping[int, Tree],
-        architectures: Mapping[int, str],
-        architecture: str,
-        ctx: RoundContext,
-    ) -> Weights:
+    def _average(self, architecture: str, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Weights:
         """FedAvg among the clients of an architecture."""
-        alike = all(
-            other == architecture for other in architectures.values()
-        )  # then nothing need be taken out of its store at once
-        mine = (
-            replies
-            if alike
-            else {client: replies[client] for client in replies if architectures[client] == architecture}
-        )
-        averaged = super().aggregate({"model": own(state["model"], architecture)}, mine, ctx)["model"]  # line 6
+        members = [client for client in replies if ctx.server.architectures[client] == architecture]
+        if len(members) < len(replies):  # otherwise `replies` itself, which need not be in memory at once
+            replies = {client: replies[client] for client in members}
+        averaged = super().aggregate({"model": model_of(state["model"], architecture)}, replies, ctx)["model"]  # line 6
         assert isinstance(averaged, Weights)
         return averaged
 
-    def _teachers(
-        self,
-        averages: Mapping[str, Weights],
-        replies: Mapping[int, Tree],
-        architectures: Mapping[int, str],
-        ctx: RoundContext,
-    ) -> Teachers:
-        nets = {
-            architecture: ctx.server.new_net(architecture).eval().requires_grad_(False) for architecture in averages
-        }
-        for architecture, net in nets.items():
-            averages[architecture].into(net)
-        teachers = Teachers(nets, replies, architectures, {})
-        return (
-            teachers
-            if self.buffers == "average"
-            else teachers.measured(lambda architecture: self._public(architecture, ctx))
-        )
+    def _teachers(self, averages: Mapping[str, Weights], replies: Mapping[int, Tree], ctx: RoundContext) -> Teachers:
+        nets = {name: ctx.server.new_net(name).eval().requires_grad_(False) for name in averages}
+        for name, net in nets.items():
+            averages[name].into(net)
+        teachers = Teachers(nets, replies, ctx.server.architectures, {})
+        if self.buffers == "average":
+            return teachers
+        return teachers.with_statistics_of(lambda architecture: self._public(architecture, ctx))
 
     def _public(self, architecture: str, ctx: RoundContext) -> Samples:
         """The public set as an architecture sees it, without labels."""
         public = ctx.server.public_for(architecture)
         assert public is not None  # Need.PUBLIC_SET
-        return unlabelled(public, torch.arange(len(public)))
+        return unlabelled_samples(public, torch.arange(len(public)))
 
-    def _distilled(self, architecture: str, start: Weights, wanted: Wanted, ctx: RoundContext) -> Weights:
+    def _distil(self, architecture: str, start: Weights, teacher_logits: TeacherLogits, ctx: RoundContext) -> Weights:
         """The student of an architecture, lines 7-10."""
         student = ctx.server.new_net(architecture)
         start.into(student)
         student.train()
         rng = stream(ctx.server.rng, architecture)
-        batches = forever(self._public(architecture, ctx), self.distil_batch or BATCH[ctx.task.name], rng)
+        batch_size = self.distil_batch or BATCH_SIZE[ctx.task.name]
+        batches = endless_batches(self._public(architecture, ctx), batch_size, rng)
 
         def loss() -> Tensor:
             x, places = next(batches)  # line 8
-            return divergence(wanted(x, places), student(x))  # line 9
+            return divergence(teacher_logits(x, places), student(x))  # line 9
 
         trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+        what = "FedDF's distillation"
         with seeded(rng.initial_seed()):  # of dropout
-            minimise(
-                loss, trained, self.distil_steps, lr=self.distil_lr, schedule="cosine", what="FedDF's distillation"
-            )
+            minimise(loss, trained, self.distil_steps, lr=self.distil_lr, schedule="cosine", what=what)
         return Weights.of(student, self.travels)
 
-    def _wanted(self, teachers: Teachers, ctx: RoundContext) -> Wanted:
+    def _teacher_logits(self, teachers: Teachers, ctx: RoundContext) -> TeacherLogits:
         public = ctx.server.public
         assert public is not None  # Need.PUBLIC_SET
-        pixels = len(public) * public.images.shape[1] * public.images.shape[2]
-        if ctx.task.name == "segmentation" and pixels * len(ctx.task.classes) > MOST:  # all see images of the same size
+        _, height, width, _ = public.images.shape
+        count = len(public) * height * width * len(ctx.task.classes)
+        if ctx.task.name == "segmentation" and count > MOST_LOGITS:  # all see images of the same size
             return lambda x, places: teachers.logits(lambda architecture: [x])
-        every = teachers.logits(lambda architecture: seen(self._public(architecture, ctx)))  # (n, K) or (n, K, H, W)
-        return lambda x, places: every[places]
+        # (n, K) or (n, K, H, W)
+        kept = teachers.logits(lambda architecture: images_in_order(self._public(architecture, ctx)))
+        return lambda x, places: kept[places]
 
     # client half -----------------------------------------------------------------------------------------------------
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
         """The fused model of the site's architecture."""
-        mine = {"model": own(down["model"], site.architecture)} if "model" in down else {}
-        return super().predictor(site, mine, view)
+        own = {"model": model_of(down["model"], site.architecture)} if "model" in down else {}
+        return super().predictor(site, own, view)
 
 
 @dataclass(frozen=True)
 class Teachers:
     """The clients' networks of a round, in eval mode; of each architecture one is in memory at a time."""
 
-    nets: Mapping[str, Net]
+    nets: Mapping[str, Net]  # by architecture
     replies: Mapping[int, Tree]
     architectures: Mapping[int, str]  # of the clients
     statistics: Mapping[int, Weights]  # of their BatchNorm, where clients do not send theirs
@@ -197,20 +171,20 @@ class Teachers:
         with torch.no_grad():
             for client in self.replies:
                 net = self._network(client)
-                told = torch.cat([net(x) for x in images(self.architectures[client])])
-                total = told if total is None else total.add_(told)
+                logits = torch.cat([net(x) for x in images(self.architectures[client])])
+                total = logits if total is None else total.add_(logits)
         assert total is not None
         return total / len(self.replies)
 
-    def measured(self, public: Callable[[str], Samples]) -> Teachers:
+    def with_statistics_of(self, public: Callable[[str], Samples]) -> Teachers:
         """The same with BatchNorm statistics of the public set."""
-        found = {}
+        statistics = {}
         for client in self.replies:
             net = self._network(client)
-            reset_batchnorm_statistics(net, seen(public(self.architectures[client])))
+            reset_batchnorm_statistics(net, images_in_order(public(self.architectures[client])))
             net.eval()
-            found[client] = Weights.of(net, select.buffers)
-        return replace(self, statistics=found)
+            statistics[client] = Weights.of(net, select.buffers)
+        return replace(self, statistics=statistics)
 
     def _network(self, client: int) -> Net:
         net = self.nets[self.architectures[client]]
@@ -220,17 +194,16 @@ class Teachers:
         return net
 
 
-def own(models: Models, architecture: str) -> Weights:
-    """The model of an architecture."""
+def model_of(models: Models, architecture: str) -> Weights:
     return models if isinstance(models, Weights) else models[architecture]
 
 
-def seen(samples: Samples) -> Iterator[Tensor]:
-    """All images in order, some at a time."""
+def images_in_order(samples: Samples) -> Iterator[Tensor]:
+    """All images in order, a batch at a time."""
     return (x for x, _ in samples.in_order(predict_batch_size(samples)))
 
 
-def forever(samples: Samples, size: int, rng: torch.Generator) -> Iterator[Batch]:
+def endless_batches(samples: Samples, size: int, rng: torch.Generator) -> Iterator[Batch]:
     """Shuffled batches, pass after pass."""
     while True:
         yield from samples.shuffled(size, rng)
@@ -238,5 +211,5 @@ def forever(samples: Samples, size: int, rng: torch.Generator) -> Iterator[Batch
 
 def divergence(teacher: Tensor, student: Tensor) -> Tensor:
     """KL(softmax(teacher) || softmax(student)) of logits (B, K, ...), the mean over images and pixels."""
-    apart = F.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True)
-    return apart.sum(1).mean()
+    per_class = F.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True)
+    return per_class.sum(1).mean()

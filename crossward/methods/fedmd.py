@@ -37,7 +37,13 @@ from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.methods.public_set import begin, digest, drawn, few, logits
+from crossward.methods.public_set import (
+    default_batch_size,
+    distil,
+    draw_public_rows,
+    public_logits,
+    train_before_first_round,
+)
 
 DISTANCES = {"mae": F.l1_loss, "mse": F.mse_loss}
 
@@ -62,18 +68,19 @@ class FedMD(Method):
         return {}
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
-        rows = drawn(ctx.server, self.subset)
+        rows = draw_public_rows(ctx.server, self.subset)
         replies = clients.ask("score", {"rows": rows})  # Communicate
         consensus = sum(reply["logits"] for reply in replies.values()) / len(replies)  # Aggregate
         clients.ask("train", {"rows": rows, "logits": consensus})  # Distribute
         return state
 
     def score(self, site: Site, down: Tree) -> Tree:
-        begin(site, self.start_epochs)  # Transfer learning
-        return {"logits": logits(site, down["rows"])}
+        train_before_first_round(site, self.start_epochs)  # Transfer learning
+        return {"logits": public_logits(site, down["rows"])}
 
     def train(self, site: Site, down: Tree) -> Tree:
-        rows, apart = down["rows"], DISTANCES[self.distance]
-        digest(site, rows, down["logits"], apart, self.digest_epochs, self.digest_batch or few(rows))  # Digest
+        rows = down["rows"]
+        batch_size = self.digest_batch or default_batch_size(rows)
+        distil(site, rows, down["logits"], DISTANCES[self.distance], self.digest_epochs, batch_size)  # Digest
         site.fit()  # Revisit
         return {}

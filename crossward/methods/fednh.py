@@ -41,8 +41,10 @@ from crossward.core.weights import Weights, means
 from crossward.nets.parts.unit_norm import UnitNorm
 from crossward.statistics import class_means, class_sums
 
+W = "head.prototypes"
 
-def spread(classes: int, width: int) -> Tensor:
+
+def orthonormal_rows(classes: int, width: int) -> Tensor:
     """(K, D) unit rows, orthonormal where K <= D; otherwise the rows of a matrix with orthonormal columns, brought to
     length 1."""
     return F.normalize(nn.init.orthogonal_(torch.empty(classes, width)), dim=1)
@@ -56,14 +58,11 @@ class PrototypeHead(nn.Module):
 
     def __init__(self, classes: int, width: int, scale: float | None = None) -> None:
         super().__init__()
-        self.prototypes = nn.Parameter(spread(classes, width), requires_grad=False)
+        self.prototypes = nn.Parameter(orthonormal_rows(classes, width), requires_grad=False)
         self.scale = nn.Parameter(torch.ones(())) if scale is None else scale
 
     def forward(self, z: Tensor) -> Tensor:
         return self.scale * (z @ self.prototypes.T)
-
-
-W = "head.prototypes"
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ class FedNH(Method):
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
         rows = ((r["model"], Weights({"mu": r["prototypes"], "n": r["counts"]})) for r in replies.values())
-        theta, told = means(rows)  # in one pass: the replies of a large cohort are on disk
-        mu = F.normalize(class_means(told["mu"], told["n"]), dim=1)  # sum n mu / sum n, (K, D)
+        theta, classes = means(rows)  # in one pass: the replies of a large cohort are on disk
+        mu = F.normalize(class_means(classes["mu"], classes["n"]), dim=1)  # sum n mu / sum n, (K, D)
         return state | {"model": Weights({**state["model"], **theta, W: self._moved(state["model"][W], mu)})}
 
     def _moved(self, w: Tensor, mu: Tensor) -> Tensor:

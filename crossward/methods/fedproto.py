@@ -23,15 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
-from torch import Tensor, nn
+from torch import Tensor
 
 from crossward.core import select
 from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, Disclosure
 from crossward.core.method import Method, Need, RoundContext, View
+from crossward.core.net import Net
 from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
@@ -50,9 +51,9 @@ class FedProto(Method):
     weight: Annotated[float, Ge(0)] = 1.0  # lambda, Eq. 7; the authors take 1 for MNIST, 0.1 for CIFAR-10
     weighting: Literal["uniform", "samples"] = "uniform"  # of the clients in a class's mean, Eq. 6
 
-    def check_nets(self, nets: Mapping[str, nn.Module]) -> None:
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Networks may differ, the number of their features may not."""
-        widths = {name: cast(int, net.width) for name, net in nets.items()}
+        widths = {name: net.width for name, net in nets.items()}
         if len({*widths.values()}) > 1:
             raise ConfigError(
                 "FedProto averages features, and these networks give different numbers of them",
@@ -66,14 +67,14 @@ class FedProto(Method):
         return {"prototypes": torch.zeros(ctx.num_classes, width, device=device), "known": none}
 
     def train(self, site: Site, down: Tree) -> Tree:
-        c, known = _told(site, down)
+        c, known = _global_prototypes(site, down)
 
-        def apart(out: Out) -> Tensor:  # Eq. 8
+        def distance(out: Out) -> Tensor:  # Eq. 8
             z, y = site.task.vectors(out.z, out.y)  # (N, D), (N,)
             held: Tensor = known[y]
             return torch.where(held, (z - c[y]).square().mean(1), 0).sum() / held.sum().clamp_min(1)
 
-        site.fit(lambda out: site.loss(out.logits, out.y) + self.weight * apart(out))  # Eq. 7
+        site.fit(lambda out: site.loss(out.logits, out.y) + self.weight * distance(out))  # Eq. 7
         sums, counts = class_sums(site.vectors(site.train), site.num_classes)
         return {"prototypes": class_means(sums, counts), "counts": counts}  # Eq. 3
 
@@ -91,7 +92,7 @@ class FedProto(Method):
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
         """The nearest global prototype, Eq. 4; the site's own head while there is none. Body and features are the
         site's in both views: on the federation's own set the score is the mean over sites of their own networks."""
-        c, known = _told(site, down)
+        c, known = _global_prototypes(site, down)
         if not bool(known.any()):
             return site.model
 
@@ -108,6 +109,6 @@ def distances(z: Tensor, c: Tensor) -> Tensor:
     return torch.stack([(z - one).square().sum(1) for one in every], 1)  # class by class: K times the memory otherwise
 
 
-def _told(site: Site, down: Tree) -> tuple[Tensor, Tensor]:
+def _global_prototypes(site: Site, down: Tree) -> tuple[Tensor, Tensor]:
     """(K, D) global prototypes, and (K,) which of them there are."""
     return down["prototypes"].to(site.device), down["known"].to(site.device)

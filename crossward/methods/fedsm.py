@@ -17,7 +17,7 @@ Departures:
   little better than chance. The code lets each site take one full-batch step of Adam in a round and averages the
   moments, too. Here sites send the gradient over all their images, and the server takes the step of Adam along the
   mean, which is the step for the images of all sites together; `selector_steps` in each round (code: 1, at 5e-4).
-- The selector is a small network without BatchNorm (nets/parts/selector.py); the authors' is a VGG-11 without it.
+- The selector is a small network without BatchNorm (`new_selector`); the authors' is a VGG-11 without it.
 - The paper's clients take part in all rounds. A client that is absent keeps its personalised model, and those who are
   there are pulled towards each other (code). One that comes late starts at the initial weights, as all do. The models
   of sites that have never taken part are not used: where the selector chooses such a site, the global one predicts.
@@ -53,13 +53,16 @@ from crossward.core.tree import Tree
 from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
 
-WIDTHS = (16, 32, 64)  # channels of the convolutions, each of which halves the image
-HIDDEN = 128
+WIDTHS = (16, 32, 64)  # channels of the selector's convolutions, each of which halves the image
+HIDDEN = 128  # numbers in its hidden layer
+NETWORK = ~under("selector")  # the network for the task
+BETAS, TINY = (0.9, 0.999), 1e-8  # of Adam
+GLOBAL = -1  # in place of a site, where the global model predicts
 
 
-def selector(channels: int, sites: int) -> Net:
-    """For images of any size. It has no BatchNorm: a site has batches of its own images alone, and what they have in
-    common, which is what tells sites apart, would be normalised away."""
+def new_selector(channels: int, sites: int) -> Net:
+    """A network that tells which site an image comes from, for images of any size. It has no BatchNorm: a site has
+    batches of its own images alone, and what they have in common, which tells sites apart, would be normalised away."""
     layers: list[nn.Module] = []
     for before, after in zip((channels, *WIDTHS), WIDTHS):
         layers += [nn.Conv2d(before, after, 3, 2, 1), nn.ReLU(inplace=True)]
@@ -70,11 +73,6 @@ def selector(channels: int, sites: int) -> Net:
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
     return net
-
-
-NETWORK = ~under("selector")  # what the task is learnt by
-BETAS, TINY = (0.9, 0.999), 1e-8  # of Adam
-GLOBAL = -1  # where no site is chosen
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class FedSM(Method):
     def build(self, net: Net, spec: NetSpec) -> Net:
         if not spec.sites:
             raise ConfigError("FedSM must know how many sites there are, and was not told")
-        net.selector = selector(spec.channels, spec.sites)
+        net.selector = new_selector(spec.channels, spec.sites)
         return net
 
     @property
@@ -122,10 +120,10 @@ class FedSM(Method):
             gradient = mean((reply["gradient"] for reply in replies.values()), sizes)
             state = state | stepped(state["selector"], gradient, state["moments"], self.selector_lr)
         w_0 = Weights.of(ctx.server.new_net(), self.sent)
-        parcel = lambda k: {"model": state["model"], "personal": state["personal"].get(str(k), w_0)}
-        replies = clients.ask("train", parcel)
-        started = {str(k): state["personal"].get(str(k), w_0) for k in replies}
-        return self.aggregate(state | {"personal": state["personal"] | started}, replies, ctx)
+        own: Mapping[str, Weights] = state["personal"]
+        replies = clients.ask("train", lambda k: {"model": state["model"], "personal": own.get(str(k), w_0)})
+        started = {str(k): own.get(str(k), w_0) for k in replies}
+        return self.aggregate(state | {"personal": {**own, **started}}, replies, ctx)
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
         state = super().aggregate(state, replies, ctx)
@@ -140,7 +138,7 @@ class FedSM(Method):
         site.fit(params=NETWORK)
         reply = {"model": Weights.of(site.model, self.returns & NETWORK), "n": site.size}
         stays = Weights.of(site.model, ~self.travels)
-        with apart(site, "personal"):
+        with separate_training(site, "personal"):
             down["personal"].into(site.model)
             site.memory.get(PERSONAL, statistics).into(site.model)
             site.fit(params=NETWORK)
@@ -154,19 +152,22 @@ class FedSM(Method):
         """The gradient of the mean cross entropy over the site's images, which all have its number for a label."""
         whole, site.model = site.model, selector_of(site.model)
         down["selector"].into(site.model)
-        shown = max(2, site.size)  # an image that is alone is shown twice
-        total = [down["selector"].zeros()]
+        images = max(2, site.size)  # in an epoch: one that is alone comes twice
+        total: Weights = down["selector"].zeros()
 
-        def note(gradients: Weights) -> Weights:
-            total[:] = [total[0] + gradients]
+        def add(gradients: Weights) -> Weights:
+            nonlocal total
+            total = total + gradients
             return gradients
 
+        def loss(out: Out) -> Tensor:
+            return F.cross_entropy(out.logits, out.y, reduction="sum") / images
+
         mine = ((x, torch.full((len(x),), site.id, device=x.device)) for x, _ in site.batches(epochs=1))
-        loss: Callable[[Out], Tensor] = lambda out: F.cross_entropy(out.logits, out.y, reduction="sum") / shown
-        with apart(site, "selector"):
-            site.fit(loss, batches=mine, lr=0.0, edit_gradients=note, plugins=False)
+        with separate_training(site, "selector"):
+            site.fit(loss, batches=mine, lr=0.0, edit_gradients=add, plugins=False)
         site.model = whole
-        return {"gradient": total[0], "n": site.size}
+        return {"gradient": total, "n": site.size}
 
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
         """The super model, the same at all sites."""
@@ -198,9 +199,9 @@ def selector_of(net: Net) -> Net:
 
 
 @contextmanager
-def apart(site: Site, name: str) -> Iterator[None]:
-    """Train another model in a step as if it were the only one: with the step's seeds, and a memory of its own within
-    the site's."""
+def separate_training(site: Site, name: str) -> Iterator[None]:
+    """Inside, another model is trained as if it were the only one of the step: with the step's seeds, and a memory of
+    its own within the site's."""
     outer, site.memory = site.memory, dict(site.memory.get(name, {}))
     site.scratch.clear()
     site.rng.manual_seed(site.rng.initial_seed())
@@ -228,8 +229,8 @@ def stepped(w: Weights, g: Weights, moments: Tree, lr: float) -> Tree:
 
 
 def chosen(scores: Tensor, known: Tensor, gamma: float) -> Tensor:
-    """(B,) the site whose model predicts an image, by how likely (B, N) it is whose; GLOBAL unless it is surer than
-    gamma and the site is among the known."""
+    """(B,) the site whose model predicts an image, by the scores (B, N) of the sites; GLOBAL unless the highest is
+    above gamma and the site is among the known."""
     sure, site = scores.max(1)
     return torch.where((sure > gamma) & torch.isin(site, known), site, GLOBAL)
 
@@ -239,9 +240,9 @@ def by_group(x: Tensor, groups: Tensor, network: Callable[[int], nn.Module]) -> 
     logits: Tensor | None = None
     for k in groups.unique().tolist():
         rows = (groups == k).nonzero()[:, 0]
-        told: Tensor = network(k)(x if len(rows) == len(x) else x[rows])
+        part: Tensor = network(k)(x if len(rows) == len(x) else x[rows])
         if logits is None:
-            logits = told.new_empty(len(x), *told.shape[1:])
-        logits[rows] = told
+            logits = part.new_empty(len(x), *part.shape[1:])
+        logits[rows] = part
     assert logits is not None
     return logits

@@ -48,11 +48,17 @@ from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
-from crossward.methods.public_set import begin, digest, drawn, few, logits
+from crossward.methods.public_set import (
+    default_batch_size,
+    distil,
+    draw_public_rows,
+    public_logits,
+    train_before_first_round,
+)
 
 SHARPNESS = 5.0  # of the softmax that normalises a row (code)
 BASE, LEAST, MOST_TIMES = 5.0, 0.01, 5  # a step is scaled by 5, at most 5 times, to at least 0.01 on average (code)
-PORTION = 2**20  # numbers of each site's predictions that are multiplied at a time
+CHUNK = 2**20  # numbers of each site's predictions that are multiplied at a time
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class KTpFL(Method):
     digest_batch: Annotated[int, Ge(2)] | None = None  # public images in a step; None: a twentieth, from 8 to 256
 
     def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-        n = sum(any(held.values()) for held in counts.values())
+        n = sum(any(by_class.values()) for by_class in counts.values())
         if self.normalise == "project" or not 1 < n < SHARPNESS:
             return []
         return [f"normalise = 'softmax' among {n} sites soon makes each its own teacher; 'project' does not"]
@@ -91,17 +97,18 @@ class KTpFL(Method):
         return {}
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
-        rows, sites = drawn(ctx.server, self.subset), sorted(ctx.server.architectures)
+        rows = draw_public_rows(ctx.server, self.subset)
+        sites = sorted(ctx.server.architectures)
         replies = clients.ask("score", {"rows": rows})
         p = torch.stack([reply["probabilities"] for reply in replies.values()])  # (m, n, K, ...)
         here = torch.tensor([sites.index(site) for site in replies])
         c, shares = self.renewed(state["coefficients"], here, products(p))
         row = {site: shares[k].to(p) for k, site in enumerate(replies)}
 
-        def taught(site: int) -> Tree:  # made when it is asked for: all teachers at once take as much as all replies
+        def teacher_of(site: int) -> Tree:  # one at a time: all teachers at once take as much memory as all replies
             return {"rows": rows, "probabilities": torch.einsum("j,j...->...", row[site], p)}
 
-        clients.ask("train", taught)
+        clients.ask("train", teacher_of)
         return {"coefficients": c}
 
     def renewed(self, c: Tensor, here: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,16 +130,17 @@ class KTpFL(Method):
 
     # client half -----------------------------------------------------------------------------------------------------
     def score(self, site: Site, down: Tree) -> Tree:
-        begin(site, self.start_epochs)
-        return {"probabilities": (logits(site, down["rows"]) / self.temperature).softmax(1)}
+        train_before_first_round(site, self.start_epochs)
+        return {"probabilities": (public_logits(site, down["rows"]) / self.temperature).softmax(1)}
 
     def train(self, site: Site, down: Tree) -> Tree:
         rows, teacher = down["rows"], down["probabilities"]
-        digest(site, rows, teacher, self.apart, self.digest_epochs, self.digest_batch or few(rows))
+        batch_size = self.digest_batch or default_batch_size(rows)
+        distil(site, rows, teacher, self.divergence, self.digest_epochs, batch_size)
         site.fit()
         return {}
 
-    def apart(self, logits: Tensor, teacher: Tensor) -> Tensor:
+    def divergence(self, logits: Tensor, teacher: Tensor) -> Tensor:
         """The divergence of a site's network from its teacher, the mean over images or pixels."""
         log_q = (logits / self.temperature).log_softmax(1)
         return self.weight * F.kl_div(log_q, teacher, reduction="none").sum(1).mean()
@@ -143,7 +151,7 @@ def products(p: Tensor) -> Tensor:
     predictions are nearly alike, and only what they differ by moves coefficients."""
     flat = p.flatten(1)
     total = flat.new_zeros(len(p), len(p), dtype=torch.float64)
-    for part in flat.split(PORTION, 1):
+    for part in flat.split(CHUNK, 1):
         total += part.double() @ part.double().T
     return total / flat.shape[1]
 
@@ -158,5 +166,5 @@ def projected(rows: Tensor) -> Tensor:
     """The nearest rows with elements >= 0 that sum to 1 (Duchi et al., ICML 2008)."""
     ordered = rows.sort(1, descending=True).values
     excess = (ordered.cumsum(1) - 1) / torch.arange(1, rows.shape[1] + 1, device=rows.device)  # if so many stay above 0
-    kept = (ordered > excess).sum(1, keepdim=True)
-    return (rows - excess.gather(1, kept - 1)).clamp_min(0)
+    count = (ordered > excess).sum(1, keepdim=True)
+    return (rows - excess.gather(1, count - 1)).clamp_min(0)

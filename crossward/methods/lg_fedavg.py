@@ -78,9 +78,10 @@ class LGFedAvg(Method):
         return model | ({"body": Weights.of(net, self.travels & select.body)} if self.warmup else {})
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
-        everything, started = self.broadcast(state), state.get("started", {})
-        rest = {name: value for name, value in everything.items() if name != "start"}
-        replies = clients.ask("train", lambda i: rest if str(i) in started else everything)
+        started = state.get("started", {})
+        everything = self.broadcast(state)
+        without_start = {name: value for name, value in everything.items() if name != "start"}
+        replies = clients.ask("train", lambda i: without_start if str(i) in started else everything)
         return self.aggregate(state, replies, ctx)
 
     def broadcast(self, state: Tree) -> Tree:
@@ -92,8 +93,10 @@ class LGFedAvg(Method):
         sizes = [float(reply["n"]) for reply in replies.values()] if weighted else None
         if not warming:
             heads = mean((reply["model"] for reply in replies.values()), sizes)
-            told = {"started": state["started"] | {str(i): True for i in replies}} if "start" in state else {}
-            return state | {"model": Weights({**state["model"], **heads})} | told
+            new: Tree = {"model": Weights({**state["model"], **heads})}
+            if "start" in state:
+                new["started"] = state["started"] | {str(i): True for i in replies}
+            return state | new
         heads, bodies = means(((reply["model"], reply["body"]) for reply in replies.values()), sizes)
         model, body = Weights({**state["model"], **heads}), Weights({**state["body"], **bodies})
         if ctx.round + 1 < self.warm_rounds(ctx.rounds):

@@ -1,5 +1,8 @@
-"""The public set in methods that exchange predictions on it: draw from it, predict it, learn from it. Its labels are
-out of reach: where a batch of a site's own images has labels, one of public images has their places among the rows."""
+"""The public set in methods that exchange predictions on it: draw rows, predict them, and distil from them.
+
+Methods never see its labels: where a batch of a site's own images has labels, a batch of public images has the places
+of its images among the drawn rows.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from crossward.core.seeds import stream
 from crossward.core.site import Site, predict_batch_size
 
 
-def drawn(server: Server, most: int) -> Tensor:
+def draw_public_rows(server: Server, most: int) -> Tensor:
     """(n,) rows of the public set, `most` of them or all: the same for every site, others in every round."""
     assert server.public is not None  # Need.PUBLIC_SET
     return torch.randperm(len(server.public), generator=server.rng)[:most]
 
 
-def unlabelled(public: Samples | None, rows: Tensor) -> Samples:
-    """These rows of the public set, each with its place among them as its target."""
+def unlabelled_samples(public: Samples | None, rows: Tensor) -> Samples:
+    """These rows of the public set; the target of each is its place among them."""
     assert public is not None  # Need.PUBLIC_SET
     index = public.index[rows]
     places = torch.zeros(len(public.images), dtype=torch.int64)
@@ -32,38 +35,40 @@ def unlabelled(public: Samples | None, rows: Tensor) -> Samples:
     return replace(public, index=index, targets=places)
 
 
-def begin(site: Site, epochs: int | None) -> None:
-    """A site that takes part for the first time trains on its own images; None: for train.epochs. What this leaves in
-    the optimiser is not for the fits of a round."""
+def train_before_first_round(site: Site, epochs: int | None) -> None:
+    """Train a site that takes part for the first time on its own images; None: for train.epochs. The optimiser's state
+    is dropped: the fits of a round start without it."""
     if PERSONAL not in site.memory and epochs != 0:
         site.fit(epochs=epochs)
         site.memory.pop(OPTIMISER, None)
 
 
-def logits(site: Site, rows: Tensor) -> Tensor:
-    """(n, K) or (n, K, H, W): what the site's network says of these rows, in eval mode, on the CPU."""
-    samples = unlabelled(site.public, rows)
+def public_logits(site: Site, rows: Tensor) -> Tensor:
+    """(n, K) or (n, K, H, W): the logits of the site's network for these rows, in eval mode, on the CPU."""
+    samples = unlabelled_samples(site.public, rows)
     with eval_mode(site.model):
         return torch.cat([site.model(x).float().cpu() for x, _ in samples.in_order(predict_batch_size(samples))])
 
 
-def few(rows: Tensor) -> int:
-    """Images in a step when the authors take 256 of 5,000: of fewer images fewer, so that a pass still has 20 steps,
+def default_batch_size(rows: Tensor) -> int:
+    """Public images in a step. The authors take 256 of 5,000: of fewer images fewer, so that a pass still has 20 steps,
     but 8 at least."""
     return min(256, max(8, len(rows) // 20))
 
 
-def digest(
-    site: Site, rows: Tensor, wanted: Tensor, loss: Callable[[Tensor, Tensor], Tensor], epochs: int, batch: int
+def distil(
+    site: Site, rows: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor], epochs: int, batch_size: int
 ) -> None:
-    """Fit the site's network to what is wanted of it on these rows, (n, K) or (n, K, H, W). Plugins are about a site's
-    own images and stay out of it, and site.rng is left to those, too."""
+    """Fit the site's network to a target for each of these rows, (n, K) or (n, K, H, W). Plugins are about a site's own
+    images and stay out of it; site.rng is left to those images, too."""
     if not epochs:
         return
-    samples, rng, target = unlabelled(site.public, rows), stream(site.rng, "public"), wanted.to(site.device)
+    samples = unlabelled_samples(site.public, rows)
+    rng = stream(site.rng, "public")
+    on_device = target.to(site.device)
 
     def batches() -> Iterator[Batch]:
         for site.epoch in range(epochs):
-            yield from samples.shuffled(batch, rng)
+            yield from samples.shuffled(batch_size, rng)
 
-    site.fit(lambda out: loss(out.logits, target[out.y]), batches=batches(), plugins=False)
+    site.fit(lambda out: loss(out.logits, on_device[out.y]), batches=batches(), plugins=False)

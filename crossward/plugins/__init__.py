@@ -18,5 +18,5 @@ PLUGINS = {
 
 
 def plugin_class(name: str) -> type[Plugin]:
-    kind: type[Plugin] = import_from_catalogue("plugin", name, PLUGINS)
-    return kind
+    cls: type[Plugin] = import_from_catalogue("plugin", name, PLUGINS)
+    return cls

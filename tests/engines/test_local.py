@@ -9,6 +9,7 @@ from crossward.core.cohort import Cohort
 from crossward.core.engine import Job
 from crossward.core.method import Method, RoundContext
 from crossward.core.run import Plan, run
+from crossward.core.seeds import derive
 from crossward.core.store import TreeStore
 from crossward.core.training import Training
 from crossward.core.tree import Tree
@@ -50,6 +51,23 @@ def test_strict_catches(method: Method):
 def test_strict_does_not_catch_what_is_hidden_in_a_module():
     """Which is why mutable globals are banned (test_architecture), and why the pool runs every method (test_pool)."""
     assert_same(*ends(HiddenInModule()))
+
+
+@pytest.mark.parametrize("method", [FedAvg(buffers="local"), Scaffold()])
+def test_the_order_of_clients_does_not_matter(method):
+    results = []
+    for turn in (1, -1):
+        run_sites = Toy().run_sites(method)
+        start = method.start(RoundContext(0, 1, 4, run_sites.task, run_sites.server(0)))
+        jobs = [Job(i, "train", 0, derive(0, "train", i), True) for i in run_sites.ids][::turn]
+        engine = LocalEngine(run_sites)
+        outcomes = {outcome.job.site: outcome for outcome in engine.perform(jobs, start)}
+        assert list(outcomes) == [0, 1, 2, 3][::turn]
+        sent = {(i, k, n): t for i in range(4) for k, w in outcomes[i].reply.items() if k != "n" for n, t in w.items()}
+        held = {(i, k, n): t for i in range(4) for k, w in engine.memory[i].items() for n, t in w.items()}
+        results.append(sent | held)
+    assert results[0].keys() == results[1].keys()
+    assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -15,7 +15,7 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.ds_pfl import DSpFL
 from crossward.methods.local import Local
-from crossward.methods.public_set import drawn
+from crossward.methods.public_set import draw_public_rows
 from crossward.testing.by_hand import regression_per_site, weight_matrix
 from crossward.testing.toy import Toy, linear
 
@@ -33,7 +33,7 @@ def test_two_rounds_by_hand(aggregation: str):
     for _ in range(2):
         own = [w - 0.1 * site.gradient(w) for w, site in zip(own, sites, strict=True)]
     for round in range(2):
-        rows = drawn(run_sites.server(round), 4)
+        rows = draw_public_rows(run_sites.server(round), 4)
         x = F.pad(public.take(public.index[rows])[0].flatten(1), (0, 1), value=1.0).double()  # (4, 65)
         labels = sum((x @ w.T).softmax(1) for w in own) / 2
         if aggregation == "era":

@@ -43,7 +43,7 @@ def test_the_surrogate_bounds_the_expected_loss():
     text = Concepts.of(F.normalize(torch.randn(4, 9, 16, generator=rng), dim=2))
     h = F.normalize(torch.randn(1, 16, generator=rng), dim=1)
     head = ConceptHead()
-    head.furnish(tau, text.mean, variance=text.variance)
+    head.set_concepts(tau, text.mean, variance=text.variance)
     surrogate = float(F.cross_entropy(head(h), torch.tensor([y])) + head.spread(h)[0, y])
     drawn = text.mean[y] + text.variance[y].sqrt() * torch.randn(200_000, 16, generator=rng)
     right = (tau * drawn @ h[0]).double()
@@ -254,3 +254,77 @@ def test_confusion_and_macro_f1_by_hand():
     assert counts.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
     assert macro_f1(counts) == pytest.approx((2 / 3 + 2 / 3) / 2)
     assert macro_f1(torch.zeros(3, 3, dtype=torch.int64)) == 0
+
+
+# the classifier -------------------------------------------------------------------------------------------------------
+TAU = 5.0
+
+
+def spread_concepts(spread: float = 0.3) -> Concepts:
+    drawn = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(3))
+    centre = F.normalize(torch.randn(4, 1, 16, generator=torch.Generator().manual_seed(4)), dim=2)
+    return Concepts.of(centre + spread * drawn / 4)
+
+
+def features(n: int) -> torch.Tensor:
+    return F.normalize(torch.randn(n, 16, generator=torch.Generator().manual_seed(5)), dim=1)
+
+
+def test_scores_of_the_classifier_by_hand():
+    head = ConceptHead()
+    head.set_concepts(2.0, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), variance=torch.tensor([[0.5, 0.0], [0.25, 1.0]]))
+    h = torch.tensor([[0.6, 0.8]])
+    # tau h.mu + tau^2/2 (h1^2 v1 + h2^2 v2): 1.2 + 2 * .18, 1.6 + 2 * (.09 + .64)
+    assert torch.allclose(head(h), torch.tensor([[1.56, 3.06]]))
+    assert torch.allclose(head.spread(h), torch.tensor([[0.36, 1.46]]))
+
+
+def test_without_spread_the_classifier_is_a_linear_layer():
+    head, mean = ConceptHead(), spread_concepts().mean
+    head.set_concepts(TAU, mean)
+    h = features(3)
+    assert torch.equal(head(h), TAU * (h @ mean.T))
+    assert torch.equal(head.spread(h), torch.zeros(3, 4))
+
+
+def test_the_factor_gives_the_whole_quadratic_form():
+    text, head, h = spread_concepts(), ConceptHead(), features(3)
+    head.set_concepts(TAU, text.mean, factor=text.factor)
+    wanted = 0.5 * TAU**2 * torch.einsum("bi,kij,bj->bk", h, text.covariance, h)
+    assert torch.allclose(head.spread(h), wanted, atol=1e-5)
+
+
+def test_a_diagonal_covariance_is_the_same_either_way():
+    h, scale = features(2), torch.tensor([1.0, 2.0] * 8)
+    factor = torch.diag(scale).expand(4, 16, 16)
+    diagonal, full, mean = ConceptHead(), ConceptHead(), spread_concepts().mean
+    diagonal.set_concepts(TAU, mean, variance=scale.square().expand(4, 16))
+    full.set_concepts(TAU, mean, factor=factor)
+    assert torch.allclose(diagonal(h), full(h), rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["variance", "factor"])
+def test_scores_are_the_log_of_the_expected_exponential(form: str):
+    """Monte Carlo: E[exp(tau h.e)] = exp(s_k) for e ~ N(mu_k, Sigma_k)."""
+    text, head, h = spread_concepts(), ConceptHead(), features(1)
+    head.set_concepts(TAU, text.mean, **{form: getattr(text, form)})
+    rng = torch.Generator().manual_seed(0)
+    for k in range(4):
+        if form == "factor":
+            drawn = text.sample(torch.full((200_000,), k), 0.0, rng)
+        else:
+            drawn = text.mean[k] + text.variance[k].sqrt() * torch.randn(200_000, 16, generator=rng)
+        expected = (TAU * drawn @ h[0]).double().exp().mean().log()
+        assert float(expected) == pytest.approx(head(h)[0, k].item(), abs=0.02)
+
+
+def test_nothing_of_the_classifier_travels_or_is_trained():
+    head = ConceptHead()
+    head.set_concepts(TAU, spread_concepts().mean, spread_concepts().variance)
+    assert not head.state_dict()
+    assert not list(head.parameters())
+
+
+def test_a_classifier_without_concepts_says_so():
+    with pytest.raises(RuntimeError, match="not been given its concepts"):
+        ConceptHead()(features(1))

@@ -1,4 +1,4 @@
-"""FedCD: every equation by hand, its reduction to FedAvg, its ablations, and classes that come late or never."""
+"""FedCD: head, clients and server by hand, its reduction to FedAvg, its ablations; classes that come late or never."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import select
@@ -16,7 +17,7 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.methods.fedcd import PHI, FedCD
+from crossward.methods.fedcd import PHI, FedCD, FineHead
 from crossward.runs.sites import RunSites
 from crossward.testing.short_runs import assert_finite, assert_same, run_to_end
 from crossward.testing.toy import Toy
@@ -66,7 +67,7 @@ def test_with_everything_off_it_is_fedavg(task: str):
 def test_assignment_is_to_the_nearest_of_its_class_by_angle():
     prototypes = torch.tensor([[[1.0, 0], [0, 1]], [[9.0, 9], [-1, 0]]])
     z, y = torch.tensor([[5.0, 1], [1, 5], [-2, -1]]), torch.tensor([0, 0, 1])
-    assert SMALL.assigned(z, y, F.normalize(prototypes, dim=2)).tolist() == [0, 1, 3]
+    assert SMALL.assign_subclasses(z, y, F.normalize(prototypes, dim=2)).tolist() == [0, 1, 3]
 
 
 def test_omega_by_hand():
@@ -114,7 +115,7 @@ def test_the_whole_loss_by_hand():
     n, every = len(out.y), torch.cat([out.z, down["prototypes"].flatten(0, 1)])
     labels = torch.cat([out.y, torch.tensor([0, 0, 1, 1, 2, 2])])
     mass = torch.cat([torch.ones(n), n * down["counts"].flatten() / 20])
-    t = torch.cat([SMALL.assigned(out.z, out.y, F.normalize(down["prototypes"], dim=2)), torch.arange(6)])
+    t = torch.cat([SMALL.assign_subclasses(out.z, out.y, F.normalize(down["prototypes"], dim=2)), torch.arange(6)])
     class_logits = lambda z, weight: (z @ weight.T).view(-1, 3, 2).sum(2)
     dcl = (mass * F.cross_entropy(class_logits(every, head.weight), labels, reduction="none")).sum() / (2 * n)
     omega = SMALL.log_omega(every, t, local.flatten(0, 1), SMALL.log_shares(torch.ones(6, dtype=torch.bool)))
@@ -157,9 +158,9 @@ def test_paper_importance_shows_each_prototype_once_an_epoch():
     method = replace(SMALL, importance="paper")
     held = run_sites(method, training=Training(epochs=2, batch_size=4, lr=0.1))
     site, down = held.open(1, 0, {}), told(held)
-    shown, steps = method._shown(site, down), 5
+    prototypes, steps = method._prototypes_per_batch(site, down), 5
     for _ in range(2):
-        subs, mass = zip(*[next(shown)[1:] for _ in range(steps)], strict=True)
+        subs, mass = zip(*[next(prototypes)[1:] for _ in range(steps)], strict=True)
         assert sorted(torch.cat(subs).tolist()) == [0, 1, 2, 3, 4, 5]
         assert torch.cat(mass).sum() == 20
 
@@ -169,11 +170,11 @@ def test_a_class_that_comes_late_begins_with_centroids_of_its_sites():
     site, down = held.open(1, 0, {}), told(held)
     down["prototypes"][2] = 0
     site.rng.manual_seed(0)
-    begun = SMALL._begun(site, down)
-    assert begun[:2].equal(down["prototypes"][:2])
+    initial = SMALL._initial_prototypes(site, down)
+    assert initial[:2].equal(down["prototypes"][:2])
     z = torch.cat([z[y == 2] for z, y in site.vectors(site.train)])
-    near = torch.cdist(z, begun[2]).argmin(1)
-    torch.testing.assert_close(begun[2], torch.stack([z[near == m].mean(0) for m in range(2)]))
+    near = torch.cdist(z, initial[2]).argmin(1)
+    torch.testing.assert_close(initial[2], torch.stack([z[near == m].mean(0) for m in range(2)]))
 
 
 def test_fewer_samples_than_sub_classes_are_repeated():
@@ -213,7 +214,7 @@ def test_without_contrast_prototypes_are_means_of_sub_classes():
     site, down = held.open(1, 0, {}), told(held)
     reply = answer(method, site, "train", down, seed=1)
     z, y = next(iter([*site.vectors(site.train)]))
-    t = method.assigned(z, y, F.normalize(down["prototypes"], dim=2))
+    t = method.assign_subclasses(z, y, F.normalize(down["prototypes"], dim=2))
     for j in t.unique().tolist():
         torch.testing.assert_close(reply["prototypes"].flatten(0, 1)[j], z[t == j].mean(0))
 
@@ -223,3 +224,137 @@ def test_everything_but_prototypes_is_fedavgs_payload():
     names = set(Weights.of(held.server(0).new_net(), select.everything))
     assert PHI in names
     assert not [n for n in names if n.startswith("head.") and n != PHI]
+
+
+# the head -------------------------------------------------------------------------------------------------------------
+Z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("pool", ["sum", "mean", "logsumexp"])
+def test_classes_pool_their_sub_classes(pool: str):
+    head = FineHead(4, 3, 2, pool)
+    fine = Z @ head.weight.T
+    pairs = [fine[:, 2 * c : 2 * c + 2] for c in range(3)]
+    by_hand = {"sum": lambda x: x.sum(1), "mean": lambda x: x.mean(1), "logsumexp": lambda x: x.exp().sum(1).log()}
+    torch.testing.assert_close(head(Z), torch.stack([by_hand[pool](x) for x in pairs], 1))
+
+
+def test_the_sum_is_the_product_with_the_fixed_matrix():
+    head = FineHead(4, 3, 2)
+    w = torch.zeros(6, 3)
+    for c in range(3):
+        w[2 * c : 2 * c + 2, c] = 1
+    assert w.sum(1).tolist() == [1.0] * 6
+    torch.testing.assert_close(head(Z), (Z @ head.weight.T) @ w)
+
+
+def test_maps_are_classified_pixel_by_pixel():
+    head, maps = FineHead(4, 3, 2), torch.randn(2, 4, 3, 3)
+    pixels = maps.permute(0, 2, 3, 1).reshape(-1, 4)
+    torch.testing.assert_close(head(maps).permute(0, 2, 3, 1).reshape(-1, 3), head(pixels))
+
+
+def test_other_weights_can_be_used():
+    head, phi = FineHead(4, 3, 2), torch.ones(6, 4)
+    torch.testing.assert_close(head.pooled(head.fine(Z, phi)), 2 * Z.sum(1, keepdim=True).expand(5, 3))
+    assert [n for n, _ in head.named_parameters()] == ["weight"]
+
+
+# the server -----------------------------------------------------------------------------------------------------------
+def server_context(round: int = 0, rounds: int = 10) -> RoundContext:
+    return context(run_sites(), round, rounds)
+
+
+def replies(*clients: tuple[Tensor, Tensor, Tensor]) -> dict[int, Tree]:
+    """(phi, prototypes, counts) of each."""
+    return {
+        i: {"model": Weights({PHI: phi}), "n": 10, "prototypes": prototypes, "counts": counts}
+        for i, (phi, prototypes, counts) in enumerate(clients)
+    }
+
+
+def server(old: Tensor | None = None) -> tuple[Tree, RoundContext]:
+    state = {"model": Weights({PHI: torch.zeros(6, 6)}), "prototypes": torch.ones(3, 2, 6) if old is None else old,
+             "counts": torch.ones(3, 2), "mu": 1.0}  # fmt: skip
+    return state, server_context(round=1)
+
+
+def random_client(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    phi, prototypes = torch.randn(6, 6, generator=rng), torch.randn(3, 2, 6, generator=rng)
+    return phi, prototypes, torch.randint(1, 9, (3, 2), generator=rng).float()
+
+
+def test_the_server_by_hand():
+    a, b = random_client(1), random_client(2)
+    a[2][1] = 0  # the first client lacks class 1
+    b[2][2] = a[2][2] = 0  # nobody has class 2
+    state, ctx = server()
+    end = SMALL.aggregate(state, replies(a, b), ctx)
+    total = a[2] + b[2]
+    for c, m in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        wanted = (a[2][c, m] * a[1][c, m] + b[2][c, m] * b[1][c, m]) / total[c, m]  # Eq. 1
+        torch.testing.assert_close(end["prototypes"][c, m], wanted)
+    assert end["prototypes"][2].tolist() == [[1.0] * 6] * 2  # as it was
+    assert end["counts"].tolist() == total.tolist()
+    for j, p in enumerate(end["prototypes"].flatten(0, 1)):
+        quality = torch.stack([(phi @ p).softmax(0)[j] for phi in (a[0], b[0])])  # Eq. 13
+        v = quality.softmax(0)  # Eq. 14
+        torch.testing.assert_close(end["model"][PHI][j], v[0] * a[0][j] + v[1] * b[0][j])  # Eq. 15
+    assert end["mu"] == pytest.approx(0.8)  # round 2 of 10
+
+
+def test_shares_add_up_and_absent_clients_can_be_left_out():
+    a, b = random_client(1), random_client(2)
+    a[2][1] = 0
+    phi, counts = torch.stack([a[0], b[0]]), torch.stack([a[2], b[2]])
+    torch.testing.assert_close(SMALL._share(phi, a[1], counts).sum(0), torch.ones(6))
+    masked = replace(SMALL, mask_absent=True)._share(phi, a[1], counts)
+    assert masked[:, 2:4].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    by_counts = replace(SMALL, aggregation="counts")._share(phi, a[1], counts)
+    torch.testing.assert_close(by_counts, (counts / counts.sum(0)).flatten(1))
+
+
+@pytest.mark.parametrize("aggregation", ["adaptive", "counts", "samples"])
+def test_identical_clients_leave_the_head_as_theirs(aggregation: str):
+    method, a = replace(SMALL, aggregation=aggregation), random_client(1)
+    state, ctx = server()
+    torch.testing.assert_close(method.aggregate(state, replies(a, a, a), ctx)["model"][PHI], a[0])
+
+
+def test_renaming_the_classes_renames_the_outcome():
+    a, b, order = random_client(1), random_client(2), torch.tensor([2, 0, 1])
+    rows = (order[:, None] * 2 + torch.arange(2)).flatten()
+    state, ctx = server()
+    end = SMALL.aggregate(state, replies(a, b), ctx)
+    renamed = SMALL.aggregate(state, replies(*((phi[rows], p[order], n[order]) for phi, p, n in (a, b))), ctx)
+    torch.testing.assert_close(renamed["model"][PHI], end["model"][PHI][rows])
+    torch.testing.assert_close(renamed["prototypes"], end["prototypes"][order])
+
+
+def test_sub_classes_of_round_1_are_aligned_whatever_each_client_calls_them():
+    near, far = torch.zeros(6), torch.full((6,), 5.0)
+    one, other = torch.stack([near + 0.1, far]), torch.stack([far + 0.1, near])  # the same two, named the other way
+    counts = torch.tensor([[3.0, 5], [0, 0], [0, 0]])
+    clients = [
+        (torch.zeros(6, 6), torch.stack([p, near.expand(2, 6), near.expand(2, 6)]), counts) for p in (one, other)
+    ]
+    state, ctx = server(old=torch.zeros(3, 2, 6))
+    end = SMALL.aggregate(state, replies(*clients), ctx)
+    order = end["prototypes"][0, :, 0].argsort()
+    wanted = torch.stack([(3 * (near + 0.1) + 5 * near) / 8, (5 * far + 3 * (far + 0.1)) / 8])
+    torch.testing.assert_close(end["prototypes"][0][order], wanted)
+    assert end["counts"][0].tolist() == [8.0, 8.0]
+    assert not end["prototypes"][1:].any()
+    literal = replace(SMALL, align="none").aggregate(state, replies(*clients), ctx)
+    torch.testing.assert_close(literal["prototypes"][0], (one + other) / 2)
+
+
+def test_mu_falls_from_1_and_does_not_reach_0():
+    state = SMALL.start(server_context(rounds=4))
+    seen = [state["mu"]]
+    for r in range(3):
+        state, ctx = server()[0], server_context(round=r, rounds=4)
+        seen.append(SMALL.aggregate(state, replies(random_client(1)), ctx)["mu"])
+    assert seen == [1.0, 0.75, 0.5, 0.25]
+    assert replace(SMALL, mu=0.5)._mu(server_context(), 7) == 0.5

@@ -19,7 +19,7 @@ from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
 from crossward.methods import feddf
 from crossward.methods.fedavg import FedAvg
-from crossward.methods.feddf import FedDF, Teachers, divergence, own
+from crossward.methods.feddf import FedDF, Teachers, divergence, model_of
 from crossward.plugins.finetune import Finetune
 from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
@@ -202,7 +202,7 @@ def test_each_site_predicts_with_its_own_architecture_and_deploys_that_alone():
 
 def test_networks_of_any_kind_are_accepted():
     SMALL.check_nets({"a": classifier(), "b": linear()})
-    assert own(weights := Weights({}), "any") is weights
+    assert model_of(weights := Weights({}), "any") is weights
 
 
 # BatchNorm, segmentation ---------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_statistics_that_are_not_sent_are_measured_on_the_public_set(buffers: st
     assert ("body.1.running_mean" in state["model"]) == (buffers == "server")
     ctx = context(run_sites)
     averages = {"classifier": method.start(ctx)["model"]}
-    teachers = method._teachers(averages, told, dict.fromkeys(told, "classifier"), ctx)
+    teachers = method._teachers(averages, told, ctx)
     net, x, every = run_sites.server(0).new_net(), public(run_sites), []
     for i in range(3):
         told[i]["model"].into(net)
@@ -237,24 +237,24 @@ def test_statistics_that_are_not_sent_are_measured_on_the_public_set(buffers: st
         torch.testing.assert_close(teachers.statistics[i]["body.1.running_mean"], z.mean((0, 2, 3)))
         Weights({**told[i]["model"], **teachers.statistics[i]}).into(net)
         every.append(net.eval()(x))
-    torch.testing.assert_close(teachers.logits(lambda kind: [x]), sum(every).detach() / 3)
+    torch.testing.assert_close(teachers.logits(lambda architecture: [x]), sum(every).detach() / 3)
 
 
 @pytest.mark.parametrize("most", [7 * 3 * 8 * 8, 7 * 3 * 8 * 8 - 1])
 def test_in_segmentation_teachers_may_be_asked_batch_by_batch_and_say_the_same(
     monkeypatch: pytest.MonkeyPatch, most: int
 ):
-    monkeypatch.setattr(feddf, "MOST", most)
+    monkeypatch.setattr(feddf, "MOST_LOGITS", most)
     run_sites = replace(THREE, task="segmentation").run_sites(SMALL, net=(segmenter, segmenter, segmenter))
     state, told = replies(run_sites)
     ctx = context(run_sites)
-    teachers = SMALL._teachers({"segmenter": state["model"]}, told, dict.fromkeys(told, "segmenter"), ctx)
+    teachers = SMALL._teachers({"segmenter": state["model"]}, told, ctx)
     x, places = public(run_sites), torch.tensor([4, 1, 2])
-    every = teachers.logits(lambda kind: [x])
+    every = teachers.logits(lambda architecture: [x])
     assert every.shape == (7, 3, 8, 8)
-    wanted = SMALL._wanted(teachers, ctx)
+    teacher_logits = SMALL._teacher_logits(teachers, ctx)
     asked = consulted(monkeypatch)
-    torch.testing.assert_close(wanted(x[places], places), every[places], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(teacher_logits(x[places], places), every[places], atol=1e-5, rtol=1e-5)
     assert asked == ([] if most == every.numel() else [0, 1, 2])
 
 

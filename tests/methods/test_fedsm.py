@@ -21,7 +21,7 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
 from crossward.methods.fedavg import FedAvg
-from crossward.methods.fedsm import GLOBAL, FedSM, by_group, chosen, pulled, selector, stepped
+from crossward.methods.fedsm import GLOBAL, FedSM, by_group, chosen, new_selector, pulled, stepped
 from crossward.methods.local import Local
 from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
@@ -76,7 +76,7 @@ def test_the_servers_step_is_adams():
 @pytest.mark.parametrize("site", [0, 1, 2], ids=["one image", "five", "nine"])
 def test_a_site_tells_the_gradient_over_all_its_images(site: int):
     run_sites = Toy(sizes=((1, 1, 1), (5, 1, 1), (9, 1, 1))).run_sites(SMALL, training=KEPT)
-    here, net = run_sites.open(site, 0, {}, fresh=True), selector(1, 3)
+    here, net = run_sites.open(site, 0, {}, fresh=True), new_selector(1, 3)
     x, _ = here.train.take(here.train.index)
     loss = F.cross_entropy(net(x), torch.full((len(x),), site))
     expected = torch.autograd.grad(loss, list(net.parameters()))
@@ -246,7 +246,7 @@ def test_the_selector_learns_to_tell_sites_apart():
             images[rows] = (images[rows] // 4 + light).to(torch.uint8)
     run_sites.federation = replace(federation, collection=replace(federation.collection, images=images))
     state = run(run_sites, LocalEngine(run_sites), Plan(8, evaluate_every=0)).state  # 40 steps
-    net, right = selector(1, 3), []
+    net, right = new_selector(1, 3), []
     state["selector"].into(net)
     for i in run_sites.ids:
         site = run_sites.open(i, 0, {})
@@ -293,3 +293,25 @@ def test_a_federation_of_one():
 def test_options_are_checked(options: dict[str, object]):
     with pytest.raises(ValidationError):
         TypeAdapter(FedSM).validate_python(options)
+
+
+# the selector ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", [8, 28, 65])
+def test_the_selector_scores_every_site_for_images_of_any_size(size: int):
+    assert new_selector(3, 7)(torch.zeros(2, 3, size, size)).shape == (2, 7)
+
+
+def test_the_selector_has_no_batchnorm():
+    """Two images that differ in brightness alone keep differing, whatever else is in their batch."""
+    net = new_selector(1, 2)
+    assert not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in net.modules())
+    x = torch.ones(2, 1, 16, 16) * torch.tensor([0.5, 1.0]).view(2, 1, 1, 1)
+    alone = torch.cat([net(x[:1]), net(x[1:])])
+    torch.testing.assert_close(net(x), alone, atol=1e-5, rtol=1e-5)
+    assert (alone[0] - alone[1]).abs().max() > 1e-3
+
+
+def test_the_selectors_signal_keeps_its_size_at_first():
+    torch.manual_seed(0)
+    x = torch.randn(64, 3, 28, 28)
+    assert 0.05 < new_selector(3, 6)(x).std() < 5

@@ -14,7 +14,7 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.methods.kt_pfl import KTpFL, products, projected, scale
 from crossward.methods.local import Local
-from crossward.methods.public_set import drawn
+from crossward.methods.public_set import draw_public_rows
 from crossward.testing.by_hand import regression_per_site, weight_matrix
 from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
 from crossward.testing.toy import Toy, linear
@@ -56,7 +56,7 @@ def test_two_rounds_by_hand():
     own = [w - 0.1 * site.gradient(w) for w, site in zip(own, sites, strict=True)]
     c = torch.full((2, 2), 0.5).double()
     for round in range(2):
-        rows = drawn(run_sites.server(round), 4)
+        rows = draw_public_rows(run_sites.server(round), 4)
         x = F.pad(public.take(public.index[rows])[0].flatten(1), (0, 1), value=1.0).double()  # (4, 65)
         p = torch.stack([(x @ w.T / 3).softmax(1) for w in own])
         c = by_the_code(c, p, 0.4)
@@ -95,7 +95,7 @@ def test_products_by_hand_and_in_portions(monkeypatch: pytest.MonkeyPatch):
     p = torch.tensor([[[0.5, 0.5], [1.0, 0.0]], [[0.2, 0.8], [0.0, 1.0]]])
     expected = torch.tensor([[1.5, 0.5], [0.5, 1.68]]).double() / 4
     torch.testing.assert_close(products(p), expected)
-    monkeypatch.setattr("crossward.methods.kt_pfl.PORTION", 3)
+    monkeypatch.setattr("crossward.methods.kt_pfl.CHUNK", 3)
     torch.testing.assert_close(products(p), expected)
 
 
@@ -237,8 +237,8 @@ def test_the_distillation_is_the_divergence_in_both_tasks():
     logits, teacher = torch.randn(4, 3, 2, 2, generator=rng), torch.randn(4, 3, 2, 2, generator=rng).softmax(1)
     q = (logits / 10).softmax(1)
     expected = (teacher * (teacher / q).log()).sum() / 16
-    torch.testing.assert_close(KTpFL().apart(logits, teacher), expected)
-    torch.testing.assert_close(KTpFL(weight=3.0).apart(logits[:, :, 0, 0], q[:, :, 0, 0]), torch.tensor(0.0))
+    torch.testing.assert_close(KTpFL().divergence(logits, teacher), expected)
+    torch.testing.assert_close(KTpFL(weight=3.0).divergence(logits[:, :, 0, 0], q[:, :, 0, 0]), torch.tensor(0.0))
 
 
 def test_with_one_site_it_is_local_training():

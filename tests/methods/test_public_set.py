@@ -23,7 +23,14 @@ from crossward.methods.ds_pfl import DSpFL
 from crossward.methods.fedmd import FedMD
 from crossward.methods.kt_pfl import KTpFL
 from crossward.methods.local import Local
-from crossward.methods.public_set import begin, digest, drawn, few, logits, unlabelled
+from crossward.methods.public_set import (
+    default_batch_size,
+    distil,
+    draw_public_rows,
+    public_logits,
+    train_before_first_round,
+    unlabelled_samples,
+)
 from crossward.runs.sites import RunSites
 from crossward.testing.by_hand import weight_matrix
 from crossward.testing.engine_wrappers import DroppingEngine
@@ -47,7 +54,7 @@ def ended(run_sites: RunSites) -> Tree:
 
 @pytest.mark.parametrize(("images", "batch"), [(5000, 250), (20_000, 256), (600, 30), (60, 8), (1, 8)])
 def test_a_pass_over_few_public_images_is_more_than_a_step(images: int, batch: int):
-    assert few(torch.arange(images)) == batch
+    assert default_batch_size(torch.arange(images)) == batch
 
 
 @pytest.mark.parametrize("method", [FedMD(start_epochs=0), KTpFL(start_epochs=0)], ids=lambda m: type(m).__name__)
@@ -71,18 +78,18 @@ def test_public_images_are_digested_in_several_steps(method: Method):
 
 def test_rows_are_drawn_once_each_anew_in_every_round_and_alike_for_the_same_round():
     run_sites = replace(TWO, public=20).run_sites(Local())
-    rounds = [drawn(run_sites.server(r), 8) for r in (0, 0, 1)]
+    rounds = [draw_public_rows(run_sites.server(r), 8) for r in (0, 0, 1)]
     assert [len(rows.unique()) for rows in rounds] == [8] * 3
     assert rounds[0].max() < 20
     assert torch.equal(rounds[0], rounds[1])
     assert not torch.equal(rounds[0], rounds[2])
-    assert drawn(run_sites.server(0), 5000).sort().values.tolist() == [*range(20)]
+    assert draw_public_rows(run_sites.server(0), 5000).sort().values.tolist() == [*range(20)]
 
 
 def test_a_public_image_has_its_place_where_others_have_a_label():
     public = TWO.run_sites(Local()).open(0, 0, {}).public
     rows = torch.tensor([4, 0, 5])
-    samples = unlabelled(public, rows)
+    samples = unlabelled_samples(public, rows)
     x, places = samples.take(samples.index)
     assert places.tolist() == samples.labels.tolist() == [0, 1, 2]
     assert torch.equal(x, public.take(public.index[rows])[0])
@@ -94,7 +101,7 @@ def test_logits_are_of_eval_mode_in_the_order_of_the_rows():
     site = TWO.run_sites(Local()).open(0, 0, {}, fresh=True)
     rows = torch.tensor([4, 0, 5, 1])
     site.model.train()
-    found = logits(site, rows)
+    found = public_logits(site, rows)
     assert site.model.training
     site.model.eval()
     with torch.no_grad():
@@ -111,7 +118,7 @@ def test_two_epochs_of_digestion_by_hand():
     w = weight_matrix(Weights.of(site.model))
     for rate in (0.2, 0.1):
         w = w - rate * 2 * (x @ w.T - wanted).T @ x / 12
-    digest(site, rows, wanted, F.mse_loss, 2, 64)
+    distil(site, rows, wanted, F.mse_loss, 2, 64)
     torch.testing.assert_close(weight_matrix(Weights.of(site.model)), w, atol=1e-5, rtol=0)
     assert site.fits[0].steps == 2
 
@@ -119,7 +126,7 @@ def test_two_epochs_of_digestion_by_hand():
 def test_digestion_leaves_the_batches_of_a_sites_own_images_as_they_were():
     site, rows = TWO.run_sites(Local()).open(0, 0, {}, fresh=True), torch.arange(6)
     before = site.rng.get_state()
-    digest(site, rows, logits(site, rows) + 1, F.mse_loss, 2, 4)
+    distil(site, rows, public_logits(site, rows) + 1, F.mse_loss, 2, 4)
     assert torch.equal(site.rng.get_state(), before)
     assert [fit.steps for fit in site.fits] == [4]
 
@@ -129,11 +136,11 @@ def test_a_site_begins_once_and_its_momentum_is_not_for_the_public_set():
     run_sites = TWO.run_sites(Local(), training=training)
     for asked, steps in ((None, [3]), (2, [2]), (0, [])):
         site = run_sites.open(0, 0, {}, fresh=True)
-        begin(site, asked)
+        train_before_first_round(site, asked)
         assert [fit.steps for fit in site.fits] == steps
         assert site.memory == {}
     site = run_sites.open(0, 0, {"_personal": Weights({})}, fresh=True)
-    begin(site, 2)
+    train_before_first_round(site, 2)
     assert site.fits == []
 
 

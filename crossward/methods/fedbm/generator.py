@@ -33,13 +33,14 @@ class Generator(nn.Module):
         size: int,
         *,
         width: float = 1.0,
-        kind: Literal["images", "features"] = "images",
+        output: Literal["images", "features"] = "images",
         labels: int = 0,
     ) -> None:
         super().__init__()
         require_at_least("generator", "width", width, 0)
         self.start, ups = layout(size)
-        self.size, self.kind = size, kind
+        self.size = size
+        self.output = output
         narrow = max(4, round(64 * width))
         widths = [2 * narrow] * max(1, ups - 1) + [narrow] * min(2, ups)
         self.labels = nn.Embedding(labels, dim) if labels else None
@@ -56,7 +57,7 @@ class Generator(nn.Module):
         x = cast(Tensor, self.last(x))
         edge = (x.shape[-1] - self.size) // 2
         x = x[..., edge : edge + self.size, edge : edge + self.size]
-        return x.sigmoid() if self.kind == "images" else F.softplus(x)
+        return x.sigmoid() if self.output == "images" else F.softplus(x)
 
 
 def layout(size: int) -> tuple[int, int]:
@@ -77,10 +78,10 @@ def _block(before: int, after: int) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(after), nn.LeakyReLU(0.2, inplace=True))
 
 
-def shaken(images: Tensor, spec: NetSpec, rng: torch.Generator) -> Tensor:
-    """Moved, mirrored and normalised as the network wants them; one decision for the whole batch, as in the paper's
-    code. The move is up to 1/32 of a side, 4 pixels at 128, and repeats the edge: black, as in the code, would tell
-    generated images from real ones."""
+def augment_generated(images: Tensor, spec: NetSpec, rng: torch.Generator) -> Tensor:
+    """Generated images moved, mirrored and normalised as the network wants them; one decision for the whole batch, as
+    in the paper's code. The move is up to 1/32 of a side, 4 pixels at 128, and repeats the edge: black, as in the code,
+    would tell generated images from real ones."""
     pad = max(1, round(spec.size / 32))
     down, right = torch.randint(2 * pad + 1, (2,), generator=rng).tolist()
     across, over = (torch.rand(2, generator=rng) < 0.5).tolist()
@@ -92,7 +93,7 @@ def shaken(images: Tensor, spec: NetSpec, rng: torch.Generator) -> Tensor:
     return ((moved - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
-def shown(maps: Tensor) -> Tensor:
+def to_uint8(maps: Tensor) -> Tensor:
     """(N, C, H, W) images, or feature maps by their mean over the channels, as (N, H, W, C) bytes."""
     if maps.shape[1] not in (1, 3) or float(maps.max()) > 1:
         grey = maps.mean(1, keepdim=True)

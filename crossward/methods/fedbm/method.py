@@ -40,7 +40,7 @@ from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
+from torch import Tensor
 
 from crossward.core.concepts import Concepts
 from crossward.core.disclosure import SAMPLE_COUNT, VALIDATION_CONFUSION, WEIGHTS, Disclosure, DisclosureKind
@@ -52,10 +52,10 @@ from crossward.core.seeds import seeded
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.losses import diversity
-from crossward.methods.fedbm.generator import Generator, shaken, shown
-from crossward.methods.fedbm.split_body import Cut, Joined, cut
-from crossward.methods.fedcb import KNOWS, FedCB
+from crossward.losses import diversity_loss
+from crossward.methods.fedbm.generator import Generator, augment_generated, to_uint8
+from crossward.methods.fedbm.split_body import ImagesAndMaps, SplitBody, split_body
+from crossward.methods.fedcb import CONCEPT_PARTS, FedCB
 from crossward.nets.parts.feature_moments import (
     Moments,
     forward_with_moments,
@@ -66,8 +66,8 @@ from crossward.nets.parts.feature_moments import (
 )
 
 JITTER = 1e-4  # added to the covariance, which has rank M - 1 at most
-CHUNK = 256  # images that a client has made at a time; each is used once
-SHOWN = 8  # images of each class in a picture
+CHUNK = 256  # images that a client generates at a time; each is used once
+PICTURES = 8  # generated images of each class for people to look at
 NonNegative = Annotated[float, Ge(0)]
 Count = Annotated[int, Ge(1)]
 
@@ -100,34 +100,37 @@ class FedBM(FedCB):
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: Net, spec: NetSpec) -> Net:
         if self.generate == "features":
-            net = Net(cut(net.body, spec, self.cut), net.head, net.width)
+            net = Net(split_body(net.body, spec, self.cut), net.head, net.width)
         return super().build(net, spec)
 
-    def generator(self, net: nn.Module, spec: NetSpec, weights: Weights | None = None) -> Generator:
+    def new_generator(self, net: Net, spec: NetSpec, weights: Weights | None = None) -> Generator:
+        """With these weights, or with random ones."""
         channels, size = spec.channels, spec.size
         if self.generate == "features":
-            channels, size, _ = next(m for m in net.modules() if isinstance(m, Cut)).shape
+            channels, size, _ = next(m for m in net.modules() if isinstance(m, SplitBody)).shape
         labels = spec.classes if self.conditions == "label" else 0
         with nullcontext() if weights is None else torch.device("meta"):  # no random weights that nobody will use
-            made = Generator(spec.text, channels, size, width=self.generator_width, kind=self.generate, labels=labels)
+            generator = Generator(
+                spec.text, channels, size, width=self.generator_width, output=self.generate, labels=labels
+            )
         if weights is not None:
-            weights.into(made.to_empty(device="cpu"))
-        return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+            weights.into(generator.to_empty(device="cpu"))
+        return generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def drawn(self, text: Tree, y: Tensor, rng: torch.Generator) -> Tensor:
+    def sample_conditions(self, text: Tree, y: Tensor, rng: torch.Generator) -> Tensor:
         """Eq. 9: z ~ N(mu_y, Sigma_y + 1e-4 I) with the full covariance; without concepts N(0, I)."""
         if self.conditions == "concept":
             return Concepts(text["mean"].to(y.device), text["factor"].to(y.device)).sample(y, JITTER, rng)
         return torch.randn(len(y), text["mean"].shape[1], generator=rng).to(y.device)
 
     @property
-    def tells(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([*KNOWS[self.classifier], "mean", "factor"]))
+    def text_parts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*CONCEPT_PARTS[self.classifier], "mean", "factor"]))
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
         with seeded(int(torch.randint(2**31, (), generator=ctx.server.rng))):
-            generator = self.generator(ctx.server.new_net(), ctx.server.spec)
+            generator = self.new_generator(ctx.server.new_net(), ctx.server.spec)
         return super().start(ctx) | {"generator": Weights.of(generator), "trained": 0}
 
     def versions(self, state: Tree) -> Mapping[str, int]:
@@ -138,52 +141,58 @@ class FedBM(FedCB):
         state = super().round(state, clients, ctx)
         if (ctx.round + 1) % self.cycle:
             return state
-        return state | {"generator": self._trained(state, clients, ctx), "trained": ctx.round + 1}
+        return state | {"generator": self._train_generator(state, clients, ctx), "trained": ctx.round + 1}
 
-    def _trained(self, state: Tree, clients: Clients, ctx: RoundContext) -> Weights:
+    def _train_generator(self, state: Tree, clients: Clients, ctx: RoundContext) -> Weights:
         spec, device, rng = ctx.server.spec, ctx.server.device, ctx.server.rng
         teacher = ctx.server.new_net()
         state["model"].into(teacher)
-        self.furnish(teacher, state).eval().requires_grad_(False)
-        generator = self.generator(teacher, spec, state["generator"]).to(device).train()
-        wanted = (running_moments(teacher) or self._observed(state, clients, device)) if self.lambda_dis else []
+        self.set_classifier(teacher, state).eval().requires_grad_(False)
+        generator = self.new_generator(teacher, spec, state["generator"]).to(device).train()
+        targets: list[Moments] = []
+        if self.lambda_dis:
+            targets = running_moments(teacher) or self._observed_moments(state, clients, device)
 
         def loss() -> Tensor:  # Eq. 10
             y = torch.randint(spec.classes, (self.generator_batch,), generator=rng).to(device)
-            z = self.drawn(state["text"], y, rng)
-            made = generator(z, y)
-            entered = Joined(None, made) if self.generate == "features" else shaken(made, spec, rng)
-            h, moments = forward_with_moments(teacher, lambda: cast(Tensor, teacher.body(entered)))
+            z = self.sample_conditions(state["text"], y, rng)
+            generated = generator(z, y)
+            x: Tensor | ImagesAndMaps
+            if self.generate == "features":
+                x = ImagesAndMaps(None, generated)
+            else:
+                x = augment_generated(generated, spec, rng)
+            h, moments = forward_with_moments(teacher, lambda: cast(Tensor, teacher.body(x)))
             sem = ctx.task.loss(teacher.head(h), y)  # Eq. 6
             if self.semantic == "surrogate":
                 sem = sem + self.alignment(teacher, h, y).mean()
-            gaps = [a.distance(b) for a, b in zip(moments, wanted) if a is not None]  # none where lambda_dis is 0
+            gaps = [a.distance(b) for a, b in zip(moments, targets) if a is not None]  # none where lambda_dis is 0
             dis = torch.stack(gaps).sum() if gaps else sem.new_zeros(())  # Eq. 8
-            return sem + self.lambda_div * diversity(made, z, y, spec.classes) + self.lambda_dis * dis
+            return sem + self.lambda_div * diversity_loss(generated, z, y, spec.classes) + self.lambda_dis * dis
 
         what = "the training of FedBM's generator"
         minimise(loss, generator.parameters(), self.iterations, lr=self.generator_lr, betas=(0.5, 0.999), what=what)
         return Weights.of(generator)
 
-    def _observed(self, state: Tree, clients: Clients, device: torch.device) -> list[Moments]:
-        """What the new global model's layers see of the clients' images, for a net without BatchNorm."""
+    def _observed_moments(self, state: Tree, clients: Clients, device: torch.device) -> list[Moments]:
+        """The moments of the clients' images in the new global model, for a net without BatchNorm."""
         replies = list(clients.ask("observe", self.broadcast(state)).values())
         sizes = [float(reply["n"]) for reply in replies]
-        told = [
+        by_client = [
             [Moments(m["mean"].to(device), m["variance"].to(device)) for m in reply["moments"].values()]
             for reply in replies
         ]
-        return [pool_moments(layer, sizes) for layer in zip(*told, strict=True)]
+        return [pool_moments(layer, sizes) for layer in zip(*by_client, strict=True)]
 
     def pictures(self, state: Tree, ctx: RoundContext) -> Mapping[str, Tensor]:
         if state["trained"] != ctx.round + 1:
             return {}
-        net, classes = ctx.server.new_net(), ctx.num_classes
-        generator = self.generator(net, ctx.server.spec, state["generator"]).to(ctx.server.device).eval()
-        y = torch.arange(classes).repeat_interleave(SHOWN).to(ctx.server.device)
+        server = ctx.server
+        generator = self.new_generator(server.new_net(), server.spec, state["generator"]).to(server.device).eval()
+        y = torch.arange(ctx.num_classes).repeat_interleave(PICTURES).to(server.device)
         with torch.no_grad():
-            made = generator(self.drawn(state["text"], y, ctx.server.rng), y)
-        return {"generated": shown(made).unflatten(0, (classes, SHOWN))}
+            generated = generator(self.sample_conditions(state["text"], y, server.rng), y)
+        return {"generated": to_uint8(generated).unflatten(0, (ctx.num_classes, PICTURES))}
 
     # client half -----------------------------------------------------------------------------------------------------
     def fit(self, site: Site, down: Tree) -> None:
@@ -197,29 +206,29 @@ class FedBM(FedCB):
 
     def batches(self, site: Site, down: Tree) -> Iterator[Batch]:
         """Real images with generated ones behind them, in one batch."""
-        made = self.made(site, down)
+        generated = self.generated_batches(site, down)
         for x, y in site.batches():
-            x_made, y_made = next(made)
-            both = Joined(x, x_made) if self.generate == "features" else torch.cat([x, x_made])
-            yield both, torch.cat([y, y_made])  # type: ignore[misc]
+            x_hat, y_hat = next(generated)
+            both = ImagesAndMaps(x, x_hat) if self.generate == "features" else torch.cat([x, x_hat])
+            yield both, torch.cat([y, y_hat])  # type: ignore[misc]
 
-    def made(self, site: Site, down: Tree) -> Iterator[Batch]:
-        """Fresh images and labels for ever; made in chunks, which is faster than a few at a time."""
+    def generated_batches(self, site: Site, down: Tree) -> Iterator[Batch]:
+        """Fresh images and labels without end; generated in chunks, which is faster than a few at a time."""
         _, side, _, channels = site.train.images.shape
         dim = down["text"]["mean"].shape[1]
         spec = NetSpec(channels, side, site.num_classes, dim, site.train.mean, site.train.std)
-        generator = self.generator(site.model, spec, down["generator"]).to(site.device).eval()
+        generator = self.new_generator(site.model, spec, down["generator"]).to(site.device).eval()
         chunk = max(1, CHUNK // self.synthetic) * self.synthetic
         while True:
             y = torch.randint(site.num_classes, (chunk,), generator=site.rng).to(site.device)
             with torch.no_grad():
-                images = generator(self.drawn(down["text"], y, site.rng), y)
+                images = generator(self.sample_conditions(down["text"], y, site.rng), y)
             for some, labels in zip(images.split(self.synthetic), y.split(self.synthetic), strict=True):
-                yield (some if self.generate == "features" else shaken(some, spec, site.rng)), labels
+                yield (some if self.generate == "features" else augment_generated(some, spec, site.rng)), labels
 
     def observe(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
-        self.furnish(site.model, down).eval()
+        self.set_classifier(site.model, down).eval()
         layers = measure_moments(site.model, (x for x, _ in site.train.in_order(CHUNK)))
-        kept = {str(k): {"mean": m.mean, "variance": m.variance} for k, m in enumerate(layers)}
-        return {"moments": kept, "n": site.size}
+        moments = {str(k): {"mean": m.mean, "variance": m.variance} for k, m in enumerate(layers)}
+        return {"moments": moments, "n": site.size}

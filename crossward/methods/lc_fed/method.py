@@ -6,8 +6,8 @@ Wang, Jin, Wang, ECCV 2022, https://arxiv.org/abs/2207.04655; the authors' code:
     segmentation head of site k        model.head, state["heads"][k]         client; the server keeps and tells the last
     calibration head                   model.calibration                     client, between rounds; never sent
     raw site embedding, a one-hot      selection_of(model).site              client
-    personalised channel selection     nets/parts/calibration.py             part of the shared network
-    disagreement-aware map             disagreement, peaks, spots            client
+    personalised channel selection     ChannelSelection                      part of the shared network
+    disagreement-aware map             disagreement, peaks, gaussian_spots   client
     contrastive term, alpha            ChannelSelection.contrast, contrast   client
 
 Not to be confused with FedLC, which calibrates logits. In each epoch the first `head_steps` batches train the heads and
@@ -54,15 +54,21 @@ from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
-from crossward.methods.lc_fed.calibration import ChannelSelection, calibrated, head_with, overheard, selection_of
+from crossward.methods.lc_fed.calibration import (
+    ChannelSelection,
+    frozen_head,
+    record_input,
+    selection_of,
+    with_calibration,
+)
 
-WHOSE = Select(lambda e: isinstance(e.owner, ChannelSelection) and not e.is_parameter, "site vector")
+SITE_VECTOR = Select(lambda e: isinstance(e.owner, ChannelSelection) and not e.is_parameter, "site vector")
 HEADS = select.head | select.under("calibration")
 
 
 @dataclass(frozen=True)
 class LCFed(Method):
-    shared: ClassVar[Select] = ~(HEADS | WHOSE)
+    shared: ClassVar[Select] = ~(HEADS | SITE_VECTOR)
     tasks: ClassVar[tuple[str, ...]] = ("segmentation",)
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
@@ -83,7 +89,7 @@ class LCFed(Method):
     def build(self, net: Net, spec: NetSpec) -> Net:
         if not spec.sites:
             raise ConfigError("LC-Fed must know how many sites there are, and was not told")
-        return calibrated(net, spec, radius=self.radius, threshold=self.threshold)
+        return with_calibration(net, spec, radius=self.radius, threshold=self.threshold)
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
@@ -96,35 +102,37 @@ class LCFed(Method):
 
     # client half -----------------------------------------------------------------------------------------------------
     def train(self, site: Site, down: Tree) -> Tree:
-        others = self._prepared(site, down)
-        with overheard(selection_of(site.model)) as heard:
-            self._alternate(site, self._loss(site, others, heard))
+        others = self._load(site, down)
+        with record_input(selection_of(site.model)) as inputs:
+            self._alternate(site, self._loss(site, others, inputs))
         head = Weights.of(site.model.head, select.parameters)
         return {"model": Weights.of(site.model, self.returns), "head": head}
 
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
-        others = self._prepared(site, down)
+        others = self._load(site, down)
 
         def predict(x: Tensor) -> Tensor:
             z = site.model.features(x)
-            return final(site.model, z, site.model.head(z), others)
+            return calibrated_logits(site.model, z, site.model.head(z), others)
 
         return predict
 
-    def _prepared(self, site: Site, down: Tree) -> list[nn.Module]:
-        """Write what was sent into the network; the heads of the other sites."""
+    def _load(self, site: Site, down: Tree) -> list[nn.Module]:
+        """Write what was sent into the network, and return the heads of the other sites."""
         selection = selection_of(site.model)
-        if "model" in down:  # without, the site kept a network that knows whose it is
+        if "model" in down:  # without, the site kept a network that has its site set
             down["model"].into(site.model)
-            selection.serve(site.id)
-        known = {k: w for k, w in down["heads"].items() if k != str(selection.number)}
-        return [head_with(site.model.head, w) for w in known.values()]
+            selection.set_site(site.id)
+        others = [w for k, w in down["heads"].items() if k != str(selection.site_number)]
+        return [frozen_head(site.model.head, w) for w in others]
 
-    def _loss(self, site: Site, others: list[nn.Module], heard: list[Tensor]) -> Callable[[Out], Tensor]:
+    def _loss(self, site: Site, others: list[nn.Module], inputs: list[Tensor]) -> Callable[[Out], Tensor]:
         def loss(out: Out) -> Tensor:
-            calibrated = final(site.model, out.z.detach(), out.logits.detach(), others)
-            value = site.loss(out.logits, out.y) + site.loss(calibrated, out.y)
-            return value - self.contrast * selection_of(site.model).contrast(heard[0]) if self.contrast else value
+            logits = calibrated_logits(site.model, out.z.detach(), out.logits.detach(), others)
+            value = site.loss(out.logits, out.y) + site.loss(logits, out.y)
+            if self.contrast:
+                value = value - self.contrast * selection_of(site.model).contrast(inputs[0])
+            return value
 
         return loss
 
@@ -136,18 +144,18 @@ class LCFed(Method):
             site.fit(loss)
             return
         for epoch in range(site.training.epochs):
-            passing = of_epoch(site, epoch)
-            site.fit(loss, params=HEADS, batches=islice(passing, steps))
-            site.fit(loss, params=~select.head, batches=passing)
+            batches_left = epoch_batches(site, epoch)
+            site.fit(loss, params=HEADS, batches=islice(batches_left, steps))
+            site.fit(loss, params=~select.head, batches=batches_left)
 
 
-def final(model: nn.Module, z: Tensor, logits: Tensor, others: list[nn.Module]) -> Tensor:
+def calibrated_logits(model: nn.Module, z: Tensor, logits: Tensor, others: list[nn.Module]) -> Tensor:
     """What the calibration head makes of the features, of the logits of the site's own head, and of other heads."""
     calibration = cast(nn.Module, model.calibration)
     return cast(Tensor, calibration(z, logits, (head(z) for head in others)))
 
 
-def of_epoch(site: Site, epoch: int) -> Iterator[Batch]:
+def epoch_batches(site: Site, epoch: int) -> Iterator[Batch]:
     """The batches of one epoch, at its learning rate."""
     for batch in site.batches(epochs=1):
         site.epoch = epoch

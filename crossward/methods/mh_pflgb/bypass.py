@@ -4,25 +4,19 @@ travels, so it must be small: 32,274 parameters for two classes, 0.19 M for segm
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-VECTORS, MAPS = (16, 32, 64), (32, 64, 128)  # channels of the three convolutions, each of which halves the image
+from crossward.core.net import Net
+
+# channels of the three convolutions, each of which halves the image
+VECTOR_WIDTHS = (16, 32, 64)  # for classification
+MAP_WIDTHS = (32, 64, 128)  # for segmentation
 HIDDEN = 128
 
 
-class Bypass(nn.Module):
-    """Body B_g and head H_g. Alone it is a network like any other; MH-pFLGB uses the two apart, and either may be
-    absent."""
-
-    def __init__(self, body: nn.Module, head: nn.Module, width: int) -> None:
-        super().__init__()
-        self.body, self.head, self.width = body, head, width
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.head(self.body(x)))
+class Bypass(Net):
+    """Body B_g and head H_g. MH-pFLGB uses the two apart, and either may be absent."""
 
 
 class MapHead(nn.Module):
@@ -30,9 +24,11 @@ class MapHead(nn.Module):
 
     def __init__(self, classes: int, size: int) -> None:
         super().__init__()
-        _, narrow, wide = MAPS
-        self.coarse, self.fine = nn.Sequential(*_block(wide, narrow, 1)), nn.Sequential(*_block(narrow, narrow // 2, 1))
-        self.scores, self.size = nn.Conv2d(narrow // 2, classes, 1), size
+        _, narrow, wide = MAP_WIDTHS
+        self.coarse = nn.Sequential(*_block(wide, narrow, 1))
+        self.fine = nn.Sequential(*_block(narrow, narrow // 2, 1))
+        self.scores = nn.Conv2d(narrow // 2, classes, 1)
+        self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.interpolate(self.coarse(x), scale_factor=2.0, mode="bilinear")
@@ -42,15 +38,15 @@ class MapHead(nn.Module):
 
 def classification_bypass(channels: int, classes: int, size: int) -> Bypass:
     """For images of any size: (B, 64) features, then two fully connected layers."""
-    layers = _convolutions(channels, VECTORS)
+    layers = _convolutions(channels, VECTOR_WIDTHS)
     body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    head = nn.Sequential(nn.Linear(VECTORS[-1], HIDDEN), nn.ReLU(inplace=True), nn.Linear(HIDDEN, classes))
-    return Bypass(body, head, VECTORS[-1])
+    head = nn.Sequential(nn.Linear(VECTOR_WIDTHS[-1], HIDDEN), nn.ReLU(inplace=True), nn.Linear(HIDDEN, classes))
+    return Bypass(body, head, VECTOR_WIDTHS[-1])
 
 
 def segmentation_bypass(channels: int, classes: int, size: int) -> Bypass:
     """(B, 128, size / 8, size / 8) features, then a small decoder."""
-    return Bypass(nn.Sequential(*_convolutions(channels, MAPS)), MapHead(classes, size), MAPS[-1])
+    return Bypass(nn.Sequential(*_convolutions(channels, MAP_WIDTHS)), MapHead(classes, size), MAP_WIDTHS[-1])
 
 
 def _convolutions(channels: int, widths: tuple[int, ...]) -> list[nn.Module]:

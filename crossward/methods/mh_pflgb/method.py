@@ -5,7 +5,7 @@ Xie, Lin, Xu, Luan, Zeng, Qian, Li, Fang, Shen, Wu, MICCAI 2024, https://arxiv.o
     B_i, H_i           body and head of site.model       client, between rounds; any architecture
     B_g, H_g           model.bypass.body, bypass.head    server: state["model"]; all that travels
     f_{g->l}, f_{l->g} model.to_local, model.to_global   client, between rounds
-    x_l, x_g, a, b     nets/parts/fusion.py              client
+    x_l, x_g, a, b     fusion.py                         client
     x_lf, y^l          out.z, out.logits                 client
     y^g                model.global_logits(out.z)        client
     lambda^l_loc, lambda^g_glob    weight; the others are 1 - weight
@@ -41,7 +41,7 @@ from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError
-from crossward.methods.mh_pflgb.fusion import Fused, Rule, joined
+from crossward.methods.mh_pflgb.fusion import FusedNet, Rule, with_bypass
 
 BYPASS = under("bypass")
 
@@ -65,7 +65,7 @@ class MHpFLGB(Method):
 
     def build(self, net: Net, spec: NetSpec) -> Net:
         sizes = (spec.channels, spec.classes, spec.size)
-        return joined(net, *sizes, rule=self.fusion, body=self.body, head=self.head)
+        return with_bypass(net, *sizes, rule=self.fusion, body=self.body, head=self.head)
 
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)  # stage c of the last round: B_g, H_g of the federation
@@ -84,7 +84,7 @@ class MHpFLGB(Method):
     def losses(self, site: Site) -> tuple[Callable[[Out], Tensor], Callable[[Out], Tensor]]:
         """Of the two stages."""
         model = site.model
-        assert isinstance(model, Fused)
+        assert isinstance(model, FusedNet)
 
         def on_local(out: Out) -> Tensor:
             return site.loss(out.logits, out.y)

@@ -7,7 +7,7 @@ import torch
 
 from crossward.core.net import NetSpec
 from crossward.errors import ConfigError
-from crossward.methods.fedbm.generator import Generator, layout, shaken, shown
+from crossward.methods.fedbm.generator import Generator, augment_generated, layout, to_uint8
 
 
 def test_the_papers_generator():
@@ -40,7 +40,7 @@ def test_a_size_it_cannot_reach(size: int):
 
 
 def test_features_are_not_negative_and_not_bounded():
-    made = Generator(6, 4, 8, width=0.125, kind="features")(50 * torch.randn(16, 6))
+    made = Generator(6, 4, 8, width=0.125, output="features")(50 * torch.randn(16, 6))
     assert made.min() >= 0
     assert made.max() > 1
 
@@ -60,7 +60,7 @@ def test_shaken_moves_flips_and_normalises():
     image[0, 0, 3, 2] = 1.0
     seen = set()
     for seed in range(60):
-        made = shaken(image, spec, torch.Generator().manual_seed(seed))
+        made = augment_generated(image, spec, torch.Generator().manual_seed(seed))
         assert made.shape == image.shape
         assert made.unique().tolist() == [-2.0, 2.0]  # (0 - .5) / .25 and (1 - .5) / .25
         at = (made[0, 0] == 2.0).nonzero()[0].tolist()
@@ -78,13 +78,13 @@ def test_a_width_without_end_is_refused():
 def test_shaken_is_one_decision_for_the_batch():
     spec = NetSpec(3, 16, 2, mean=(0.0,) * 3, std=(1.0,) * 3)
     images = torch.rand(1, 3, 16, 16).repeat(5, 1, 1, 1)
-    made = shaken(images, spec, torch.Generator().manual_seed(2))
+    made = augment_generated(images, spec, torch.Generator().manual_seed(2))
     assert all(torch.equal(made[0], other) for other in made)
 
 
 def test_shown():
     colour = torch.tensor([0.0, 0.5, 1.0]).view(1, 3, 1, 1).expand(1, 3, 2, 2)
-    assert shown(colour)[0, 0, 0].tolist() == [0, 128, 255]
+    assert to_uint8(colour)[0, 0, 0].tolist() == [0, 128, 255]
     maps = torch.zeros(1, 4, 2, 2)
     maps[0, :, 0, 0] = torch.tensor([0.0, 2.0, 4.0, 6.0])  # mean 3, the largest there is
-    assert shown(maps)[0, ..., 0].tolist() == [[255, 0], [0, 0]]
+    assert to_uint8(maps)[0, ..., 0].tolist() == [[255, 0], [0, 0]]

@@ -19,7 +19,7 @@ from crossward.errors import ConfigError
 from crossward.losses import log_prior
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedbm.method import FedBM
-from crossward.methods.fedbm.split_body import Joined
+from crossward.methods.fedbm.split_body import ImagesAndMaps
 from crossward.methods.fedcb import FedCB
 from crossward.nets.parts.feature_moments import batch_moments
 from crossward.runs.sites import RunSites
@@ -98,10 +98,10 @@ def test_it_starts_from_where_it_was_and_changes_nothing_else():
     ctx = context(run_sites)
     state = EACH_ROUND.start(ctx)
     before = {name: tensor.clone() for name, tensor in state["model"].items()}
-    trained = EACH_ROUND._trained(state, None, ctx)  # type: ignore[arg-type]
+    trained = EACH_ROUND._train_generator(state, None, ctx)  # type: ignore[arg-type]
     assert not equal(trained, state["generator"])
     assert all(torch.equal(before[name], tensor) for name, tensor in state["model"].items())
-    still = replace(EACH_ROUND, generator_lr=1e-30)._trained(state | {"generator": trained}, None, ctx)  # type: ignore
+    still = replace(EACH_ROUND, generator_lr=1e-30)._train_generator(state | {"generator": trained}, None, ctx)  # type: ignore
     learnt = [name for name in trained if "running" not in name]
     assert all(torch.equal(still[name], trained[name]) for name in learnt)
 
@@ -116,15 +116,15 @@ def test_training_it_lowers_its_loss():
         """How often the global model sees the class that an image was made for."""
         net = ctx.server.new_net()
         state["model"].into(net)
-        method.furnish(net, state).eval()
-        generator = method.generator(net, ctx.server.spec, weights).eval()
+        method.set_classifier(net, state).eval()
+        generator = method.new_generator(net, ctx.server.spec, weights).eval()
         y = torch.arange(3).repeat(40)
         with torch.no_grad():
-            images = generator(method.drawn(state["text"], y, torch.Generator().manual_seed(1)), y)
+            images = generator(method.sample_conditions(state["text"], y, torch.Generator().manual_seed(1)), y)
         mean, std = ctx.server.spec.mean[0], ctx.server.spec.std[0]
         return float((net((images - mean) / std).argmax(1) == y).float().mean())
 
-    assert agrees(method._trained(state, None, ctx)) > agrees(state["generator"]) + 0.2  # type: ignore[arg-type]
+    assert agrees(method._train_generator(state, None, ctx)) > agrees(state["generator"]) + 0.2  # type: ignore[arg-type]
 
 
 def test_pictures_show_every_class():
@@ -159,7 +159,7 @@ def test_real_images_come_first_and_generated_ones_are_never_used_twice():
 
 def test_generated_labels_are_uniform_whatever_the_site_holds():
     site, down = client(replace(SMALL, synthetic=100))
-    made = replace(SMALL, synthetic=100).made(site, down)
+    made = replace(SMALL, synthetic=100).generated_batches(site, down)
     counts = torch.bincount(torch.cat([next(made)[1] for _ in range(30)]), minlength=3)
     assert counts.sum() == 3000
     assert all(abs(n - 1000) < 120 for n in counts.tolist())
@@ -169,7 +169,7 @@ def test_features_join_behind_the_images():
     method = replace(SMALL, generate="features")
     site, down = client(method)
     x, y = next(method.batches(site, down))
-    assert isinstance(x, Joined)
+    assert isinstance(x, ImagesAndMaps)
     assert x.maps.shape == (3, 4, 8, 8)
     assert len(y) == len(x.images) + 3
     assert site.model.features(x).shape == (len(y), 6)
@@ -208,7 +208,7 @@ def test_measured_statistics_are_those_of_all_training_images():
             assert step == "observe"
             return {i: EACH_ROUND.observe(run_sites.open(i, 0, {}), payload) for i in run_sites.ids}
 
-    found = EACH_ROUND._observed(state, Everyone(), torch.device("cpu"))  # type: ignore[arg-type]
+    found = EACH_ROUND._observed_moments(state, Everyone(), torch.device("cpu"))  # type: ignore[arg-type]
     net = ctx.server.new_net()
     images = [run_sites.open(i, 0, {}).train for i in run_sites.ids]
     x = torch.cat([samples.take(samples.index)[0] for samples in images])
@@ -250,7 +250,7 @@ def test_every_variant_changes_the_result_and_conforms(options: dict[str, object
     case = Case(method, "classification")
     conformance.check_strict_equals_by_reference(case)
     conformance.check_resume(case)
-    conformance.check_payload_is_left_alone(case)
+    conformance.check_replies(case)
 
 
 @pytest.mark.parametrize("toy", [Toy(unseen=True), Toy(sizes=((1, 1, 1), (5, 1, 1)))], ids=["unseen", "single"])
@@ -275,4 +275,4 @@ def test_bad_options_are_refused(options: dict[str, object]):
 def test_a_size_that_cannot_be_reached_is_told_before_training():
     net = Net(nn.Flatten(), nn.Linear(25, 3), 25)
     with pytest.raises(ConfigError, match="cannot reach maps of 5 x 5"):
-        SMALL.generator(net, NetSpec(1, 5, 3, 6))
+        SMALL.new_generator(net, NetSpec(1, 5, 3, 6))

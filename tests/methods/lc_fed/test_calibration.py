@@ -14,15 +14,15 @@ from crossward.core.weights import Weights
 from crossward.methods.lc_fed.calibration import (
     ChannelSelection,
     HeadCalibration,
-    blurred,
-    calibrated,
     disagreement,
     foreground,
-    head_with,
-    overheard,
+    frozen_head,
+    gaussian_blur,
+    gaussian_spots,
     peaks,
+    record_input,
     selection_of,
-    spots,
+    with_calibration,
 )
 from crossward.nets import build
 
@@ -55,7 +55,7 @@ def test_gates_by_hand():
     found = selection.gates(X, torch.eye(3))[0]
     expected = [[sigmoid(3 + 4), sigmoid(0.5 + 1)], [sigmoid(2 + 3), 0.5], [sigmoid(2 + 3), sigmoid(0.5 + 1)]]
     torch.testing.assert_close(found, torch.tensor(expected))
-    selection.serve(1)
+    selection.set_site(1)
     scale = torch.tensor([1 + sigmoid(5), 1.5])[None, :, None, None]
     torch.testing.assert_close(selection(X), X * scale)
 
@@ -71,22 +71,22 @@ def test_gates_that_are_forced(logit: float, scale: float):
 
 def test_whose_the_gates_are():
     selection = by_hand()
-    assert selection.number is None
-    for number in (2, 0):
-        selection.serve(number)
-        assert selection.number == number
+    assert selection.site_number is None
+    for site_number in (2, 0):
+        selection.set_site(site_number)
+        assert selection.site_number == site_number
         assert selection.site.sum() == 1
-    selection.serve(-1)  # the server
-    assert selection.number is None
+    selection.set_site(-1)  # the server
+    assert selection.site_number is None
 
 
 def test_the_contrast_is_the_mean_square_to_the_other_sites():
     selection = by_hand()
-    selection.serve(1)
+    selection.set_site(1)
     own, others = (sigmoid(5), 0.5), [(sigmoid(7), sigmoid(1.5)), (sigmoid(5), sigmoid(1.5))]
     expected = sum((a - b) ** 2 for other in others for a, b in zip(own, other, strict=True)) / 4
     assert selection.contrast(X).item() == pytest.approx(expected, rel=1e-5)
-    selection.serve(0)
+    selection.set_site(0)
     selection.contrast(X).backward()
     moved = selection.embed[0].weight.grad.abs().sum(0)
     assert moved[0] > 0
@@ -95,7 +95,7 @@ def test_the_contrast_is_the_mean_square_to_the_other_sites():
 
 def test_one_site_alone_has_nobody_to_differ_from():
     selection = ChannelSelection(2, 1)
-    selection.serve(0)
+    selection.set_site(0)
     assert selection.contrast(X).item() == 0
 
 
@@ -144,22 +144,22 @@ def test_the_window_is_a_square():
 def test_spots_are_bells_of_height_one():
     point = torch.zeros(1, 1, 7, 7)
     point[0, 0, 3, 2] = 1
-    found = spots(point, 5)[0, 0]  # standard deviation 2
+    found = gaussian_spots(point, 5)[0, 0]  # standard deviation 2
     assert found[3, 2] == 1
     assert found[3, 4].item() == pytest.approx(math.exp(-4 / 8))
     assert found[5, 3].item() == pytest.approx(math.exp(-5 / 8))
-    assert spots(point, 1)[0, 0, 3, 4] == 0  # beyond the radius
-    assert spots(torch.ones(1, 1, 7, 7), 5).unique().tolist() == [1]
+    assert gaussian_spots(point, 1)[0, 0, 3, 4] == 0  # beyond the radius
+    assert gaussian_spots(torch.ones(1, 1, 7, 7), 5).unique().tolist() == [1]
 
 
 def test_blurred_maps_are_weighted_means():
-    assert torch.allclose(blurred(torch.full((2, 1, 8, 8), 0.3), 15), torch.full((2, 1, 8, 8), 0.3))
+    assert torch.allclose(gaussian_blur(torch.full((2, 1, 8, 8), 0.3), 15), torch.full((2, 1, 8, 8), 0.3))
     step = torch.tensor([0.0, 0.0, 1.0]).view(1, 1, 1, 3)
     near, far = math.exp(-1 / (2 * 0.16)), 0.0  # radius 1: standard deviation 0.4
     expected = [far, near / (1 + 2 * near), 1 / (1 + near)]
-    torch.testing.assert_close(blurred(step, 1).flatten(), torch.tensor(expected))
+    torch.testing.assert_close(gaussian_blur(step, 1).flatten(), torch.tensor(expected))
     p = torch.randn(2, 4, 8, 8).softmax(1)
-    torch.testing.assert_close(blurred(p, 15).sum(1), torch.ones(2, 8, 8))
+    torch.testing.assert_close(gaussian_blur(p, 15).sum(1), torch.ones(2, 8, 8))
 
 
 def heads(classes: int = 3, width: int = 2) -> tuple[HeadCalibration, nn.Conv2d, Tensor]:
@@ -170,7 +170,7 @@ def heads(classes: int = 3, width: int = 2) -> tuple[HeadCalibration, nn.Conv2d,
 def test_where_all_heads_agree_half_of_what_the_second_head_sees_are_the_plain_features():
     calibration, head, z = heads()
     logits = head(z)
-    p = blurred(logits.softmax(1)[:, 1:], 15)
+    p = gaussian_blur(logits.softmax(1)[:, 1:], 15)
     seen = torch.cat([z, z, z + z * p[:, :1], z + z * p[:, 1:]], 1)
     for others in ([], [logits, logits]):
         torch.testing.assert_close(calibration(z, logits, others), calibration.head(seen))
@@ -210,15 +210,17 @@ def test_features_that_are_coarser_than_the_logits():
 @pytest.mark.parametrize("size", [16, 19])
 def test_the_gates_are_at_the_end_of_the_encoder(name: str, width: int, size: int):
     spec = NetSpec(1, size, 3, sites=4)
-    net = calibrated(build(name, channels=1, classes=3, size=size, base=4, levels=3), spec, radius=15, threshold=0.2)
+    net = with_calibration(
+        build(name, channels=1, classes=3, size=size, base=4, levels=3), spec, radius=15, threshold=0.2
+    )
     assert isinstance(net.body.down[-1][1], ChannelSelection)
     assert selection_of(net).embed[0].weight.shape == (width, 4)
     x = torch.randn(2, 1, size, size)
-    selection_of(net).serve(0)
+    selection_of(net).set_site(0)
     net.eval()
     one = net.features(x)
     assert one.shape == (2, 4, size, size)
-    selection_of(net).serve(3)
+    selection_of(net).set_site(3)
     assert not torch.equal(net.features(x), one)
     z = net.features(x)
     assert net.calibration(z, net.head(z), [net.head(z)]).shape == (2, 3, size, size)
@@ -232,7 +234,7 @@ def plain() -> Net:
 def test_without_such_an_encoder_the_gates_are_on_the_features(kind: str):
     net = plain() if kind == "plain" else build("fcn", channels=1, classes=3, size=16, base=5)
     before = deepcopy(net.body).eval()
-    net = calibrated(net, NetSpec(1, 16, 3, sites=2), radius=15, threshold=0.2)
+    net = with_calibration(net, NetSpec(1, 16, 3, sites=2), radius=15, threshold=0.2)
     selection = selection_of(net)
     assert selection.embed[0].weight.shape == (5, 2)
     with torch.no_grad():
@@ -242,13 +244,13 @@ def test_without_such_an_encoder_the_gates_are_on_the_features(kind: str):
 
 
 def test_every_part_is_reached_by_the_losses():
-    net = calibrated(
+    net = with_calibration(
         build("unet", channels=1, classes=2, size=16, base=4, levels=3),
         NetSpec(1, 16, 2, sites=2),
         radius=3,
         threshold=0.2,
     )
-    selection_of(net).serve(1)
+    selection_of(net).set_site(1)
     z = net.features(torch.randn(2, 1, 16, 16))
     logits = net.head(z)
     (logits.square().mean() + net.calibration(z.detach(), logits.detach(), []).square().mean()).backward()
@@ -257,7 +259,7 @@ def test_every_part_is_reached_by_the_losses():
 
 def test_another_head_is_a_copy():
     head = nn.Conv2d(2, 3, 1)
-    other = head_with(head, Weights({"weight": torch.zeros(3, 2, 1, 1), "bias": torch.ones(3)}))
+    other = frozen_head(head, Weights({"weight": torch.zeros(3, 2, 1, 1), "bias": torch.ones(3)}))
     assert other(torch.randn(1, 2, 4, 4)).unique().tolist() == [1]
     assert head.weight.any()
     assert head.weight.requires_grad
@@ -266,9 +268,9 @@ def test_another_head_is_a_copy():
 
 def test_a_module_is_overheard_for_a_while():
     module = nn.Identity()
-    with overheard(module) as heard:
+    with record_input(module) as inputs:
         for value in (1.0, 2.0):
             module(torch.tensor(value))
-    assert heard == [torch.tensor(2.0)]
+    assert inputs == [torch.tensor(2.0)]
     module(torch.tensor(3.0))
-    assert heard == [torch.tensor(2.0)]
+    assert inputs == [torch.tensor(2.0)]

@@ -22,7 +22,7 @@ from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine
 from crossward.errors import ConfigError
 from crossward.methods.fedavg import FedAvg
-from crossward.methods.mh_pflgb.fusion import Fused
+from crossward.methods.mh_pflgb.fusion import FusedNet
 from crossward.methods.mh_pflgb.method import MHpFLGB
 from crossward.nets import build
 from crossward.runs.architectures import NetPlan
@@ -40,7 +40,9 @@ def wide() -> nn.Module:
     return Net(nn.Sequential(body, nn.Flatten()), nn.Linear(6, len(CLASSES)), width=6)
 
 
-def stage(net: Fused, site: Site, frozen: list[nn.Module], lr: float, steps: int, shares: tuple[float, float]) -> None:
+def stage(
+    net: FusedNet, site: Site, frozen: list[nn.Module], lr: float, steps: int, shares: tuple[float, float]
+) -> None:
     """Plain SGD on Eq. 1 or 2, written out."""
     x, y = site.train.take(site.train.index)
     net.train()
@@ -177,7 +179,9 @@ def test_every_site_may_have_another_network():
     by_one = Toy().run_sites(MHpFLGB(), net=(classifier, linear, classifier, classifier))
     pooled.share_images()
     assert_same(
-        run_to_end(pooled, PoolEngine(pooled, worker_pool=shared_pool(2))), run_to_end(by_one, LocalEngine(by_one)), "pool"
+        run_to_end(pooled, PoolEngine(pooled, worker_pool=shared_pool(2))),
+        run_to_end(by_one, LocalEngine(by_one)),
+        "pool",
     )
 
 
