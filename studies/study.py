@@ -3,13 +3,20 @@
     python studies/study.py run studies/pbc_small.toml [--out runs/studies] [--workers 2]
     python studies/study.py table studies/pbc_small.toml [--out runs/studies]
 
-The file holds the configuration that all runs share, and under [study] what differs: `seeds`, a [[study.method]] table
-for each method with its options (`label`, if it has a name of its own; `plugin`, the options of its plugins; `net` and
-`site`, in place of the shared ones), and if wanted `vary`, a key and its values. `columns` are what is told of each:
-"last.global.f1" is the mean over the last `last` rounds, "best.…" the round that validation chose; "mean" and "worst"
-are over the sites' own test sets. `pairs` are labels whose difference is told, seed by seed. `sites` is a column that
-is also told site by site. `join` names a site that was left out: it joins every finished run, and what it gains over
-training alone is told. `reach`, if there, holds options of crossward.comparison.reach: what it took to reach a target.
+The file holds the configuration that all runs share, and under [study] what differs:
+
+    method   a table for each method with its options; `label`, if it has a name of its own; `plugin`, the options of
+             its plugins; `net` and `site`, in place of the shared ones
+    seeds    every method runs with each
+    vary     a key and its values, if something else varies
+    columns  what the tables show of each method: "last.global.f1" is the mean over the last `last` rounds, "best.…" the
+             round that validation chose; "mean" and "worst" are over the sites' own test sets
+    last     the number of last rounds, 10 unless given
+    pairs    labels whose difference is shown, seed by seed
+    sites    a column that is also shown site by site, such as "last.site.dice"
+    join     a site that was left out: it joins every finished run, and a table shows what it gains over training alone
+    reach    options of crossward.comparison.reach: a table shows what it took to reach a target
+
 Runs that have finished are not repeated, those that were cut off go on, so a study may be stopped at any time. Nothing
 here looks at a test set to choose anything.
 """
@@ -17,10 +24,11 @@ here looks at a test set to choose anything.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -31,11 +39,12 @@ from shutil import rmtree
 from statistics import mean, stdev
 from typing import Any
 
-NAMES = {"f1": "F1", "balanced_accuracy": "bACC", "auc": "bAUC", "dice": "Dice", "accuracy": "accuracy"}
-WHERE = {"global": "", "mean": " of a site", "worst": " of the worst site"}
+METRIC_TITLES = {"f1": "F1", "balanced_accuracy": "bACC", "auc": "bAUC", "dice": "Dice", "accuracy": "accuracy"}
+VIEW_TITLES = {"global": "", "mean": " of a site", "worst": " of the worst site"}
+NOT_OPTIONS = ("label", "plugin", "net", "site")  # keys of a method's table that are not its options
+COSTS = ("rounds", "times_rounds", "mib", "times_parameters")
 
-
-ROW = ("label", "plugin", "net", "site")  # keys of a method's table that are not its options
+Figures = dict[str, Any]  # of one run: method, value, seed, minutes, a number for each column, and those of its sites
 
 
 @dataclass(frozen=True)
@@ -59,124 +68,156 @@ class Study:
     out: Path
 
     @cached_property
-    def asked(self) -> dict[str, Any]:
-        study: dict[str, Any] = tomllib.loads(self.file.read_text())["study"]
-        return {"vary": {"key": "", "values": [""]}, "last": 10, "pairs": []} | study
+    def document(self) -> dict[str, Any]:
+        return tomllib.loads(self.file.read_text())
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The section [study], with its defaults."""
+        return {"vary": {"key": "", "values": [""]}, "last": 10, "pairs": []} | self.document["study"]
 
     def cells(self) -> Iterator[Cell]:
         """Every run, seed by seed, so that a study that is cut off still compares."""
-        shared = tomllib.loads(self.file.read_text())
-        key, values = self.asked["vary"]["key"], self.asked["vary"]["values"]
-        for seed in self.asked["seeds"]:
-            for value in values:
-                for method in self.asked["method"]:
-                    label = method.get("label", method["name"])
-                    plain = re.sub(r"[^\w .+-]", "", label)  # a folder may be named so
-                    name = "-".join([plain, *([f"{key.split('.')[-1]}{value}"] if key else []), f"s{seed}"])
-                    config = {k: v for k, v in json.loads(json.dumps(shared)).items() if k != "study"}
-                    if key:
-                        section, leaf = key.split(".")
-                        config.setdefault(section, {})[leaf] = value
-                    config["method"] = {k: v for k, v in method.items() if k not in ROW}
-                    config["plugin"] = method.get("plugin", {})
-                    config |= {section: method[section] for section in ("net", "site") if section in method}
-                    config["run"] = config["run"] | {"seed": seed, "name": name, "out": str(self.out / self.file.stem)}
-                    yield Cell(label, value, seed, self.out / self.file.stem / name, config)
+        for seed in self.settings["seeds"]:
+            for value in self.settings["vary"]["values"]:
+                for method in self.settings["method"]:
+                    yield self._cell(method, value, seed)
 
-    def figures(self) -> list[dict[str, Any]]:
+    def _cell(self, method: dict[str, Any], value: float | str, seed: int) -> Cell:
+        config = {name: section for name, section in copy.deepcopy(self.document).items() if name != "study"}
+        label = method.get("label", method["name"])
+        words = [re.sub(r"[^\w .+-]", "", label)]  # a folder may be named so
+        key = self.settings["vary"]["key"]
+        if key:
+            section, leaf = key.split(".")
+            config.setdefault(section, {})[leaf] = value
+            words.append(f"{leaf}{value}")
+        name = "-".join([*words, f"s{seed}"])
+        config["method"] = {option: given for option, given in method.items() if option not in NOT_OPTIONS}
+        config["plugin"] = method.get("plugin", {})
+        config |= {section: method[section] for section in ("net", "site") if section in method}
+        folder = self.out / self.file.stem
+        config["run"] = config["run"] | {"seed": seed, "name": name, "out": str(folder)}
+        return Cell(label, value, seed, folder / name, config)
+
+    def figures(self) -> list[Figures]:
         """What is known of every finished run."""
-        every = [cell for cell in self.cells() if cell.finished]
-        columns, last, sites = self.asked["columns"], self.asked["last"], self.asked.get("sites", "")
-        told = [judged(c.folder, columns, last) | by_site(c.folder, sites, last) for c in every]
-        return [{"method": c.method, "value": c.value, "seed": c.seed} | t for c, t in zip(every, told, strict=True)]
+        columns = self.settings["columns"]
+        last = self.settings["last"]
+        figures = []
+        for cell in self.cells():
+            if cell.finished:
+                of_run: Figures = {"method": cell.method, "value": cell.value, "seed": cell.seed}
+                of_run |= run_figures(cell.folder, columns, last)
+                if "sites" in self.settings:
+                    of_run["sites"] = site_figures(cell.folder, self.settings["sites"], last)
+                figures.append(of_run)
+        return figures
 
-    def table(self, figures: list[dict[str, Any]]) -> str:
-        values, columns = list(dict.fromkeys(f["value"] for f in figures)), self.asked["columns"]
-        heads = [f"{v}: {_title(c)}" if v else _title(c) for v in values for c in columns]
+    def summary_table(self, figures: list[Figures]) -> str:
+        """A row for each method: the spread of every column over the seeds, for each value that varies."""
+        values = list(dict.fromkeys(f["value"] for f in figures))
+        columns = self.settings["columns"]
+        heads = [f"{value}: {_title(column)}" if value else _title(column) for value in values for column in columns]
         rows = []
         for method in dict.fromkeys(f["method"] for f in figures):
             mine = [f for f in figures if f["method"] == method]
-            told = [spread([f[c] for f in mine if f["value"] == v]) for v in values for c in columns]
-            rows.append([method, *told, f"{mean(f['minutes'] for f in mine):.1f}"])
-        return _drawn(["method", *heads, "minutes"], rows)
+            cells = [spread([f[c] for f in mine if f["value"] == value]) for value in values for c in columns]
+            rows.append([method, *cells, f"{mean(f['minutes'] for f in mine):.1f}"])
+        return _markdown(["method", *heads, "minutes"], rows)
 
-    def differences(self, figures: list[dict[str, Any]]) -> str:
+    def difference_table(self, figures: list[Figures]) -> str:
         """What each pair's first gains over its second, run by run of the same seed and value."""
-        columns, rows = self.asked["columns"], []
-        for one, other in self.asked["pairs"]:
-            at = [{(f["value"], f["seed"]): f for f in figures if f["method"] == name} for name in (one, other)]
-            both = [(at[0][key], at[1][key]) for key in at[0] if key in at[1]]
-            gains = [[mine[c] - theirs[c] for mine, theirs in both] for c in columns]
-            rows.append([f"{one} − {other}", *(f"{spread(g, '+')} ({sum(x > 0 for x in g)}/{len(g)})" for g in gains)])
-        return _drawn(["difference (better in)", *map(_title, columns)], rows)
+        columns = self.settings["columns"]
+        rows = []
+        for one, other in self.settings["pairs"]:
+            ours, theirs = ({(f["value"], f["seed"]): f for f in figures if f["method"] == m} for m in (one, other))
+            both = [(ours[key], theirs[key]) for key in ours if key in theirs]
+            rows.append([f"{one} − {other}", *(_gains([a[c] - b[c] for a, b in both]) for c in columns)])
+        return _markdown(["difference (better in)", *map(_title, columns)], rows)
 
-    def site_by_site(self, figures: list[dict[str, Any]]) -> str:
+    def site_table(self, figures: list[Figures]) -> str:
         """One column for every site: the mean over seeds and values."""
         rows = []
         for method in dict.fromkeys(f["method"] for f in figures):
             mine = [f["sites"] for f in figures if f["method"] == method]
             rows.append([method, *(spread([each[site] for each in mine]) for site in mine[0])])
-        return _drawn([_title(self.asked["sites"].replace(".site.", ".mean.")), *figures[0]["sites"]], rows)
+        title = _title(self.settings["sites"].replace(".site.", ".mean."))
+        return _markdown([title, *figures[0]["sites"]], rows)
 
-    def joined(self) -> str:
+    def join_table(self) -> str:
         """The test metrics of the newcomer at the round that validation chose, alone and having joined."""
-        metrics = list(dict.fromkeys(column.split(".")[2] for column in self.asked["columns"]))
-        alone, joined = (self._newcomer(how, metrics) for how in ("alone", "joined"))
-        told = [["alone", *map(spread, alone)], ["joined", *map(spread, joined)]]
+        metrics = list(dict.fromkeys(column.split(".")[2] for column in self.settings["columns"]))
+        alone = self._newcomer_metrics("alone", metrics)
+        joined = self._newcomer_metrics("joined", metrics)
         gains = [[b - a for a, b in zip(*both, strict=True)] for both in zip(alone, joined, strict=True)]
-        told.append(["joined − alone", *(f"{spread(g, '+')} ({sum(x > 0 for x in g)}/{len(g)})" for g in gains)])
-        return _drawn([self.asked["join"], *(NAMES.get(m, m) for m in metrics)], told)
+        rows = [
+            ["alone", *map(spread, alone)],
+            ["joined", *map(spread, joined)],
+            ["joined − alone", *map(_gains, gains)],
+        ]
+        return _markdown([self.settings["join"], *(METRIC_TITLES.get(m, m) for m in metrics)], rows)
 
-    def _newcomer(self, how: str, metrics: list[str]) -> list[list[float]]:
+    def _newcomer_metrics(self, how: str, metrics: list[str]) -> list[list[float]]:
         """For each metric its values, run by run."""
-        files = [cell.folder / "joined" / self.asked["join"] / how / "summary.json" for cell in self.cells()]
+        files = [cell.folder / "joined" / self.settings["join"] / how / "summary.json" for cell in self.cells()]
         best = [json.loads(file.read_text())["best"]["metrics"] for file in files if file.exists()]
-        return [[100 * found["test"]["local"]["mean"][metric] for found in best] for metric in metrics]
+        return [[100 * scores["test"]["local"]["mean"][metric] for scores in best] for metric in metrics]
 
-    def reached(self) -> str:
+    def reach_tables(self) -> str:
         """The rounds and the traffic that each method needed, for each value that varies."""
         from crossward.comparison.reach import cost_to_target
 
         tables = []
-        for value in self.asked["vary"]["values"]:
+        for value in self.settings["vary"]["values"]:
             mine = [cell for cell in self.cells() if cell.finished and cell.value == value]
-            told = cost_to_target([c.folder for c in mine], labels=[c.method for c in mine], **self.asked["reach"])
+            folders = [cell.folder for cell in mine]
+            costs = cost_to_target(folders, labels=[cell.method for cell in mine], **self.settings["reach"])
             rows = []
-            for cost in told.costs:
-                n = cost.numbers()
-                kinds = ("rounds", "times_rounds", "mib", "times_parameters")
-                rows.append([cost.method, f"{cost.reached}/{len(cost.runs)}", *(spread(n[kind]) for kind in kinds)])
-            heads = ["rounds", f"x {told.reference}", "MiB", f"x {told.reference}"]
-            goal = f"{told.spec.metric} {spread([100 * t for t in told.targets])}"
-            tables.append(_drawn([f"to {goal}{f', {value}' if value else ''}", "reached", *heads], rows))
+            for cost in costs.costs:
+                numbers = cost.numbers()
+                rows.append([cost.method, f"{cost.reached}/{len(cost.runs)}", *(spread(numbers[c]) for c in COSTS)])
+            goal = f"to {costs.spec.metric} {spread([100 * target for target in costs.targets])}"
+            relative = f"x {costs.reference}"
+            heads = [f"{goal}, {value}" if value else goal, "reached", "rounds", relative, "MiB", relative]
+            tables.append(_markdown(heads, rows))
         return "\n\n".join(tables)
 
 
-def judged(folder: Path, columns: list[str], last: int) -> dict[str, float]:
+def run_figures(folder: Path, columns: list[str], last: int) -> dict[str, float]:
     """The columns of one run, in percent, and its minutes."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    told = [line for line in lines if line["metrics"]]
-    best = [line for line in told if line["best"]][-1:]
-    found = {"minutes": sum(line["seconds"] for line in lines) / 60}
+    lines = _metrics_lines(folder)
+    figures = {"minutes": sum(line["seconds"] for line in lines) / 60}
     for column in columns:
-        when, where, metric = column.split(".")
-        chosen = [line["metrics"]["test"] for line in (best if when == "best" else told[-last:])]
-        found[column] = 100 * mean((t["global"] if where == "global" else t["local"][where])[metric] for t in chosen)
-    return found
+        when, view, metric = column.split(".")
+        tests = [line["metrics"]["test"] for line in _chosen(lines, when, last)]
+        scores = [test["global"] if view == "global" else test["local"][view] for test in tests]
+        figures[column] = 100 * mean(score[metric] for score in scores)
+    return figures
 
 
-def by_site(folder: Path, column: str, last: int) -> dict[str, dict[str, float]]:
-    """{"sites": site -> "last.site.dice" or "best.site.f1", in percent}; nothing if no such column is asked for."""
-    if not column:
-        return {}
+def site_figures(folder: Path, column: str, last: int) -> dict[str, float]:
+    """Site -> "last.site.dice" or "best.site.f1", in percent."""
     when, _, metric = column.split(".")
-    told = [line for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()) if line["metrics"]]
-    chosen = [line for line in told if line["best"]][-1:] if when == "best" else told[-last:]
-    each = [line["metrics"]["test"]["local"]["sites"] for line in chosen]
-    return {"sites": {site: 100 * mean(e[site][metric] for e in each) for site in each[0]}}
+    lines = _chosen(_metrics_lines(folder), when, last)
+    scores = [line["metrics"]["test"]["local"]["sites"] for line in lines]
+    return {site: 100 * mean(score[site][metric] for score in scores) for site in scores[0]}
 
 
-def perform(cell: Cell, join: str = "") -> str:
+def _metrics_lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def _chosen(lines: list[dict[str, Any]], when: str, last: int) -> list[dict[str, Any]]:
+    """The best round on validation, or the last rounds that were evaluated."""
+    evaluated = [line for line in lines if line["metrics"]]
+    if when == "best":
+        return [line for line in evaluated if line["best"]][-1:]
+    return evaluated[-last:]
+
+
+def run_cell(cell: Cell, join: str = "") -> str:
+    """Run a cell to its end, in a process of its own; the name of its folder."""
     import torch
 
     import crossward
@@ -197,11 +238,11 @@ def perform(cell: Cell, join: str = "") -> str:
 
 
 def run_all(study: Study, workers: int) -> None:
-    join = study.asked.get("join", "")
+    join = study.settings.get("join", "")
     todo = [cell for cell in study.cells() if join or not cell.finished]
     print(f"{len(todo)} runs to do", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = {pool.submit(perform, cell, join): cell for cell in todo}
+        jobs = {pool.submit(run_cell, cell, join): cell for cell in todo}
         for done in as_completed(jobs):
             failure = done.exception()  # one run that fails does not take the others along
             print(f"FAILED {jobs[done].folder.name}: {failure}" if failure else done.result(), flush=True)
@@ -213,22 +254,28 @@ def spread(numbers: list[float], sign: str = "") -> str:
     return f"{mean(numbers):{sign}.1f} ± {stdev(numbers) if len(numbers) > 1 else 0:.1f}"
 
 
+def _gains(differences: list[float]) -> str:
+    better = sum(difference > 0 for difference in differences)
+    return f"{spread(differences, '+')} ({better}/{len(differences)})"
+
+
 def _title(column: str) -> str:
-    when, where, metric = column.split(".")
-    return f"{NAMES.get(metric, metric)}{WHERE[where]}, {'best on val' if when == 'best' else 'last rounds'}"
+    when, view, metric = column.split(".")
+    rounds = "best on val" if when == "best" else "last rounds"
+    return f"{METRIC_TITLES.get(metric, metric)}{VIEW_TITLES[view]}, {rounds}"
 
 
-def _drawn(heads: list[str], rows: list[list[str]]) -> str:
+def _markdown(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
 
 
-def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("do", choices=["run", "table"])
-    asked.add_argument("file", type=Path)
-    asked.add_argument("--out", type=Path, default=Path("runs/studies"))
-    asked.add_argument("--workers", type=int, default=2)
-    options = asked.parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("do", choices=["run", "table"])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("runs/studies"))
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args(arguments)
     study = Study(options.file, options.out)
     if options.do == "run":
         run_all(study, options.workers)
@@ -236,15 +283,16 @@ def main() -> None:
     results = options.file.parent / "results"
     results.mkdir(exist_ok=True)
     (results / f"{options.file.stem}.json").write_text(json.dumps(figures, indent=1) + "\n")
-    print(study.table(figures))
-    if study.asked["pairs"]:
-        print(f"\n{study.differences(figures)}")
-    if "sites" in study.asked:
-        print(f"\n{study.site_by_site(figures)}")
-    if "join" in study.asked:
-        print(f"\n{study.joined()}")
-    if "reach" in study.asked:
-        print(f"\n{study.reached()}")
+    tables = [study.summary_table(figures)]
+    if study.settings["pairs"]:
+        tables.append(study.difference_table(figures))
+    if "sites" in study.settings:
+        tables.append(study.site_table(figures))
+    if "join" in study.settings:
+        tables.append(study.join_table())
+    if "reach" in study.settings:
+        tables.append(study.reach_tables())
+    print("\n\n".join(tables))
 
 
 if __name__ == "__main__":
