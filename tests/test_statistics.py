@@ -96,7 +96,8 @@ def test_kmeans_is_as_good_as_sklearns():
 
 def test_weights_of_rows_are_repetitions():
     rng = torch.Generator().manual_seed(2)
-    z, mass = torch.randn(6, 2, generator=rng), torch.tensor([1.0, 5, 1, 1, 3, 1])
+    z = torch.randn(6, 2, generator=rng)
+    mass = torch.tensor([1.0, 5, 1, 1, 3, 1])
     torch.testing.assert_close(kmeans(z, mass, 1, rng)[0], (mass[:, None] * z).sum(0) / 12)
 
 

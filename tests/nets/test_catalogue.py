@@ -111,7 +111,8 @@ def test_a_row_without_a_builder_is_an_error():
 
 @pytest.mark.parametrize("name", NETS)
 def test_contract(name: str):
-    net, x = small(name).eval(), torch.randn(2, 1, 24, 24)
+    net = small(name).eval()
+    x = torch.randn(2, 1, 24, 24)
     z = net.features(x)
     assert z.shape[1] == net.width
     assert torch.equal(net(x), net.head(z))
@@ -141,7 +142,8 @@ def test_seed_decides_the_weights(name: str):
 
 @pytest.mark.parametrize("name", NETS)
 def test_copies_and_channels_last_give_the_same(name: str):
-    net, x = small(name).eval(), torch.randn(2, 1, 24, 24)
+    net = small(name).eval()
+    x = torch.randn(2, 1, 24, 24)
     expected = net(x)
     assert torch.equal(copy.deepcopy(net)(x), expected)
     assert torch.equal(pickle.loads(pickle.dumps(net))(x), expected)

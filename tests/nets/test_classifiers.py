@@ -81,7 +81,8 @@ def test_auto_stem_follows_the_size(maker: Maker):
 
 @each
 def test_contract(maker: Maker):
-    net, x = tiny(maker).eval(), torch.randn(2, 1, 24, 24)
+    net = tiny(maker).eval()
+    x = torch.randn(2, 1, 24, 24)
     z = net.features(x)
     assert torch.equal(net(x), net.head(z))
     assert isinstance(net.body, nn.Sequential)  # so that a method can split it

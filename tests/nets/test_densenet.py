@@ -26,7 +26,8 @@ def test_known_parameter_counts():
 def test_count_by_hand():
     """Growth k, from 2 k channels: norm and 1x1 to 4 k, norm and 3x3 to k; half of the channels between blocks."""
     k = 16
-    c, total = 2 * k, 3 * 2 * k * 49 + 2 * 2 * k
+    c = 2 * k
+    total = 3 * 2 * k * 49 + 2 * 2 * k
     for ordinal, depth in enumerate((6, 12, 18, 8), 1):
         for _ in range(depth):
             total += (2 * c + c * 4 * k) + (2 * 4 * k + 4 * k * k * 9)
@@ -39,7 +40,8 @@ def test_count_by_hand():
 
 
 def test_a_layer_adds_channels_and_keeps_the_others():
-    layer, x = DenseLayer(16, 8).eval(), torch.randn(2, 16, 5, 5)
+    layer = DenseLayer(16, 8).eval()
+    x = torch.randn(2, 16, 5, 5)
     y = layer(x)
     assert y.shape == (2, 24, 5, 5)
     assert torch.equal(y[:, :16], x)

@@ -68,7 +68,8 @@ def test_started_from_monai_it_predicts_what_monai_predicts(size: int, original:
     ],
 )
 def test_maps_are_halved_and_rounded_up(size: int, expected: list[int], channels: int):
-    net, x = b0(channels=channels, size=size).eval(), torch.randn(1, channels, size, size)
+    net = b0(channels=channels, size=size).eval()
+    x = torch.randn(1, channels, size, size)
     sides = []
     maps = x
     for part in net.body[:-2]:
@@ -108,7 +109,8 @@ def test_parameters_shrink_by_the_square_of_the_width():
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [24, 37, 64])
 def test_a_narrow_one_trains(size: int, channels: int):
-    net, x = b0(channels=channels, size=size, width=0.25), torch.randn(2, channels, size, size)
+    net = b0(channels=channels, size=size, width=0.25)
+    x = torch.randn(2, channels, size, size)
     net(x).square().mean().backward()
     assert all(p.grad is not None for p in net.parameters())
     assert net.eval().features(x).shape == (2, 320) == (2, net.width)
@@ -146,7 +148,8 @@ def test_options_reach_the_blocks():
 
 
 def test_dropping_follows_the_seed_of_torch():
-    net, x = b0().train(), torch.randn(4, 3, 32, 32)
+    net = b0().train()
+    x = torch.randn(4, 3, 32, 32)
     outs = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)

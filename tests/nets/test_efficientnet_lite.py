@@ -58,7 +58,8 @@ def test_known_parameter_counts():
     ],
 )
 def test_maps_are_halved_and_rounded_up(size: int, expected: list[int]):
-    net, x = lite(size=size, width=0.1).eval(), torch.randn(1, 3, size, size)
+    net = lite(size=size, width=0.1).eval()
+    x = torch.randn(1, 3, size, size)
     assert map_sides(net, x) == expected
     assert net.features(x).shape == (1, 1280) == (1, net.width)
 
@@ -168,7 +169,8 @@ def test_wrong_values(size: int, options: dict[str, float | str], message: str):
 
 
 def test_a_file_of_our_own_of_any_width(tmp_path: Path):
-    file, there = tmp_path / "a.safetensors", lite(width=0.25)
+    file = tmp_path / "a.safetensors"
+    there = lite(width=0.25)
     save_file(there.state_dict(), file)
     here = lite(width=0.25, start=str(file))
     assert all(torch.equal(value, here.state_dict()[name]) for name, value in there.state_dict().items())
@@ -224,7 +226,8 @@ def plain(state: dict[str, Tensor], x: Tensor) -> Tensor:
     x = F.relu6(normed(convolved(x, "_conv_stem", 2), "_bn0"))
     halving = {1, 3, 5, 11}
     for k in range(16):
-        at, y = f"_blocks.{k}.", x
+        at = f"_blocks.{k}."
+        y = x
         if k:
             y = F.relu6(normed(convolved(y, f"{at}_expand_conv"), f"{at}_bn0"))
         y = convolved(y, f"{at}_depthwise_conv", 2 if k in halving else 1, y.shape[1])

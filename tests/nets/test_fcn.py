@@ -49,7 +49,9 @@ def test_pooling_stops_at_2_x_2(size: int, sides: list[int]):
 def test_the_sum_of_features_is_the_papers_sum_of_scores():
     """Scores of each scale first, then up-sampled and summed, as the paper writes it."""
     net = fcn(channels=1, classes=2, size=64, base=4).eval()
-    body, x, maps = net.body, torch.randn(1, 1, 64, 64), []
+    body = net.body
+    x = torch.randn(1, 1, 64, 64)
+    maps = []
     here = x
     for stage in body.stages:
         here = nn.functional.max_pool2d(stage(here), 2)

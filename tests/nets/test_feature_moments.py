@@ -41,7 +41,8 @@ def test_distance_by_hand():
 
 
 def test_the_distance_is_zero_where_the_statistics_match():
-    net, x = net_with_batchnorm(), torch.randn(6, 1, 2, 2)
+    net = net_with_batchnorm()
+    x = torch.randn(6, 1, 2, 2)
     entering = batch_moments(net.body[0](x))
     net.body[1].running_mean = entering.mean.detach()
     net.body[1].running_var = entering.variance.detach()
@@ -53,7 +54,8 @@ def test_the_distance_is_zero_where_the_statistics_match():
 
 
 def test_gradients_reach_the_images_and_not_the_network():
-    net, x = net_with_batchnorm().eval().requires_grad_(False), torch.randn(6, 1, 2, 2, requires_grad=True)
+    net = net_with_batchnorm().eval().requires_grad_(False)
+    x = torch.randn(6, 1, 2, 2, requires_grad=True)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     _, moments = forward_with_moments(net, lambda: net.features(x))
     moments[0].distance(running_moments(net)[0]).backward()
@@ -64,7 +66,8 @@ def test_gradients_reach_the_images_and_not_the_network():
 
 
 def test_a_net_without_batchnorm_is_measured_behind_its_convolutions():
-    net, x = net_without_batchnorm(), torch.randn(4, 1, 2, 2)
+    net = net_without_batchnorm()
+    x = torch.randn(4, 1, 2, 2)
     assert running_moments(net) == []
     _, moments = forward_with_moments(net, lambda: net.features(x))
     expected = batch_moments(net.body[0](x))
@@ -74,7 +77,8 @@ def test_a_net_without_batchnorm_is_measured_behind_its_convolutions():
 
 
 def test_without_convolutions_it_is_measured_behind_its_linear_layers():
-    net, x = Net(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), nn.Linear(3, 2), 3), torch.randn(5, 1, 2, 2)
+    net = Net(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), nn.Linear(3, 2), 3)
+    x = torch.randn(5, 1, 2, 2)
     _, moments = forward_with_moments(net, lambda: net.features(x))
     assert torch.equal(moments[0].mean, batch_moments(net.body(x)).mean)
 
@@ -98,7 +102,8 @@ def test_pooled_moments_are_those_of_everything_together():
 
 
 def test_reset_statistics_are_those_of_the_images_alone():
-    net, x = net_with_batchnorm(), torch.randn(7, 1, 2, 2)
+    net = net_with_batchnorm()
+    x = torch.randn(7, 1, 2, 2)
     before = {name: p.clone() for name, p in net.named_parameters()}
     reset_batchnorm_statistics(net, [x[:4], x[4:6], x[6:]])  # the last is a single image
     expected = batch_moments(net.body[0](x[:6]))

@@ -22,7 +22,8 @@ def test_known_parameter_counts():
 
 
 def test_shapes_of_the_stages():
-    net, x = mobilenet(channels=3, classes=2, size=64).eval(), torch.randn(1, 3, 64, 64)
+    net = mobilenet(channels=3, classes=2, size=64).eval()
+    x = torch.randn(1, 3, 64, 64)
     shapes = []
     for part in net.body[:9]:
         x = part(x)
@@ -44,7 +45,9 @@ def test_a_block_skips_where_the_shape_stays():
 
 
 def test_a_block_by_hand():
-    wider, alone, narrower = 8 * 48 + 96, 48 * 9 + 96, 48 * 16 + 32
+    wider = 8 * 48 + 96
+    alone = 48 * 9 + 96
+    narrower = 48 * 16 + 32
     assert parameters(InvertedResidual(8, 16, 1, 6)) == wider + alone + narrower
     assert parameters(InvertedResidual(8, 16, 1, 1)) == (8 * 9 + 16) + (8 * 16 + 32)
     assert isinstance(InvertedResidual(8, 16, 1, 6).residual[-1], nn.BatchNorm2d)  # no activation where it is narrow

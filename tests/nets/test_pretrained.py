@@ -125,7 +125,8 @@ def test_missing_files_and_files_of_another_format(tmp_path: Path):
 
 
 def test_random_numbers_are_left_alone(tmp_path: Path):
-    file, here = stored(small(), tmp_path / "a.safetensors"), small()
+    file = stored(small(), tmp_path / "a.safetensors")
+    here = small()
     before = torch.get_rng_state()
     load_weights_file(here, file, "small")
     assert torch.equal(torch.get_rng_state(), before)

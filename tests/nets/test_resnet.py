@@ -70,7 +70,8 @@ def test_known_parameter_counts_of_resnet50():
 def test_blocks_of_resnet50():
     net = build("resnet50", channels=3, classes=2, size=32, width=0.125)
     assert [len(stage) for stage in net.body[1:5]] == [3, 4, 6, 3]
-    first, second = net.body[2][0], net.body[2][1]
+    first = net.body[2][0]
+    second = net.body[2][1]
     shapes = [(m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0]) for m in first.residual if
               isinstance(m, nn.Conv2d)]  # fmt: skip
     assert shapes == [(32, 16, 1, 1), (16, 16, 3, 2), (16, 64, 1, 1)]
@@ -152,13 +153,15 @@ def test_groups_of_resnext(width: float, groups: list[int]):
 
 def test_known_parameter_counts_of_senet():
     with torch.device("meta"):
-        plain, net = build("resnet18", channels=3, classes=8, size=64), senet(channels=3, classes=8, size=64)
+        plain = build("resnet18", channels=3, classes=8, size=64)
+        net = senet(channels=3, classes=8, size=64)
     excitations = [2 * c * inside + inside + c for c, inside in [(64, 8), (128, 8), (256, 16), (512, 32)]]
     assert parameters(net) == parameters(plain) + 2 * sum(excitations) == 11_270_728
 
 
 def test_excitation_weighs_each_channel_of_each_image():
-    excitation, x = SqueezeExcitation(16), torch.rand(2, 16, 3, 3) + 1
+    excitation = SqueezeExcitation(16)
+    x = torch.rand(2, 16, 3, 3) + 1
     ratio = excitation(x) / x
     assert bool(((ratio > 0) & (ratio < 1)).all())
     torch.testing.assert_close(ratio, ratio[:, :, :1, :1].expand_as(ratio))

@@ -42,7 +42,8 @@ def test_a_silent_residual_leaves_the_shortcut():
 
 def test_halves_by_strides():
     net = resunet(channels=1, classes=2, size=33, base=2).eval()
-    x, sides = torch.randn(1, 1, 33, 33), []
+    x = torch.randn(1, 1, 33, 33)
+    sides = []
     for unit in net.body.down:
         x = unit(x)
         sides.append(tuple(x.shape[1:]))

@@ -22,7 +22,8 @@ def test_known_parameter_counts():
 
 
 def test_channels_are_the_papers():
-    net, x = shufflenet(channels=3, classes=2, size=64).eval(), torch.randn(1, 3, 64, 64)
+    net = shufflenet(channels=3, classes=2, size=64).eval()
+    x = torch.randn(1, 3, 64, 64)
     shapes = []
     for part in net.body[:5]:
         x = part(x)
@@ -37,7 +38,8 @@ def test_channels_take_turns():
 
 
 def test_a_unit_leaves_one_half_alone():
-    unit, x = ShuffleUnit(8).eval(), torch.randn(2, 8, 5, 5)
+    unit = ShuffleUnit(8).eval()
+    x = torch.randn(2, 8, 5, 5)
     y = unit(x)
     assert torch.equal(y[:, ::2], x[:, :4])
     assert torch.equal(y[:, 1::2], unit.branch(x[:, 4:]))
@@ -45,7 +47,8 @@ def test_a_unit_leaves_one_half_alone():
 
 def test_a_halving_unit_takes_all_channels_twice():
     assert DownsamplingUnit(8, 24)(torch.randn(2, 8, 7, 7)).shape == (2, 24, 4, 4)
-    first, second = DownsamplingUnit(8, 24).shortcut[0], DownsamplingUnit(8, 24).branch[0]
+    first = DownsamplingUnit(8, 24).shortcut[0]
+    second = DownsamplingUnit(8, 24).branch[0]
     assert first.in_channels == 8
     assert first.groups == 8
     assert second.in_channels == 8

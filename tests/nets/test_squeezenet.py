@@ -30,7 +30,8 @@ def test_fire():
 
 
 def test_shapes_of_the_stages():
-    net, x = squeezenet(channels=3, classes=2, size=64).eval(), torch.randn(1, 3, 64, 64)
+    net = squeezenet(channels=3, classes=2, size=64).eval()
+    x = torch.randn(1, 3, 64, 64)
     shapes = []
     for part in net.body[:4]:
         x = part(x)

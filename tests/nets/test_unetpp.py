@@ -41,7 +41,8 @@ def test_parameters_of_the_default_and_of_the_papers():
 def test_the_skips_are_dense():
     """X02 takes X00, X01 and the lifted X11, in this order; X01 takes X00 and X10."""
     net = unetpp(channels=1, classes=2, size=16, base=2, levels=3).eval()
-    body, x = net.body, torch.randn(1, 1, 16, 16)
+    body = net.body
+    x = torch.randn(1, 1, 16, 16)
     pool = nn.MaxPool2d(2)
     x00 = body.down[0](x)
     x10 = body.down[1](pool(x00))

@@ -70,7 +70,8 @@ def test_equal_to_sklearn(seed: int, n: int, k: int, present: int, decimals: int
     from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
 
     p, y = random_case(seed, n, k, present, decimals)
-    guess, there = p.argmax(1).numpy(), sorted(set(y.tolist()))
+    guess = p.argmax(1).numpy()
+    there = sorted(set(y.tolist()))
     m = Classification(tuple("abcdefg"[:k])).metrics(p, y)
     assert m["f1"] == pytest.approx(f1_score(y, guess, average="macro", zero_division=0))
     assert m["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, guess))

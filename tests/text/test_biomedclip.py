@@ -15,7 +15,8 @@ from crossward.text.biomedclip import load_text_tower
 transformers = pytest.importorskip("transformers")
 
 TEXTS = ("an image of a big old cat.", "a dog")
-SAFE, PICKLED = "open_clip_model.safetensors", "open_clip_pytorch_model.bin"
+SAFE = "open_clip_model.safetensors"
+PICKLED = "open_clip_pytorch_model.bin"
 CONFIG = {
     "model_cfg": {
         "embed_dim": 512,

@@ -46,7 +46,8 @@ def test_averaged_is_the_mean_over_all_positions_padding_included(bert, tokens):
 
 def test_averaged_pads_to_the_longest_text_beside_it(bert, tokens):
     encode = load_mean_pooled_transformer(bert())
-    beside, alone = encode(TEXTS)[1], encode(TEXTS[1:])[0]
+    beside = encode(TEXTS)[1]
+    alone = encode(TEXTS[1:])[0]
     assert (beside - alone).abs().max() > 0.01
 
 

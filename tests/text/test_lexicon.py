@@ -26,7 +26,8 @@ def test_no_two_classes_of_a_lexicon_are_alike(lexicon):
 
 
 def test_oct_c8_and_the_swap_of_the_released_code():
-    right, released = LEXICONS["oct-c8"], LEXICONS["oct-c8-released"]
+    right = LEXICONS["oct-c8"]
+    released = LEXICONS["oct-c8-released"]
     assert (
         list(right.concepts) == ["AMD", "CNV", "CSR", "DME", "DR", "DRUSEN", "MH", "NORMAL"] == list(released.concepts)
     )
