@@ -36,6 +36,20 @@ def test_engine_overrides_the_file(cli, toml_file, config):
     assert crossward.load(output.out.strip()).config["engine"]["name"] == "pool"
 
 
+def test_flower_simulates_where_it_is_the_engine(cli, toml_file, config, finished, monkeypatch):
+    simulated = []
+
+    def simulate(settings):
+        simulated.append(settings)
+        return finished()
+
+    monkeypatch.setattr("crossward.hospitals.flower.simulated_run.simulate", simulate)
+    output = cli("run", toml_file(config()), "-q", "--engine", "flower-sim")
+    assert output.out == f"{finished().folder}\n"
+    [settings] = simulated
+    assert settings.engine.name == "local"
+
+
 def test_json_is_the_metrics_then_the_result(cli, toml_file, config):
     *rounds, last = json_lines(cli("run", toml_file(config()), "--json"))
     result = crossward.load(last["result"]["folder"])
