@@ -73,6 +73,7 @@ class PartitionSettings(Section):
     min_size: Count | None = None
     split: Fractions = (0.7, 0.1, 0.2)
     local_split: Fractions | None = None
+    global_split: Fractions | None = None  # held out for the whole federation before anything is dealt
     public: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     group_aware: bool = True
     limit: Count | None = None  # training images in all

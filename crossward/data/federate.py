@@ -33,6 +33,7 @@ def federate(
     imbalance: float = 1.0,
     split: splits.Fractions = (0.7, 0.1, 0.2),
     local_split: splits.Fractions | None = None,
+    global_split: splits.Fractions | None = None,
     public: float = 0.0,
     seed: int = 0,
     group_aware: bool = True,
@@ -42,15 +43,23 @@ def federate(
 
     Val and test rows that the collection names stay so: the server's, or their site's if `partition` is "site".
     The others are dealt to the sites and split there by `local_split`; without it, by `split` if the collection names
-    no val and test rows, else not at all. `group_aware` deals and splits whole groups; `min_size` then counts groups.
-    `alphas` and `removal` are for "per-class", `counts` for "counts". `imbalance` thins the rows that are to be dealt
-    out to a long tail, before `limit`, `public` and the partition.
+    no val and test rows, else not at all. `global_split` holds val and test rows out for the server before anything is
+    dealt, of a collection that names none; sites then split nothing unless `local_split` says so. `group_aware` deals
+    and splits whole groups; `min_size` then counts groups. `alphas` and `removal` are for "per-class", `counts` for
+    "counts". `imbalance` thins the rows that are to be dealt out to a long tail, before `limit`, `public` and the
+    partition.
     """
     site_names = {*(collection.sites or ())} - {""}
     names_held_out_rows = bool({*(collection.splits or ())} & {*PARTS[1:]})
     own: dict[str, Any] = {"alphas": alphas, "removal": removal, "counts": counts}
     scheme, count = partitions.resolve(partition, sites, site_names, collection.groups is not None, **own)
-    local = local_split or ((1.0, 0.0, 0.0) if names_held_out_rows else split)
+    if global_split is not None and names_held_out_rows:
+        raise ConfigError(
+            f"global_split is for data without a split of their own, and {collection.name} names val or test rows",
+            hint="leave global_split out",
+        )
+    holds_out = names_held_out_rows or global_split is not None
+    local = local_split or ((1.0, 0.0, 0.0) if holds_out else split)
     if not 0 <= seed < 2**31:
         raise ConfigError(f"seed = {seed}: a seed lies between 0 and 2147483647")
     recipe = {
@@ -63,8 +72,10 @@ def federate(
         "group_aware": group_aware,
         "limit": limit,
     }
-    if imbalance != 1:  # a key of its own only when used: manifests of before know none
+    if imbalance != 1:  # keys of their own only when used: older manifests have none
         recipe["imbalance"] = float(imbalance)
+    if global_split is not None:
+        recipe["global_split"] = splits.check_fractions(global_split).tolist()
     federation = _follow(recipe, collection)
     audit(federation)
     return federation
@@ -77,7 +88,8 @@ def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
     unnamed = [""] * len(collection)
     site_of: Names = np.asarray(collection.sites if by_site else unnamed, dtype=object)
     part_of: Names = np.asarray(collection.splits or unnamed, dtype=object)
-    rows = _rows_to_deal(recipe, collection, labels, site_of)
+    held_val, held_test, rows = _globally_held_out(recipe, collection, labels)
+    rows = _thin(recipe, labels, site_of, rows)
     public, rows = _public_rows(recipe, collection, labels, rows)
     units = splits.units_of(collection, rows, groups=_keeps_groups(recipe), duplicates=_splits_locally(recipe))
     if by_site:
@@ -95,13 +107,23 @@ def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
             Split(name, row_tensor(rows[train]), row_tensor(rows[val], named_val), row_tensor(rows[test], named_test))
         )
     server_val, server_test = _named_rows("", site_of, part_of)
-    server = Split("server", NO_ROWS, row_tensor(server_val), row_tensor(server_test))
+    server = Split("server", NO_ROWS, row_tensor(server_val, held_val), row_tensor(server_test, held_test))
     return Federation(collection, tuple(sites), server, row_tensor(public), recipe)
 
 
-def _rows_to_deal(recipe: dict[str, Any], collection: Collection, labels: Ints, site_of: Names) -> Ints:
-    """The rows that sites are to train on or to split, thinned as the recipe says."""
+def _globally_held_out(recipe: dict[str, Any], collection: Collection, labels: Ints) -> tuple[Ints, Ints, Ints]:
+    """The val and test rows that the recipe holds out for the server, and the rows that are left to deal."""
     rows = splits.training_rows(collection, recipe["partition"] == "site")
+    if "global_split" not in recipe:
+        none = rows[:0]
+        return none, none, rows
+    units = splits.units_of(collection, rows, groups=_keeps_groups(recipe), duplicates=True)
+    train, val, test = splits.split(labels[rows], units, tuple(recipe["global_split"]), recipe["seed"])
+    return rows[val], rows[test], rows[train]
+
+
+def _thin(recipe: dict[str, Any], labels: Ints, site_of: Names, rows: Ints) -> Ints:
+    """The rows that are dealt to the sites: a long tail of classes, and no more than the limit."""
     rows = rows[long_tail(labels[rows], recipe.get("imbalance", 1.0), recipe["seed"])]
     if recipe["limit"] is None:
         return rows

@@ -57,7 +57,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "runs": (*BELOW_CONFIG, "config", "engines"),
     "hospitals": BELOW_HOSPITALS,
     "hospitals.flower": (*BELOW_HOSPITALS, "hospitals"),
-    "comparison": (*FOUNDATION, "core", "runs"),
+    "comparison": (*FOUNDATION, "core", "nets", "methods.mh_pflgb", "runs"),
     "cli": (*BELOW_HOSPITALS, "comparison", "hospitals", "hospitals.flower", "methods.mh_pflgb"),
     "testing": (*BELOW_HOSPITALS, "comparison", "hospitals", "hospitals.flower", "cli", "nets.parts"),
 }
