@@ -10,10 +10,6 @@ from hypothesis import strategies as st
 
 from crossward.data import class_imbalance as imbalance
 from crossward.data import split as splits
-from crossward.data.audit import warnings
-from crossward.data.collection import Collection
-from crossward.data.federate import federate
-from crossward.data.manifest import manifest, named_federation
 from crossward.errors import ConfigError, DataError
 
 torch.set_num_threads(1)
@@ -21,10 +17,6 @@ LABELS = st.lists(st.integers(0, 4), max_size=60).map(lambda values: np.array(va
 ONE_CLASS = st.integers(0, 30).map(lambda n: np.full(n, 3, dtype=np.int64))
 ICH = np.repeat(np.arange(5), [1497, 13932, 8914, 14717, 28909])  # labels of RSNA-ICH, one haemorrhage to an image
 ICH_ALPHAS = [0.5, 5, 10, 30, 50]
-
-
-def is_partition(parts: list[np.ndarray], n: int) -> bool:
-    return sorted(np.concatenate(parts).tolist()) == list(range(n))
 
 
 def table_of(labels: np.ndarray, parts: list[np.ndarray], classes: int) -> np.ndarray:
@@ -39,7 +31,7 @@ def table_of(labels: np.ndarray, parts: list[np.ndarray], classes: int) -> np.nd
     st.sampled_from([0.0, 0.3, 0.5]),
     st.integers(0, 99),
 )
-def test_per_class_keeps_every_sample_once(labels, sites, alphas, removal, seed):
+def test_per_class_keeps_every_sample_once(is_partition, labels, sites, alphas, removal, seed):
     parts = imbalance.per_class(labels, sites, alphas, removal, seed, 0)
     assert len(parts) == sites
     assert is_partition(parts, len(labels))
@@ -176,7 +168,7 @@ def test_published_tables_go_by_name():
     assert "'ich'" in caught.value.hint
 
 
-def test_the_published_ich_table_split_four_to_one_gives_the_published_training_counts():
+def test_the_published_ich_table_split_four_to_one_gives_the_published_training_counts(is_partition):
     published = np.array([
         [0, 0, 1112, 2245, 4033],
         [88, 5522, 0, 1926, 0],
@@ -226,73 +218,3 @@ def test_a_long_tail_has_a_factor_from_1_on():
     for factor in (0.5, 0, -3, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=f"imbalance = {factor}"):
             imbalance.long_tail(np.array([0, 1]), factor, 0)
-
-
-def collection(labels: np.ndarray, **columns) -> Collection:
-    n = len(labels)
-    facts = {
-        "name": "toy",
-        "task": "classification",
-        "classes": ("a", "b", "c"),
-        "images": torch.zeros(n, 2, 2, 1, dtype=torch.uint8),
-        "targets": torch.from_numpy(labels),
-        "ids": tuple(f"r{row}" for row in range(n)),
-        "hashes": tuple(f"h{row}" for row in range(n)),
-    }
-    return Collection(**facts | columns)
-
-
-def test_a_federation_per_class_knows_its_recipe_again(tmp_path):
-    data = collection(np.arange(90) % 3)
-    asked = {"partition": "per-class", "sites": 3, "alphas": (9, 1, 1), "removal": 0.3}
-    made = federate(data, **asked)
-    assert [made.recipe[key] for key in ("beta", "min_size", "alphas", "removal")] == [None, 2, [9.0, 1.0, 1.0], 0.3]
-    named_federation(data, "mine", tmp_path, **asked)
-    assert manifest(named_federation(data, "mine", tmp_path, **asked)) == manifest(made)
-    with pytest.raises(DataError, match="made otherwise") as caught:
-        named_federation(data, "mine", tmp_path, **asked | {"removal": 0.2, "imbalance": 2})
-    assert caught.value.details == ("removal: stored 0.3, asked 0.2", "imbalance: stored null, asked 2.0")
-    with pytest.raises(ConfigError, match=r"alphas has 2 number\(s\), but there are 3 classes: a, b, c"):
-        federate(data, **asked | {"alphas": (1.0, 2.0)})
-
-
-def test_recipes_of_other_partitions_have_no_new_keys():
-    keys = ["partition", "sites", "beta", "min_size", "local_split", "public", "seed", "group_aware", "limit"]
-    assert [*federate(collection(np.arange(60) % 3), partition="iid", sites=2, imbalance=1).recipe] == keys
-
-
-def test_a_federation_by_counts_needs_no_number_of_sites(tmp_path):
-    table = ((10, 0, 5), (0, 20, 5))
-    data = collection(np.arange(90) % 3)
-    made = named_federation(data, "table", tmp_path, partition="counts", counts=table, local_split=(0.8, 0.0, 0.2))
-    assert made.counts().tolist() == [[8, 0, 4], [0, 16, 4]]
-    assert [len(site.test) for site in made.sites] == [3, 5]
-    assert (made.recipe["sites"], made.recipe["counts"]) == (2, [[10, 0, 5], [0, 20, 5]])
-    assert warnings(made) == ["2 of 6 (site, class) pairs have no training sample"]
-    with pytest.raises(DataError, match="fewer samples") as caught:
-        federate(data, partition="counts", counts=((10, 31, 5), (1, 0, 0)))
-    assert caught.value.details == ("b: the table asks for 31, there are 30",)
-
-
-def test_a_long_tail_is_made_of_training_rows_before_any_partition():
-    labels, part = np.arange(120) % 3, ("train",) * 90 + ("test",) * 30
-    data = collection(labels, splits=part, sites=("north", "south") * 60)
-    for asked in ({"partition": "site"}, {"partition": "dirichlet", "sites": 2, "beta": 5.0}):
-        made = federate(data, imbalance=9, **asked)
-        assert made.counts().sum(0).tolist() == [30, 10, 3]  # 30, 30 / 3, 30 / 9
-        assert sum(len(split.test) for split in (*made.sites, made.server)) == 30
-        assert made.recipe["imbalance"] == 9.0
-    few = federate(data, imbalance=9, partition="iid", sites=2, limit=22)
-    assert few.counts().sum(0).tolist() == [15, 5, 2]  # about half of it
-    with pytest.raises(ConfigError, match=r"imbalance = 0\.5"):
-        federate(data, imbalance=0.5)
-
-
-def test_foreground_and_none_are_the_classes_of_masks():
-    masks = torch.zeros(20, 2, 2, dtype=torch.uint8)
-    masks[::2, 0, 0] = 2
-    data = collection(np.arange(20) % 3, task="segmentation", targets=masks)
-    made = federate(data, partition="counts", counts=((6, 2), (1, 3)), local_split=(1.0, 0.0, 0.0))
-    assert [sum(row % 2 == 0 for row in site.train.tolist()) for site in made.sites] == [2, 3]
-    with pytest.raises(ConfigError, match=r"3 number\(s\), but there are 2 classes: no foreground, foreground"):
-        federate(data, partition="per-class", sites=2, alphas=(1, 1, 1))

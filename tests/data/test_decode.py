@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from dataclasses import asdict
@@ -14,16 +13,7 @@ from PIL import Image
 from crossward.data.decode import Frame, decode_image, is_image
 from crossward.data.prepare import preparation
 from crossward.errors import ConfigError, DataError
-
-
-def encoded(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def grey(rows: list[list[int]], dtype: type = np.uint8) -> Image.Image:
-    return Image.fromarray(np.array(rows, dtype=dtype))
+from crossward.testing.drawn_images import encoded, grey
 
 
 def reason(data: bytes, path: str, frame: Frame = Frame(2)) -> str:

@@ -346,3 +346,60 @@ def test_copies_of_public_images_are_public(seed):
     assert seen
     assert held
     assert not seen & held
+
+
+# schemes with options of their own ------------------------------------------------------------------------------------
+def test_a_federation_per_class_knows_its_recipe_again(tmp_path):
+    data = collection(90)
+    asked = {"partition": "per-class", "sites": 3, "alphas": (9, 1, 1), "removal": 0.3}
+    made = federate(data, **asked)
+    assert [made.recipe[key] for key in ("beta", "min_size", "alphas", "removal")] == [None, 2, [9.0, 1.0, 1.0], 0.3]
+    named_federation(data, "mine", tmp_path, **asked)
+    assert manifest(named_federation(data, "mine", tmp_path, **asked)) == manifest(made)
+    with pytest.raises(DataError, match="made otherwise") as caught:
+        named_federation(data, "mine", tmp_path, **asked | {"removal": 0.2, "imbalance": 2})
+    assert caught.value.details == ("removal: stored 0.3, asked 0.2", "imbalance: stored null, asked 2.0")
+    with pytest.raises(ConfigError, match=r"alphas has 2 number\(s\), but there are 3 classes: c0, c1, c2"):
+        federate(data, **asked | {"alphas": (1.0, 2.0)})
+
+
+def test_recipes_of_other_partitions_have_no_new_keys():
+    keys = ["partition", "sites", "beta", "min_size", "local_split", "public", "seed", "group_aware", "limit"]
+    assert [*federate(collection(60), partition="iid", sites=2, imbalance=1).recipe] == keys
+
+
+def test_a_federation_by_counts_needs_no_number_of_sites(tmp_path):
+    table = ((10, 0, 5), (0, 20, 5))
+    data = collection(90)
+    made = named_federation(data, "table", tmp_path, partition="counts", counts=table, local_split=(0.8, 0.0, 0.2))
+    assert made.counts().tolist() == [[8, 0, 4], [0, 16, 4]]
+    assert [len(site.test) for site in made.sites] == [3, 5]
+    assert (made.recipe["sites"], made.recipe["counts"]) == (2, [[10, 0, 5], [0, 20, 5]])
+    assert warnings(made) == ["2 of 6 (site, class) pairs have no training sample"]
+    with pytest.raises(DataError, match="fewer samples") as caught:
+        federate(data, partition="counts", counts=((10, 31, 5), (1, 0, 0)))
+    assert caught.value.details == ("c1: the table asks for 31, there are 30",)
+
+
+def test_a_long_tail_is_made_of_training_rows_before_any_partition():
+    parts = ("train",) * 90 + ("test",) * 30
+    data = collection(120, splits=parts, sites=("north", "south") * 60)
+    for asked in ({"partition": "site"}, {"partition": "dirichlet", "sites": 2, "beta": 5.0}):
+        made = federate(data, imbalance=9, **asked)
+        assert made.counts().sum(0).tolist() == [30, 10, 3]  # 30, 30 / 3, 30 / 9
+        assert sum(len(split.test) for split in (*made.sites, made.server)) == 30
+        assert made.recipe["imbalance"] == 9.0
+    few = federate(data, imbalance=9, partition="iid", sites=2, limit=22)
+    assert few.counts().sum(0).tolist() == [15, 5, 2]  # about half of it
+    with pytest.raises(ConfigError, match=r"imbalance = 0\.5"):
+        federate(data, imbalance=0.5)
+
+
+def test_foreground_and_none_are_the_classes_of_masks():
+    masks = torch.zeros(20, 2, 2, dtype=torch.uint8)
+    masks[::2, 0, 0] = 2
+    data = collection(20, task="segmentation", targets=masks)
+    made = federate(data, partition="counts", counts=((6, 2), (1, 3)), local_split=(1.0, 0.0, 0.0))
+    assert [sum(row % 2 == 0 for row in site.train.tolist()) for site in made.sites] == [2, 3]
+    with pytest.raises(ConfigError, match=r"3 number\(s\), but there are 2 classes: no foreground, foreground"):
+        federate(data, partition="per-class", sites=2, alphas=(1, 1, 1))

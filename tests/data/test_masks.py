@@ -10,20 +10,11 @@ from PIL import Image, ImageDraw
 
 from crossward.data.decode import Frame, decode_mask
 from crossward.errors import DataError
+from crossward.testing.drawn_images import encoded, grey
 
 BINARY = Frame(2, classes=2)
 SUFFIXES = {"TIFF": "tif", "JPEG": "jpg", "PNG": "png", "BMP": "bmp"}
 BLACK, WHITE, RED, GREEN = (0, 0, 0), (255, 255, 255), (255, 0, 0), (0, 200, 0)
-
-
-def encoded(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def grey(rows: list[list[int]], dtype: type = np.uint8) -> Image.Image:
-    return Image.fromarray(np.array(rows, dtype=dtype))
 
 
 def ids(data: bytes, path: str = "m.png", frame: Frame = BINARY) -> list[list[int]]:

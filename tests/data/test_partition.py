@@ -15,12 +15,8 @@ LABELS = st.lists(st.integers(0, 4), max_size=60).map(lambda values: np.array(va
 ONE_CLASS = st.integers(0, 30).map(lambda n: np.full(n, 3, dtype=np.int64))
 
 
-def is_partition(parts: list[np.ndarray], n: int) -> bool:
-    return sorted(np.concatenate(parts).tolist()) == list(range(n))
-
-
 @given(st.integers(0, 50), st.integers(1, 8), st.integers(0, 99))
-def test_iid_keeps_every_sample_once_and_sizes_differ_by_one_at_most(n, sites, seed):
+def test_iid_keeps_every_sample_once_and_sizes_differ_by_one_at_most(is_partition, n, sites, seed):
     parts = partition.iid(n, sites, seed)
     assert is_partition(parts, n)
     sizes = [len(part) for part in parts]
@@ -30,7 +26,7 @@ def test_iid_keeps_every_sample_once_and_sizes_differ_by_one_at_most(n, sites, s
 
 @settings(deadline=None, max_examples=60)
 @given(LABELS | ONE_CLASS, st.integers(1, 5), st.sampled_from([0.05, 0.5, 100.0]), st.integers(0, 99), st.booleans())
-def test_dirichlet_keeps_every_sample_once(labels, sites, beta, seed, balanced):
+def test_dirichlet_keeps_every_sample_once(is_partition, labels, sites, beta, seed, balanced):
     rule = partition.dirichlet_balanced if balanced else partition.dirichlet
     parts = rule(labels, sites, beta, seed, 0)
     assert len(parts) == sites
@@ -40,7 +36,7 @@ def test_dirichlet_keeps_every_sample_once(labels, sites, beta, seed, balanced):
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 4), min_size=30, max_size=60), st.integers(1, 3), st.integers(0, 99), st.booleans())
-def test_dirichlet_leaves_no_site_below_the_minimum(values, sites, seed, balanced):
+def test_dirichlet_leaves_no_site_below_the_minimum(is_partition, values, sites, seed, balanced):
     rule = partition.dirichlet_balanced if balanced else partition.dirichlet
     parts = rule(np.array(values), sites, 5.0, seed, 3)
     assert is_partition(parts, len(values))
@@ -55,7 +51,7 @@ def test_by_site_sorts_by_name_and_leaves_out_the_nameless(names):
 
 
 @given(st.lists(st.sampled_from(["", "p", "q", "r", "s"]), max_size=40), st.integers(1, 4), st.integers(0, 99))
-def test_by_group_keeps_every_sample_once_and_groups_whole(groups, sites, seed):
+def test_by_group_keeps_every_sample_once_and_groups_whole(is_partition, groups, sites, seed):
     parts = partition.by_group(groups, sites, seed)
     assert is_partition(parts, len(groups))
     for name in set(groups) - {""}:
@@ -101,7 +97,7 @@ def test_dirichlet_moves_the_seed_on_by_1000_until_every_site_has_enough():
     assert [part.tolist() for part in partition.dirichlet(labels, 4, 0.3, seed)] == wanted
 
 
-def test_rounding_up_never_runs_past_the_end_of_a_class():
+def test_rounding_up_never_runs_past_the_end_of_a_class(is_partition):
     shares = np.array([0.3, 0.3, 0.3, 0.1])  # of two samples: 0.6, 0.6, 0.6, 0.2 -> 1, 1, 1, 0
     assert imbalance._rounded_borders(shares, 2).tolist() == [1, 2, 2]
     for seed in range(50):
@@ -118,7 +114,7 @@ def test_dirichlet_refuses_at_once_what_cannot_be():
         partition.dirichlet(np.zeros(7, dtype=np.int64), 4, 0.5, 0)
 
 
-def test_balanced_gives_nothing_more_to_a_full_site():
+def test_balanced_gives_nothing_more_to_a_full_site(is_partition):
     labels = np.repeat(np.arange(10), 20)
     parts = partition.dirichlet_balanced(labels, 4, 0.5, 5, min_size=10)
     assert is_partition(parts, 200)
@@ -147,7 +143,7 @@ def test_majority_takes_the_lowest_of_equals():
     assert partition.majority_labels(np.array([4, 9, 4]), np.array([0, 1, 2])).tolist() == [4, 9, 4]
 
 
-def test_units_are_dealt_whole_and_single_rows_by_the_recipe():
+def test_units_are_dealt_whole_and_single_rows_by_the_recipe(is_partition):
     labels = np.tile([0, 1, 2], 20)
     single = partition.deal("dirichlet", labels, np.arange(60), 3, 1, beta=0.5, min_size=2)
     recipe = partition.dirichlet(labels, 3, 0.5, 1)

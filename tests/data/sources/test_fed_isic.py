@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import zipfile
 from collections import Counter
@@ -16,7 +15,6 @@ from crossward.data.federate import federate
 from crossward.data.sources import fed_isic
 from crossward.errors import ConfigError, DataError
 
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
 PUBLISHED = {  # class counts; train and test
     "bcn": ([2857, 4206, 2809, 737, 1138, 124, 111, 431], (9930, 2483)),
     "vidir_molemax": ([24, 3720, 2, 0, 124, 30, 54, 0], (3163, 791)),
@@ -249,11 +247,8 @@ def test_a_header_that_is_wrong(listing):
 
 # the real one --------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def real() -> Path:
-    listing = REAL / "fed_isic2019_train_test_split.csv"
-    if not listing.is_file():
-        pytest.skip(f"{listing} is not here (set CROSSWARD_DATA)")
-    return listing
+def real(real_file) -> Path:
+    return real_file("fed_isic2019_train_test_split.csv")
 
 
 def test_the_real_list(real):
@@ -267,11 +262,8 @@ def test_the_real_list(real):
 
 
 @pytest.fixture(scope="module")
-def ham() -> Path:
-    archive = REAL / "HAM10000.zip"
-    if not archive.is_file():
-        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
-    return archive
+def ham(real_file) -> Path:
+    return real_file("HAM10000.zip")
 
 
 def test_ham10000_holds_every_image_of_four_hospitals(real, ham, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import zipfile
 from collections import Counter
@@ -19,8 +18,6 @@ from crossward.data.bad_files import BadFile
 from crossward.data.sources import folder
 from crossward.errors import ConfigError, DataError
 
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
-
 
 def planted(root: Path, *names: str) -> Path:
     """Grey images, each of its own value in the order given."""
@@ -30,10 +27,6 @@ def planted(root: Path, *names: str) -> Path:
     return root
 
 
-def packed(root: Path) -> Path:
-    return Path(shutil.make_archive(str(root), "zip", root))
-
-
 @pytest.fixture
 def read(tmp_path):
     return lambda root, **more: folder.read(root, cache=tmp_path / "cache", **{"size": 4, "channels": 1} | more)
@@ -41,12 +34,12 @@ def read(tmp_path):
 
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("wrap", ["", "PBC/", "v1/slides/breast/"])
-def test_classes_are_folders(tmp_path, read, zipped, wrap):
+def test_classes_are_folders(tmp_path, read, zipped, wrap, zip_folder):
     root = planted(tmp_path / "set", f"{wrap}benign/2.png", f"{wrap}malignant/x/y/1.PNG", f"{wrap}benign/deep/1.png")
     (root / "readme.txt").write_text("not an image")
     (root / "__MACOSX" / "benign").mkdir(parents=True)
     (root / "__MACOSX" / "benign" / "._2.png").write_bytes(b"litter")
-    collection, aside = read(packed(root) if zipped else root)
+    collection, aside = read(zip_folder(root, root) if zipped else root)
     assert (collection.name, collection.task, collection.classes) == ("set", "classification", ("benign", "malignant"))
     assert collection.ids == (f"{wrap}benign/2.png", f"{wrap}benign/deep/1.png", f"{wrap}malignant/x/y/1.PNG")
     assert collection.targets.tolist() == [0, 0, 1]
@@ -57,11 +50,11 @@ def test_classes_are_folders(tmp_path, read, zipped, wrap):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_splits_at_the_top(tmp_path, read, zipped):
+def test_splits_at_the_top(tmp_path, read, zipped, zip_folder):
     root = planted(
         tmp_path / "set", "oct/Train/cnv/1.png", "oct/valid/cnv/2.png", "oct/test/dme/3.png", "oct/test/cnv/4.png"
     )
-    collection, _ = read(packed(root) if zipped else root)
+    collection, _ = read(zip_folder(root, root) if zipped else root)
     assert collection.classes == ("cnv", "dme")
     assert dict(zip(collection.ids, collection.splits, strict=True)) == {
         "oct/Train/cnv/1.png": "train",
@@ -101,13 +94,13 @@ def test_group_must_be_a_pattern_with_a_group(tmp_path, read, group):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_bad_files_are_all_named_or_set_aside(tmp_path, read, zipped):
+def test_bad_files_are_all_named_or_set_aside(tmp_path, read, zipped, zip_folder):
     root = planted(tmp_path / "set", "a/1.png", "b/1.png", "b/2.png", "loose.png")
     (root / "a" / "empty.jpg").write_bytes(b"")
     (root / "a" / "text.jpg").write_text("hello")
     shutil.copy(root / "a" / "1.png", root / "b" / "other.jpg")
     (root / "b" / "2.png").write_bytes((root / "b" / "2.png").read_bytes()[:60])
-    source = packed(root) if zipped else root
+    source = zip_folder(root, root) if zipped else root
     with pytest.raises(DataError, match="5 problems") as error:
         read(source)
     assert [line.split(":")[0] for line in error.value.details] == [
@@ -189,17 +182,15 @@ def test_wrong_options(tmp_path, read, wrong):
 
 def sample(archive: Path, every: int, to: Path) -> Path:
     """Every n-th file of an archive, so that the real layout is read in a moment."""
-    if not archive.is_file():
-        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
     with zipfile.ZipFile(archive) as whole, zipfile.ZipFile(to, "w") as part:
         for entry in whole.infolist()[::every]:
             part.writestr(entry, whole.read(entry))
     return to
 
 
-def test_real_blood_cells(tmp_path, read):
+def test_real_blood_cells(tmp_path, read, real_file):
     collection, aside = read(
-        sample(REAL / "PBC_dataset_normal_DIB.zip", 200, tmp_path / "pbc.zip"), size=28, channels=3
+        sample(real_file("PBC_dataset_normal_DIB.zip"), 200, tmp_path / "pbc.zip"), size=28, channels=3
     )
     assert collection.classes == (
         "basophil", "eosinophil", "erythroblast", "ig", "lymphocyte", "monocyte", "neutrophil", "platelet",
@@ -208,15 +199,15 @@ def test_real_blood_cells(tmp_path, read):
     assert collection.images.float().std() > 20
 
 
-def test_real_oct_has_splits_and_patients(tmp_path, read):
-    collection, _ = read(sample(REAL / "OCT2017.zip", 200, tmp_path / "oct.zip"), group=r"/[A-Z]+-(\d+)-\d+\.jpeg")
+def test_real_oct_has_splits_and_patients(tmp_path, read, real_file):
+    collection, _ = read(sample(real_file("OCT2017.zip"), 200, tmp_path / "oct.zip"), group=r"/[A-Z]+-(\d+)-\d+\.jpeg")
     assert collection.classes == ("CNV", "DME", "DRUSEN", "NORMAL")
     assert Counter(collection.splits) == {"train": 50}
     assert all(group.isdecimal() for group in collection.groups)
 
 
-def test_real_slides_are_wrapped_three_times(tmp_path, read):
-    collection, _ = read(sample(REAL / "BreaKHis_v1.zip", 100, tmp_path / "b.zip"), group="/(SOB_[^/]+)/400X/")
+def test_real_slides_are_wrapped_three_times(tmp_path, read, real_file):
+    collection, _ = read(sample(real_file("BreaKHis_v1.zip"), 100, tmp_path / "b.zip"), group="/(SOB_[^/]+)/400X/")
     assert collection.classes == ("benign", "malignant")
     assert len(collection) == 17
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -16,8 +15,6 @@ from crossward.data.federate import federate
 from crossward.data.sources import ham10000
 from crossward.errors import ConfigError, DataError
 
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
-ARCHIVE = REAL / f"{ham10000.NAME}.zip"
 HEADER = "lesion_id,image_id,dx,dx_type,age,sex,localization,dataset"
 ROWS = (  # not in the order of the images; L1 was imaged at two hospitals
     "L1,ISIC_2,nv,histo,80.0,male,scalp,vidir_modern",
@@ -78,14 +75,14 @@ def test_classes_rows_lesions_and_hospitals(tiny, read):
         ("HAM10000", ("HAM10000_images_part_1", "HAM10000_images_part_2"), "HAM10000_metadata.csv"),
     ],
 )
-def test_however_it_is_packed(tiny, read, tmp_path, wrap, folders, table, zipped):
+def test_however_it_is_packed(tiny, read, tmp_path, wrap, folders, table, zipped, zip_folder):
     plain, _ = read(tiny)
     rows = text(*reversed(ROWS))  # nor does the order of the table matter
     if table.endswith(".tab"):
         rows = "\n".join("\t".join(f'"{cell}"' for cell in line.split(",")) for line in rows.splitlines())
     lay(tmp_path / "top" / wrap, *folders, table=table, content=rows)
     top = tmp_path / "top"
-    found, _ = read(Path(shutil.make_archive(str(tmp_path / "HAM"), "zip", top)) if zipped else top)
+    found, _ = read(zip_folder(top, tmp_path / "HAM") if zipped else top)
     for part in ("name", "ids", "hashes", "groups", "sites", "splits", "classes"):
         assert getattr(found, part) == getattr(plain, part)
     assert found.targets.equal(plain.targets)
@@ -216,8 +213,8 @@ def test_absent_images_are_counted_and_named_or_set_aside(tiny, read):
     assert (len(collection), len(aside)) == (8, 12)
 
 
-def test_images_that_were_not_unpacked(tiny, read):
-    shutil.make_archive(str(tiny / "HAM10000_images_part_2"), "zip", tiny / "HAM10000_images_part_2")
+def test_images_that_were_not_unpacked(tiny, read, zip_folder):
+    zip_folder(tiny / "HAM10000_images_part_2", tiny / "HAM10000_images_part_2")
     shutil.rmtree(tiny / "HAM10000_images_part_2")
     with pytest.raises(DataError, match="3 of the 8 images") as error:
         read(tiny)
@@ -248,16 +245,14 @@ def test_two_files_of_one_image(tiny, read):
 
 # the real one --------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    if not ARCHIVE.is_file():
-        pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    return ham10000.read(ARCHIVE, size=8, cache=tmp_path_factory.mktemp("cache"))
+def real(tmp_path_factory, real_file):
+    archive = real_file(f"{ham10000.NAME}.zip")
+    return ham10000.read(archive, size=8, cache=tmp_path_factory.mktemp("cache"))
 
 
-def test_the_real_table():
-    if not ARCHIVE.is_file():
-        pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    with open_files(ARCHIVE) as files:
+def test_the_real_table(real_file):
+    archive = real_file(f"{ham10000.NAME}.zip")
+    with open_files(archive) as files:
         entries, problems = ham10000.read_metadata(files, files.listing())
     assert (len(entries), problems) == (10015, [])
     at = {entry.lesion: set() for entry in entries}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
-import shutil
 import struct
 import tarfile
 import tracemalloc
@@ -20,7 +18,6 @@ from crossward.data.federate import federate
 from crossward.data.sources import idx
 from crossward.errors import ConfigError, DataError
 
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
 IMAGES = np.random.RandomState(0).randint(0, 256, (5, 4, 4)).astype(np.uint8)  # 3 to train on, 2 to test on
 LABELS = [5, 0, 4, 9, 5]
 
@@ -59,13 +56,13 @@ def test_images_labels_and_rows(tmp_path, gz):
     assert (read.sites, read.groups) == (None, None)
 
 
-def test_however_it_is_packed(tmp_path):
+def test_however_it_is_packed(tmp_path, zip_folder):
     folder = write(tmp_path / "top" / "MNIST" / "raw", gz=True)
     plain = idx.read(folder, name="mnist")
     (folder / "train-images-idx3-ubyte.gz").rename(folder / "train-images.idx3-ubyte.gz")
     with tarfile.open(tmp_path / "mnist.tgz", "w:gz") as made:
         made.add(tmp_path / "top", "package")
-    shutil.make_archive(str(tmp_path / "mnist"), "zip", tmp_path / "top")
+    zip_folder(tmp_path / "top", tmp_path / "mnist")
     for root in (tmp_path / "top", tmp_path / "mnist.tgz", tmp_path / "mnist.zip"):
         read = idx.read(root, name="mnist")
         assert (read.ids, read.hashes) == (plain.ids, plain.hashes)
@@ -239,9 +236,9 @@ def test_what_a_file_claims_takes_no_memory(sides):
 @pytest.mark.parametrize(
     ("name", "first", "mean"), [("mnist", [5, 0, 4, 1, 9], 0.1307), ("fashion-mnist", [9, 0, 0, 3, 0], 0.2860)]
 )
-def test_the_real_sets(name, first, mean):
+def test_the_real_sets(name, first, mean, real_data):
     try:
-        place = idx.locate(REAL, name)
+        place = idx.locate(real_data, name)
     except ConfigError as error:
         pytest.skip(f"{error.what} (set CROSSWARD_DATA)")
     collection = idx.read(place, name=name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter, defaultdict
 from pathlib import Path, PurePosixPath
@@ -17,8 +16,6 @@ from crossward.data.sources import oct2017
 from crossward.errors import ConfigError, DataError
 
 torch.set_num_threads(1)
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
-ARCHIVE = REAL / f"{oct2017.NAME}.zip"
 SCANS = (  # patient 7 is found under two classes
     *(f"train/{kind}/{kind}-{patient}-{n}.jpeg" for kind in oct2017.CLASSES for patient in (1, 2, 3) for n in (1, 2)),
     "train/DRUSEN/DRUSEN-7-1.jpeg",
@@ -87,12 +84,12 @@ def test_an_official_split_with_a_patient_on_both_sides_is_refused_unless_accept
 
 @pytest.mark.parametrize("wrap", ["", "OCT2017 ", "CellData/OCT"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped):
+def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped, zip_folder):
     plain, _ = read(tiny, split="official")
     shutil.copytree(tiny, tmp_path / "top" / wrap, dirs_exist_ok=True)
     (tmp_path / "top" / wrap / "train" / ".DS_Store").write_bytes(b"litter of the official archive")
     top = tmp_path / "top"
-    place = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", top)) if zipped else top
+    place = zip_folder(top, tmp_path / "packed") if zipped else top
     found, _ = read(place, split="official")
     for part in ("ids", "hashes", "groups", "splits", "classes"):
         assert getattr(found, part) == getattr(plain, part)
@@ -221,10 +218,9 @@ def test_a_set_that_is_nowhere(tmp_path):
 
 
 # the real one --------------------------------------------------------------------------------------------------------
-def test_some_of_the_real_set(tmp_path, read):
-    if not ARCHIVE.is_file():
-        pytest.skip(f"{ARCHIVE} is not here (set CROSSWARD_DATA)")
-    with open_files(ARCHIVE) as files:
+def test_some_of_the_real_set(tmp_path, read, real_file):
+    archive = real_file(f"{oct2017.NAME}.zip")
+    with open_files(archive) as files:
         listing = files.listing()
         for path in listing[::250]:
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -17,7 +16,6 @@ from crossward.data.federate import federate
 from crossward.data.sources import pbc
 from crossward.errors import ConfigError, DataError
 
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
 PUBLISHED = {  # train, val, test
     "basophil": (852, 122, 244),
     "eosinophil": (2181, 312, 624),
@@ -62,10 +60,6 @@ def read(tmp_path):
     return lambda root, **more: pbc.read(root, cache=tmp_path / "cache", **{"size": 4} | more)
 
 
-def packed(top: Path, to: Path) -> Path:
-    return Path(shutil.make_archive(str(to / pbc.NAME), "zip", top))
-
-
 def shares(targets, splits) -> dict[str, tuple[int, ...]]:
     """class -> how many rows are train, val, test."""
     held = Counter(zip(targets.tolist(), splits, strict=True))
@@ -92,11 +86,11 @@ def test_classes_rows_and_images(tiny, read):
 
 @pytest.mark.parametrize("wrap", ["", "PBC_dataset_normal_DIB", "a/train"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped):
+def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped, zip_folder):
     plain, _ = read(tiny / pbc.NAME)
     shutil.copytree(tiny / pbc.NAME, tmp_path / "top" / wrap, dirs_exist_ok=True)
     (tmp_path / "top" / wrap / "neutrophil" / ".DS_169665.jpg").write_bytes(b"litter of the official archive")
-    found, _ = read(packed(tmp_path / "top", tmp_path) if zipped else tmp_path / "top")
+    found, _ = read(zip_folder(tmp_path / "top", tmp_path / pbc.NAME) if zipped else tmp_path / "top")
     for part in ("name", "ids", "hashes", "splits", "classes"):
         assert getattr(found, part) == getattr(plain, part)
     assert found.targets.equal(plain.targets)
@@ -247,10 +241,8 @@ def test_no_images_and_no_archive(read, tmp_path):
 
 
 # the real one --------------------------------------------------------------------------------------------------------
-def test_the_real_set(read):
-    archive = REAL / f"{pbc.NAME}.zip"
-    if not archive.is_file():
-        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
+def test_the_real_set(read, real_file):
+    archive = real_file(f"{pbc.NAME}.zip")
     collection, aside = read(archive, size=28)
     assert (collection.images.shape, collection.classes, aside) == ((17092, 28, 28, 3), pbc.CLASSES, [])
     assert collection.images[::100].float().std() > 20

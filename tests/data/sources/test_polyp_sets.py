@@ -25,7 +25,6 @@ from crossward.data.sources import polyp_sets, polyps
 from crossward.errors import ConfigError, DataError
 
 torch.set_num_threads(1)
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
 LAYOUTS = {
     "CVC-ColonDB": ("{}.bmp", "p{}.bmp"),
     "ETIS-LaribPolypDB": ("images/{}.png", "masks/p{}.png"),
@@ -86,9 +85,9 @@ def test_each_set_is_a_site(root, read):
     assert from_manifest(collection, manifest(made)).recipe == made.recipe
 
 
-def test_the_order_of_sets_and_how_they_are_packed_change_nothing(root, read, tmp_path):
+def test_the_order_of_sets_and_how_they_are_packed_change_nothing(root, read, tmp_path, zip_folder):
     plain, _ = read(polyp_sets.locate(root))
-    shutil.make_archive(str(tmp_path / "packed" / "any"), "zip", root / "ETIS-LaribPolypDB")
+    zip_folder(root / "ETIS-LaribPolypDB", tmp_path / "packed" / "any")
     paths = {"etis": tmp_path / "packed" / "any.zip", "polypgen": tmp_path / "not asked for"}
     found, _ = read(polyp_sets.locate(root, SITES[::-1], paths))
     assert (found.ids, found.hashes, found.groups, found.sites) == (plain.ids, plain.hashes, plain.groups, plain.sites)
@@ -274,10 +273,10 @@ def test_wrong_sets_are_told_with_their_key(wrong, told):
     assert error.value.details[0].startswith(told)
 
 
-def test_missing_sets_and_one_named_twice_are_refused_by_the_run(config, untrained):
-    with untrained(), pytest.raises(ConfigError, match="4 of 4 sets of polyps are not there"):
+def test_missing_sets_and_one_named_twice_are_refused_by_the_run(config, no_training):
+    with no_training(), pytest.raises(ConfigError, match="4 of 4 sets of polyps are not there"):
         crossward.run(config(data={"source": "polyps"}))
-    with untrained(), pytest.raises(ConfigError, match=r"data\.sets names a set twice"):
+    with no_training(), pytest.raises(ConfigError, match=r"data\.sets names a set twice"):
         crossward.run(config(data={"source": "polyps", "sets": ["etis", "etis"]}))
 
 
@@ -311,8 +310,6 @@ def test_sets_train_networks_of_their_own(config, section):
 
 
 # the real ones -------------------------------------------------------------------------------------------------------
-def test_two_real_sets_are_found():
-    if not (REAL / "PolypGen.zip").is_file():
-        pytest.skip(f"{REAL / 'PolypGen.zip'} is not here (set CROSSWARD_DATA)")
-    found = polyp_sets.locate(REAL, ("polypgen", "cvc-clinicdb"))
-    assert found == {"polypgen": REAL / "PolypGen.zip", "cvc-clinicdb": REAL / "CVC-ClinicDB.zip"}
+def test_two_real_sets_are_found(real_data, real_file):
+    places = {"polypgen": real_file("PolypGen.zip"), "cvc-clinicdb": real_file("CVC-ClinicDB.zip")}
+    assert polyp_sets.locate(real_data, ("polypgen", "cvc-clinicdb")) == places

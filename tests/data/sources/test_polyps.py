@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -19,7 +18,6 @@ from crossward.data.sources import polyps
 from crossward.errors import ConfigError, DataError
 
 torch.set_num_threads(1)
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
 UNTOLD = "the names of {} of {} frames tell no patient: the same may be trained and tested on"
 GEN = {  # name of an image -> of its mask
     "data_C1/images_C1/176OLCV1_100H0012.jpg": "data_C1/masks_C1/176OLCV1_100H0012_mask.png",
@@ -91,14 +89,14 @@ def test_polypgen_hospitals_and_what_names_tell_of_patients(gen, read):
     assert [site.name for site in federate(collection, partition="site").sites] == ["C1", "C2", "C3", "C4", "C5", "C6"]
 
 
-def test_polypgen_as_it_is_published(gen, read, tmp_path):
+def test_polypgen_as_it_is_published(gen, read, tmp_path, zip_folder):
     plain, _ = read(gen, "polypgen")
     top = tmp_path / "top" / "PolypGen2021_MultiCenterData_v3"
     shutil.copytree(gen, top)
     extra = ("data_C1/bbox_image_C1/1.jpg", "imagesAll_positive/1.jpg", "sequenceData/positive/seq1/images_seq1/1.jpg")
     for path in extra:
         lay(top, {path: "data_C6/bbox_images_C6/1.png"})
-    packed = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "top"))
+    packed = zip_folder(tmp_path / "top", tmp_path / "packed")
     for place in (top.parent, packed):
         found, _ = read(place, "polypgen")
         assert (found.ids, found.groups, found.hashes) == (plain.ids, plain.groups, plain.hashes)
@@ -121,11 +119,11 @@ def test_polypgen_as_it_is_published(gen, read, tmp_path):
     ],
 )
 @pytest.mark.parametrize("zipped", [False, True])
-def test_every_layout(tmp_path, read, name, image, mask, zipped):
+def test_every_layout(tmp_path, read, name, image, mask, zipped, zip_folder):
     top = lay(tmp_path / "top", numbered((10, 9, 26), image, mask))
     if image.endswith("B/{}.bmp"):
         lay(top, numbered((9, 10), "CVC-ColonDB/s{}.bmp", "CVC-ColonDB/c{}.bmp"))
-    place = Path(shutil.make_archive(str(tmp_path / "set"), "zip", top)) if zipped else top
+    place = zip_folder(top, tmp_path / "set") if zipped else top
     collection, aside = read(place, name)
     suffix = Path(image).suffix
     assert (collection.ids, aside) == ((f"9{suffix}", f"10{suffix}", f"26{suffix}"), [])
@@ -271,10 +269,8 @@ def test_a_set_that_is_nowhere(tmp_path, name):
 
 # the real ones -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["polypgen", "cvc-clinicdb"])
-def test_the_real_sets_are_listed(name):
-    archive = REAL / f"{polyps.POLYP_SETS[name].title}.zip"
-    if not archive.is_file():
-        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
+def test_the_real_sets_are_listed(name, real_file):
+    archive = real_file(f"{polyps.POLYP_SETS[name].title}.zip")
     with open_files(archive) as files:
         pairs, alone = polyps.pair_masks(archive, files.listing(), name)
     assert alone == []
@@ -287,10 +283,8 @@ def test_the_real_sets_are_listed(name):
         assert (len(pairs), len({pair.group for pair in pairs})) == (612, 29)
 
 
-def test_some_real_frames(tmp_path, read):
-    archive = REAL / "CVC-ClinicDB.zip"
-    if not archive.is_file():
-        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
+def test_some_real_frames(tmp_path, read, real_file):
+    archive = real_file("CVC-ClinicDB.zip")
     with open_files(archive) as files:
         for path in [path for path in files.listing() if path.endswith(("/7.png", "/77.png", "/600.png"))]:
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

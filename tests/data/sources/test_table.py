@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from crossward.data.collection import Collection
 from crossward.data.sources import table
 from crossward.errors import ConfigError, DataError
 
-REAL = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[4] / "shared" / "data"))
 Read = Callable[..., tuple[Collection, list[BadFile]]]
 
 
@@ -265,10 +263,8 @@ x/5.png,x/m1.png
     assert (collection.ids, len(aside)) == (("x/5.png",), 6)
 
 
-def test_real_polyps(tmp_path):
-    archive = REAL / "PolypGen.zip"
-    if not archive.is_file():
-        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
+def test_real_polyps(tmp_path, real_file):
+    archive = real_file("PolypGen.zip")
     with zipfile.ZipFile(archive) as content:
         images = [name for name in content.namelist() if "/images_" in name][::30]
     lines = [
@@ -282,10 +278,8 @@ def test_real_polyps(tmp_path):
     assert 0.02 < collection.targets.float().mean() < 0.3
 
 
-def test_real_skin(tmp_path):
-    archive = REAL / "HAM10000.zip"
-    if not archive.is_file():
-        pytest.skip(f"{archive} is not here (set CROSSWARD_DATA)")
+def test_real_skin(tmp_path, real_file):
+    archive = real_file("HAM10000.zip")
     with zipfile.ZipFile(archive) as content:
         _, *lines = content.read("HAM10000_metadata.csv").decode().splitlines()
     cells = [
