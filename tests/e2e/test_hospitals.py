@@ -1,5 +1,5 @@
 """A coordinator and three hospitals as processes of this machine, with TLS and keys. The short form is a part of every
-test run; `make e2e` runs the whole, and kills what it can."""
+test run; `make e2e` also kills a site and the coordinator."""
 
 from __future__ import annotations
 
@@ -12,39 +12,47 @@ from pathlib import Path
 
 import pytest
 
-from crossward.hospitals.certificates import authority, site_key
-from crossward.hospitals.flower.federation_runs import follow, overview
-from crossward.testing.e2e import COORDINATOR, SITES, Federation, begun, compared, run_sites, same_as_here
+from crossward.hospitals.certificates import create_authority, create_site_key
+from crossward.hospitals.flower.federation_runs import federation_status, follow_run
+from crossward.testing.e2e import (
+    COORDINATOR,
+    SITES,
+    LocalFederation,
+    assert_same_as_local,
+    compare_with_local_run,
+    running_federation,
+    start_method,
+)
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    with run_sites(tmp_path_factory.mktemp("e2e")) as up:
-        yield up
+    with running_federation(tmp_path_factory.mktemp("e2e")) as running:
+        yield running
 
 
-def until(true: Callable[[], bool], seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to that"
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.1)
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    words = (sys.executable, "-m", "crossward.cli.main", *words)
-    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-m", "crossward.cli.main", *arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def rounds(run: Path) -> int:
+def count_rounds(run: Path) -> int:
     file = run / "metrics.jsonl"
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def test_a_method_across_hospitals_ends_as_in_one_process(federation: Federation):
-    compared(federation.kit, "fednpr-per")
-    told = overview(federation.kit.coordinator, insecure=False)
-    assert told["online"] == len(SITES)
-    assert told["runs"][0] | {"last": None} == {
+def test_a_method_across_hospitals_ends_as_in_one_process(federation: LocalFederation):
+    compare_with_local_run(federation.kit, "fednpr-per")
+    status = federation_status(federation.kit.coordinator, insecure=False)
+    assert status["online"] == len(SITES)
+    assert status["runs"][0] | {"last": None} == {
         "run": "fednpr-per", "status": "finished", "rounds": 2, "last": None, "faults": 0, "last_fault": "",
     }  # fmt: skip
     for site in SITES:
@@ -53,51 +61,51 @@ def test_a_method_across_hospitals_ends_as_in_one_process(federation: Federation
         assert all(file.suffix == ".sealed" for file in (federation.kit.site(site) / "memory").glob("*/0*"))
 
 
-def test_a_key_that_nobody_registered_is_refused(federation: Federation, tmp_path):
+def test_a_key_that_nobody_registered_is_refused(federation: LocalFederation, tmp_path):
     folder = tmp_path / "hospital-1"
     subprocess.run(["cp", "-r", str(federation.kit.site("hospital-1")), str(folder)], check=True)
     for name in ("hospital-1", "hospital-1.pub"):
         (folder / name).unlink()
-    site_key(folder, "hospital-1")
-    refused = command("site", "up", str(folder))
+    create_site_key(folder, "hospital-1")
+    refused = run_command("site", "up", str(folder))
     assert refused.returncode == 4
     assert "does not know this site's key" in refused.stderr
 
 
-def test_a_coordinator_of_another_authority_is_refused(federation: Federation, tmp_path):
+def test_a_coordinator_of_another_authority_is_refused(federation: LocalFederation, tmp_path):
     folder = tmp_path / "hospital-1"
     subprocess.run(["cp", "-r", str(federation.kit.site("hospital-1")), str(folder)], check=True)
     other = tmp_path / "other"
     other.mkdir()
-    authority(other, "somebody else", 10)
+    create_authority(other, "somebody else", 10)
     (folder / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
-    refused = command("site", "up", str(folder))
+    refused = run_command("site", "up", str(folder))
     assert refused.returncode == 2
     assert "does not show a certificate that holds" in refused.stderr
     assert "clock" in refused.stderr
 
 
-def test_a_port_in_use(federation: Federation):
-    refused = command("coordinator", "up", str(federation.kit.coordinator))
+def test_a_port_in_use(federation: LocalFederation):
+    refused = run_command("coordinator", "up", str(federation.kit.coordinator))
     assert refused.returncode == 2
     assert "cannot be used here" in refused.stderr
 
 
 @pytest.mark.e2e
-def test_a_site_killed_in_a_round(federation: Federation):
-    run = begun(federation.kit, "scaffold", "killed-site")
-    until(lambda: rounds(run) == 1)
+def test_a_site_killed_in_a_round(federation: LocalFederation):
+    run = start_method(federation.kit, "scaffold", "killed-site")
+    wait_until(lambda: count_rounds(run) == 1)
     federation.kill("hospital-2")
     federation.start("hospital-2")
-    follow(run, print)
-    same_as_here(federation.kit, run, "scaffold")
+    follow_run(run, print)
+    assert_same_as_local(federation.kit, run, "scaffold")
 
 
 @pytest.mark.e2e
-def test_the_coordinator_killed_between_rounds(federation: Federation):
-    run = begun(federation.kit, "scaffold", "killed-coordinator")
-    until(lambda: rounds(run) == 1)
+def test_the_coordinator_killed_between_rounds(federation: LocalFederation):
+    run = start_method(federation.kit, "scaffold", "killed-coordinator")
+    wait_until(lambda: count_rounds(run) == 1)
     federation.kill(COORDINATOR)
     federation.start(COORDINATOR)
-    follow(run, print)
-    same_as_here(federation.kit, run, "scaffold")
+    follow_run(run, print)
+    assert_same_as_local(federation.kit, run, "scaffold")

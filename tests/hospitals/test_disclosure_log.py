@@ -1,5 +1,5 @@
-"""The log of what left a hospital: what a line says, that changes show, and that neither a crash nor a full disk hides
-anything."""
+"""The log of what left a hospital: what a line says, that changes are noticed, and that neither a crash nor a full disk
+hides anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from crossward.core.weights import Weights
 from crossward.errors import StorageError
-from crossward.hospitals import disclosure_log as sent
+from crossward.hospitals import disclosure_log as module
 from crossward.hospitals.disclosure_log import DisclosureLog
 
 torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def log(tmp_path):
 @pytest.fixture
 def three(log):
     for round in (1, 2, 3):
-        log.append("run", round, "train", {"n": round})
+        log.log_sent("run", round, "train", {"n": round})
     return log
 
 
@@ -56,7 +56,7 @@ def entries(log):
 
 def test_a_line_says_what_was_sent(log):
     model = Weights({"a.weight": torch.tensor([[1.0], [2.0]]), "a.half": torch.tensor([1.0], dtype=torch.bfloat16)})
-    log.append("fedavg-1", 3, "train", {"model": model, "n": 12, "deep": {"on": True, "t": torch.tensor(7)}})
+    log.log_sent("fedavg-1", 3, "train", {"model": model, "n": 12, "deep": {"on": True, "t": torch.tensor(7)}})
     [entry] = entries(log)
     assert datetime.now(UTC) - datetime.fromisoformat(entry.pop("time")) < timedelta(minutes=5)
     assert entry == {
@@ -83,38 +83,41 @@ def test_a_line_says_what_was_sent(log):
 def test_a_layout_does_not_change_the_hash_and_a_value_does(log):
     square = torch.arange(4.0).view(2, 2)
     for tensor in (square.T, square.T.contiguous(), square.T + 1, torch.zeros(0, 2)):
-        log.append("run", 1, "train", {"t": tensor})
+        log.log_sent("run", 1, "train", {"t": tensor})
     turned, same, other, empty = (entry["items"][0]["hash"] for entry in entries(log))
     assert turned == same != other
     assert empty == blake(b"")
 
 
 def test_a_gradient_may_be_needed_of_what_is_sent(log):
-    log.append("run", 1, "train", {"t": torch.ones(1, requires_grad=True)})
+    log.log_sent("run", 1, "train", {"t": torch.ones(1, requires_grad=True)})
     assert entries(log)[0]["items"][0]["hash"] == blake(b"\x00\x00\x80\x3f")
 
 
 def test_a_refusal_is_logged_with_its_reason(log):
-    log.refused("run", 2, "train", "gradients:\n  not allowed")
+    log.log_refused("run", 2, "train", "gradients:\n  not allowed")
     [entry] = entries(log)
     assert entry["refused"] == "gradients:\n  not allowed"
-    assert (entry["run"], entry["round"], entry["step"], entry["previous"]) == ("run", 2, "train", "")
+    assert entry["run"] == "run"
+    assert entry["round"] == 2
+    assert entry["step"] == "train"
+    assert entry["previous"] == ""
     assert "items" not in entry
 
 
 def test_an_empty_reply_is_logged(log):
-    log.append("run", 1, "train", {})
+    log.log_sent("run", 1, "train", {})
     assert entries(log)[0]["items"] == []
 
 
 def test_what_cannot_travel_is_not_logged(log):
     with pytest.raises(TypeError, match="a list cannot travel"):
-        log.append("run", 1, "train", {"rows": [1, 2]})
+        log.log_sent("run", 1, "train", {"rows": [1, 2]})
     assert not log.file.exists()
 
 
 def test_only_its_owner_may_read_it(log):
-    log.append("run", 1, "train", {})
+    log.log_sent("run", 1, "train", {})
     assert stat.S_IMODE(log.file.stat().st_mode) == 0o600
 
 
@@ -128,7 +131,7 @@ def test_each_line_holds_the_hash_of_the_one_before(three):
 
 
 def test_another_log_of_the_same_file_goes_on(three):
-    DisclosureLog(three.file).refused("run", 4, "train", "no")
+    DisclosureLog(three.file).log_refused("run", 4, "train", "no")
     assert len(lines(three)) == 4
     assert three.verify() == []
 
@@ -143,7 +146,7 @@ def broken(at, after):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (lambda a, b, c: [a.replace(b'"round": 1', b'"round": 7'), b, c], [broken(2, 1)]),
         (lambda a, b, c: [a, c], [broken(2, 1)]),
@@ -158,11 +161,11 @@ def broken(at, after):
     ],
     ids=["edited", "removed", "beheaded", "repeated", "swapped", "emptied", "binary", "number", "blank", "nested"],
 )
-def test_changes_show(three, change, told):
+def test_changes_are_noticed(three, change, expected):
     three.file.write_bytes(b"".join(change(*lines(three))))
-    assert three.verify() == told
-    three.append("run", 4, "train", {})
-    assert three.verify() == told
+    assert three.verify() == expected
+    three.log_sent("run", 4, "train", {})
+    assert three.verify() == expected
 
 
 # a crash -------------------------------------------------------------------------------------------------------------
@@ -170,20 +173,20 @@ def test_changes_show(three, change, told):
 
 @settings(max_examples=40, deadline=None)
 @given(where=st.floats(0, 1), again=st.booleans())
-def test_a_line_cut_short_is_told_and_the_chain_goes_on(tmp_path_factory, where, again):
+def test_a_line_cut_short_is_reported_and_the_chain_goes_on(tmp_path_factory, where, again):
     log = DisclosureLog(tmp_path_factory.mktemp("log") / "sent.jsonl")
     for round in (1, 2):
-        log.append("run", round, "train", {"n": round})
+        log.log_sent("run", round, "train", {"n": round})
     first, second = lines(log)
     cut = 1 + int(where * (len(second) - 3))  # within the second line
     log.file.write_bytes(first + second[:cut])
     if again:  # and once more, in the line after
-        log.append("run", 3, "train", {})
+        log.log_sent("run", 3, "train", {})
         log.file.write_bytes(log.file.read_bytes()[:-5])
     torn = [f"line {2 + k}: {NOT_WHOLE}" for k in range(1 + again)]
     assert log.verify() == torn
-    log.append("run", 4, "train", {})
-    log.append("run", 5, "train", {})
+    log.log_sent("run", 4, "train", {})
+    log.log_sent("run", 5, "train", {})
     assert log.verify() == torn
     fourth, fifth = lines(log)[-2:]
     assert json.loads(fourth)["previous"] == blake(first[:-1])
@@ -193,7 +196,7 @@ def test_a_line_cut_short_is_told_and_the_chain_goes_on(tmp_path_factory, where,
 def test_a_line_that_lacks_its_end_only_is_whole(three):
     three.file.write_bytes(three.file.read_bytes()[:-1])
     assert three.verify() == []
-    three.append("run", 4, "train", {})
+    three.log_sent("run", 4, "train", {})
     assert three.verify() == []
     assert len(lines(three)) == 4
 
@@ -202,12 +205,12 @@ def test_a_line_that_lacks_its_end_only_is_whole(three):
 def test_a_file_without_a_whole_line_begins_anew(log, text):
     log.file.parent.mkdir()
     log.file.write_bytes(text)
-    log.append("run", 1, "train", {})
+    log.log_sent("run", 1, "train", {})
     assert json.loads(lines(log)[-1])["previous"] == ""
     assert log.verify() == ([f"line 1: {NOT_WHOLE}"] if text else [])
 
 
-class Slow(FileIO):
+class SlowFile(FileIO):
     """A disk that takes eleven bytes at a time."""
 
     def write(self, data):
@@ -215,16 +218,16 @@ class Slow(FileIO):
 
 
 def test_a_disk_that_takes_a_part_is_given_the_rest(three, monkeypatch):
-    opened = lambda file, mode, buffering, opener: Slow(file, mode, opener=opener)
-    monkeypatch.setattr(sent, "open", opened, raising=False)
-    three.append("run", 4, "train", {"n": 5})
+    open_slowly = lambda file, mode, buffering, opener: SlowFile(file, mode, opener=opener)
+    monkeypatch.setattr(module, "open", open_slowly, raising=False)
+    three.log_sent("run", 4, "train", {"n": 5})
     assert len(lines(three)) == 4
     assert three.verify() == []
 
 
 def test_several_at_once_make_one_chain(log):
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda k: DisclosureLog(log.file).append("run", k, "train", {"n": k}), range(20)))
+        list(pool.map(lambda k: DisclosureLog(log.file).log_sent("run", k, "train", {"n": k}), range(20)))
     assert sorted(entry["round"] for entry in entries(log)) == list(range(20))
     assert log.verify() == []
 
@@ -232,26 +235,26 @@ def test_several_at_once_make_one_chain(log):
 # what cannot be written ----------------------------------------------------------------------------------------------
 
 
-def no_space(*arguments):
+def raise_no_space(*arguments):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_what_is_not_on_the_disk_is_an_error(log, monkeypatch):
-    monkeypatch.setattr(os, "fsync", no_space)
+    monkeypatch.setattr(os, "fsync", raise_no_space)
     with pytest.raises(StorageError, match=r"cannot write .*sent.jsonl: No space left"):
-        log.append("run", 1, "train", {"n": 1})
+        log.log_sent("run", 1, "train", {"n": 1})
     with pytest.raises(StorageError):
-        log.refused("run", 1, "train", "no")
+        log.log_refused("run", 1, "train", "no")
 
 
 def test_a_folder_is_no_log(tmp_path):
     with pytest.raises(StorageError, match="cannot write"):
-        DisclosureLog(tmp_path).append("run", 1, "train", {})
+        DisclosureLog(tmp_path).log_sent("run", 1, "train", {})
     with pytest.raises(StorageError, match="cannot read"):
         DisclosureLog(tmp_path).verify()
 
 
-def test_a_file_in_the_place_of_the_folder_is_told(tmp_path):
+def test_a_file_in_the_place_of_the_folder(tmp_path):
     (tmp_path / "site").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
-        DisclosureLog(tmp_path / "site" / "sent.jsonl").append("run", 1, "train", {})
+        DisclosureLog(tmp_path / "site" / "sent.jsonl").log_sent("run", 1, "train", {})

@@ -1,4 +1,4 @@
-"""What a rehearsal on noise teaches the coordinator: honest replies of every method pass, altered ones do not."""
+"""The rehearsal on noise, and the inspection by it: honest replies of every method pass, altered ones do not."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from crossward.testing.toy import Toy
 
 torch.set_num_threads(1)
 
-APART = [case for case in cases() if not case.plugins and not case.method.pooled]
+REMOTE_CASES = [case for case in cases() if not case.plugins and not case.method.pooled]
 FEW = ((1, 0, 1), (2, 2, 0), (5, 1, 0))  # one image to train on, no validation set
 
 
-def replies(run_sites, rounds=2):
+def all_replies(run_sites, rounds=2):
     """Every reply of a run to a step of the method."""
     engine = RecordingEngine(LocalEngine(run_sites))
     run(run_sites, engine, Plan(rounds, seed=run_sites.seed, evaluate_every=0))
     return engine.replies
 
 
-def named(name):
-    return next(case for case in APART if str(case) == name)
+def case_named(name):
+    return next(case for case in REMOTE_CASES if str(case) == name)
 
 
-def inspector(run_sites):
-    """As the coordinator has it, which has no image."""
-    center = without_images(run_sites)
-    return ReplyInspector(center, rehearse(center))
+def create_inspector(run_sites):
+    """The inspector of a coordinator, which has no images."""
+    coordinator = without_images(run_sites)
+    return ReplyInspector(coordinator, rehearse(coordinator))
 
 
-def altered(reply, sometimes):
-    """What a reply could be turned into, with what must be told of it."""
+def altered_replies(reply, sometimes):
+    """What a reply could be turned into, with the problem that must be reported."""
     yield "not disclosed", reply | {"ages": torch.ones(2)}
     for name, value in reply.items():
         if name not in sometimes:
@@ -55,14 +55,14 @@ def altered(reply, sometimes):
         yield "is expected", reply | {name: "text"}
         if isinstance(value, Weights):
             first = next(iter(value))
-            for told, changed in (
+            for problem, changed in (
                 (f"{first} is missing", {key: kept for key, kept in value.items() if key != first}),
                 ("is not expected", {**value, "more": torch.ones(2)}),
                 ("is expected", {**value, first: value[first][None]}),
                 ("NaN or infinity", {**value, first: torch.full_like(value[first], torch.nan)}),
                 ("has a norm of", {**value, first: torch.full_like(value[first], 1e30)}),
             ):
-                yield told, reply | {name: Weights(changed)}
+                yield problem, reply | {name: Weights(changed)}
         elif isinstance(value, Tensor):
             yield "is expected", reply | {name: value[None]}
             yield "is expected", reply | {name: value.bool()}
@@ -73,19 +73,20 @@ def altered(reply, sometimes):
             yield "at most 1e+09 is allowed", reply | {name: type(value)(10**12)}
 
 
-@pytest.mark.parametrize("case", APART, ids=str)
+@pytest.mark.parametrize("case", REMOTE_CASES, ids=str)
 def test_honest_replies_pass_and_altered_ones_do_not(case):
     run_sites = case.run_sites()  # the first site lacks a class
-    inspect, seen = inspector(run_sites), replies(run_sites)
-    assert {job.site for job, _ in seen} == {0, 1, 2}
-    for job, reply in seen:
+    inspect = create_inspector(run_sites)
+    replies = all_replies(run_sites)
+    assert {job.site for job, _ in replies} == {0, 1, 2}
+    for job, reply in replies:
         assert inspect(job, reply) == [], f"{job.step} of site {job.site} in round {job.round}"
-    for job, reply in {job.step: (job, reply) for job, reply in seen}.values():
-        for told, changed in altered(reply, case.method.sometimes):
-            assert told in "; ".join(inspect(job, changed)), f"{job.step}: {told}"
+    for job, reply in {job.step: (job, reply) for job, reply in replies}.values():
+        for problem, changed in altered_replies(reply, case.method.sometimes):
+            assert problem in "; ".join(inspect(job, changed)), f"{job.step}: {problem}"
 
 
-@pytest.mark.parametrize("case", [c for c in APART if Need.SAME_NETS not in c.method.needs], ids=str)
+@pytest.mark.parametrize("case", [c for c in REMOTE_CASES if Need.SAME_NETS not in c.method.needs], ids=str)
 def test_networks_that_differ(case):
     run_sites = case.run_sites(differ=True)
     try:
@@ -94,36 +95,38 @@ def test_networks_that_differ(case):
         )
     except ConfigError:  # the bodies that LG-FedAvg averages
         return
-    inspect = inspector(run_sites)
-    for job, reply in replies(run_sites):
+    inspect = create_inspector(run_sites)
+    for job, reply in all_replies(run_sites):
         assert inspect(job, reply) == [], f"{job.step} of site {job.site} in round {job.round}"
 
 
 @pytest.mark.parametrize("name", ["creff", "fedcd", "fedcb", "fedproto"])
 def test_sites_with_few_images(name):
-    run_sites = named(f"{name}-classification").run_sites(FEW)
-    inspect = inspector(run_sites)
-    assert [fault for job, reply in replies(run_sites) for fault in inspect(job, reply)] == []
+    run_sites = case_named(f"{name}-classification").run_sites(FEW)
+    inspect = create_inspector(run_sites)
+    assert [fault for job, reply in all_replies(run_sites) for fault in inspect(job, reply)] == []
 
 
 def test_items_that_stop_being_sent():
     """The rehearsal has two rounds; a body that is sent in three of four is seen in both."""
     run_sites = Toy().run_sites(method_class("lg-fedavg")(warmup=0.75))
-    seen, inspect = replies(run_sites, rounds=4), inspector(run_sites)
-    assert [("body" in reply) for job, reply in seen if job.site == 0] == [True, True, True, False]
-    assert [fault for job, reply in seen for fault in inspect(job, reply)] == []
+    replies = all_replies(run_sites, rounds=4)
+    inspect = create_inspector(run_sites)
+    assert [("body" in reply) for job, reply in replies if job.site == 0] == [True, True, True, False]
+    assert [fault for job, reply in replies for fault in inspect(job, reply)] == []
 
 
 def test_weights_of_another_architecture():
-    run_sites = named("feddf-classification").run_sites(differ=True)
-    inspect, seen = inspector(run_sites), replies(run_sites)
-    job, reply = seen[0]
+    run_sites = case_named("feddf-classification").run_sites(differ=True)
+    inspect = create_inspector(run_sites)
+    replies = all_replies(run_sites)
+    job, reply = replies[0]
     assert inspect(job, reply) == []
     assert any("is expected" in line for line in inspect(replace(job, site=1), reply))
 
 
-def test_a_step_that_was_not_rehearsed_tells_nothing_undeclared():
-    inspect = inspector(Toy().run_sites(FedAvg()))
+def test_a_step_that_was_not_rehearsed_may_hold_nothing_undeclared():
+    inspect = create_inspector(Toy().run_sites(FedAvg()))
     job = Job(0, "later", 0, 1, True)
     assert inspect(job, {"n": 3}) == []
     assert inspect(job, {"ages": 3}) == ["ages is not disclosed by the method"]
@@ -138,26 +141,29 @@ def test_the_rehearsal_leaves_nothing():
     assert len(run_sites.federation.sites[0].train) == 12
 
 
-# what a site says of itself -------------------------------------------------------------------------------------------
+# the metrics of a site -----------------------------------------------------------------------------------------------
 JUDGE = Job(1, "judge", 0, 1, False)
 
 
-def judged(run_sites):
+def metrics_reply(run_sites):
     outcome, _ = run_job(run_sites, JUDGE, {"model": Weights.of(run_sites.server(0).new_net())}, {})
     return outcome.reply
 
 
-def judged_maps(run_sites):
+def map_metrics_reply(run_sites):
     """The same for maps, but for distances, which take long to import."""
     truth = run_sites.targets(1, "val")
-    told = run_sites.task.metrics(truth, truth, full=False) | {"hd95": 1.5, "hd95_undefined": 2}
-    return {"metrics": json.dumps({"val": told, "test": told | {"hd95": None}})}
+    metrics = run_sites.task.metrics(truth, truth, full=False) | {"hd95": 1.5, "hd95_undefined": 2}
+    return {"metrics": json.dumps({"val": metrics, "test": metrics | {"hd95": None}})}
 
 
-@pytest.mark.parametrize(("task", "tell"), [("classification", judged), ("segmentation", judged_maps)])
-def test_metrics(task, tell):
+@pytest.mark.parametrize(
+    ("task", "create_reply"), [("classification", metrics_reply), ("segmentation", map_metrics_reply)]
+)
+def test_metrics(task, create_reply):
     run_sites = Toy(task).run_sites(FedAvg())
-    inspect, reply = inspector(run_sites), tell(run_sites)
+    inspect = create_inspector(run_sites)
+    reply = create_reply(run_sites)
     assert {*json.loads(reply["metrics"])} == {"val", "test"}
     assert inspect(JUDGE, reply) == []
     assert inspect(JUDGE, {"metrics": "{}"}) == []  # a hospital that says nothing
@@ -184,21 +190,23 @@ def test_metrics(task, tell):
         ("glory", 1.0),
     ],
 )
-def test_metrics_that_could_not_be_put_beside_others(name, value):
+def test_metrics_that_could_not_be_compared_with_others(name, value):
     run_sites = Toy().run_sites(FedAvg())
-    told = json.loads(judged(run_sites)["metrics"])
-    told["val"][name] = value
-    assert inspector(run_sites)(JUDGE, {"metrics": json.dumps(told)}) == ["the metrics of val are not the task's"]
+    metrics = json.loads(metrics_reply(run_sites)["metrics"])
+    metrics["val"][name] = value
+    assert create_inspector(run_sites)(JUDGE, {"metrics": json.dumps(metrics)}) == [
+        "the metrics of val are not the task's"
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"val": 1}', '{"train": {}}', "[" * 100_000, "NaN"])
 def test_metrics_that_are_none(text):
-    (told,) = inspector(Toy().run_sites(FedAvg()))(JUDGE, {"metrics": text})
-    assert told in ("metrics is not JSON", "metrics does not hold those of val and test")
+    (problem,) = create_inspector(Toy().run_sites(FedAvg()))(JUDGE, {"metrics": text})
+    assert problem in ("metrics is not JSON", "metrics does not hold those of val and test")
 
 
-def test_what_a_site_would_deploy_is_not_to_come():
-    inspect = inspector(Toy().run_sites(FedAvg()))
+def test_the_reply_to_deploy_must_be_empty():
+    inspect = create_inspector(Toy().run_sites(FedAvg()))
     job = replace(JUDGE, step="deploy")
     assert inspect(job, {}) == []
     assert inspect(job, {"model": Weights({"head.bias": torch.zeros(3)})})[0] == "model is not disclosed by the method"

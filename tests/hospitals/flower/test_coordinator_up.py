@@ -1,5 +1,5 @@
-"""Sites' keys at the SuperLink: each is registered once, one that was replaced is forgotten, and by which node a site
-speaks is known where there are keys."""
+"""Sites' keys at the SuperLink: each is registered once, one that was replaced is unregistered, and nodes are known by
+their keys."""
 
 from __future__ import annotations
 
@@ -9,63 +9,66 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from crossward.hospitals.certificates import site_key
-from crossward.hospitals.flower.coordinator_up import REGISTERED, SECURE, _register, registered_nodes
+from crossward.hospitals.certificates import create_site_key
+from crossward.hospitals.flower.coordinator_up import register_keys
+from crossward.hospitals.flower.node_registry import REGISTRY_FILE, SECURE_FILE, registered_nodes
 from crossward.hospitals.flower.processes import SUPERLINK_NAME, FlowerWorkspace
 from crossward.hospitals.kit import read_coordinator
 
 
 @dataclass(frozen=True)
-class Told(FlowerWorkspace):
-    """A place whose `flwr` is played: nodes are numbered as they come."""
+class FakeWorkspace(FlowerWorkspace):
+    """A workspace that only records `flwr` commands; nodes are numbered as they are registered."""
 
-    said: list = field(default_factory=list)
+    commands: list = field(default_factory=list)
 
-    def flwr(self, *words):
-        self.said.append(words)
-        return json.dumps({"success": True, "node-id": str(100 + len(self.said))})
-
-
-@pytest.fixture
-def place(made):
-    told = Told(made / "coordinator")
-    told.home.mkdir()
-    return told
+    def run_flwr(self, *arguments):
+        self.commands.append(arguments)
+        return json.dumps({"success": True, "node-id": str(100 + len(self.commands))})
 
 
 @pytest.fixture
-def register(made, place):
-    def again():
-        heard = []
-        place.said.clear()
-        _register(read_coordinator(made / "coordinator"), place, heard.append)
-        return heard
-
-    return again
+def workspace(kit_folder):
+    workspace = FakeWorkspace(kit_folder / "coordinator")
+    workspace.home.mkdir()
+    return workspace
 
 
-def test_each_key_is_registered_once(register, place, made):
+@pytest.fixture
+def register(kit_folder, workspace):
+    """register() registers the keys as a start of the coordinator does; the lines that it prints."""
+
+    def start():
+        lines = []
+        workspace.commands.clear()
+        register_keys(read_coordinator(kit_folder / "coordinator"), workspace, lines.append)
+        return lines
+
+    return start
+
+
+def test_each_key_is_registered_once(register, workspace, kit_folder):
     assert sorted(register()) == ["registered north.1", "registered south"]
-    assert [words[:2] for words in place.said] == [("supernode", "register")] * 2
-    assert {words[2] for words in place.said} == {
-        str(made / "coordinator" / "sites" / f"{site}.pub") for site in ("south", "north.1")
+    assert [command[:2] for command in workspace.commands] == [("supernode", "register")] * 2
+    assert {command[2] for command in workspace.commands} == {
+        str(kit_folder / "coordinator" / "sites" / f"{site}.pub") for site in ("south", "north.1")
     }
     assert register() == []
-    assert place.said == []
+    assert workspace.commands == []
 
 
-def test_a_key_that_was_replaced_is_forgotten(register, place, made, tmp_path):
+def test_a_key_that_was_replaced_is_unregistered(register, workspace, kit_folder, tmp_path):
     register()
-    before = json.loads((place.home / REGISTERED).read_text())["south"]["node"]
-    site_key(tmp_path, "south")
-    shutil.copy(tmp_path / "south.pub", made / "coordinator" / "sites" / "south.pub")
+    before = json.loads((workspace.home / REGISTRY_FILE).read_text())["south"]["node"]
+    create_site_key(tmp_path, "south")
+    shutil.copy(tmp_path / "south.pub", kit_folder / "coordinator" / "sites" / "south.pub")
     assert register() == ["the former key of south is no longer accepted", "registered south"]
-    assert place.said[0] == ("supernode", "unregister", before, SUPERLINK_NAME)
+    assert workspace.commands[0] == ("supernode", "unregister", before, SUPERLINK_NAME)
 
 
-def test_sites_are_bound_to_nodes_where_there_are_keys(register, place):
+def test_nodes_are_known_while_the_coordinator_is_up_with_keys(register, workspace):
     register()
-    assert registered_nodes(place.home) == {}  # as long as the coordinator is not up with keys
-    (place.home / SECURE).touch()
-    assert sorted(registered_nodes(place.home)) == ["north.1", "south"]
-    assert sorted(registered_nodes(place.home).values()) == [101, 102]
+    assert registered_nodes(workspace.home) == {}  # as long as the coordinator is not up with keys
+    (workspace.home / SECURE_FILE).touch()
+    assert sorted(registered_nodes(workspace.home)) == ["north.1", "south"]
+    assert sorted(registered_nodes(workspace.home).values()) == [101, 102]

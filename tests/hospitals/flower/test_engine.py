@@ -1,5 +1,5 @@
-"""The Flower engine: what it asks, what it rejects, and that no reply that is lost or rejected, and no coordinator that
-dies, leaves a trace in what the sites remember. Runs are compared to the bit."""
+"""The Flower engine: what it asks, what it rejects, and that neither a lost or rejected reply nor a coordinator that
+dies leaves a trace in what the sites remember. Runs are compared to the bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
 from crossward.hospitals.flower.engine import VERSION_KEY, FlowerEngine
-from crossward.hospitals.flower.records import parcel, records
+from crossward.hospitals.flower.records import from_records, to_records
 from crossward.hospitals.memory import SiteMemory
 from crossward.hospitals.rehearsal import ReplyInspector, rehearse
 from crossward.hospitals.service import Service
@@ -30,7 +30,13 @@ from crossward.methods.kt_pfl import KTpFL
 from crossward.methods.scaffold import Scaffold
 from crossward.testing.cases import SIZES, TRAINING
 from crossward.testing.engine_wrappers import DroppingEngine
-from crossward.testing.loopback_federation import RUN, loopback_federation, memories, roster, without_images
+from crossward.testing.loopback_federation import (
+    RUN,
+    create_roster,
+    loopback_federation,
+    site_memories,
+    without_images,
+)
 from crossward.testing.short_runs import Records, assert_same, snapshot
 from crossward.testing.toy import Toy
 
@@ -43,57 +49,63 @@ def toy(method):
 
 
 def grid(engine):
-    return engine.roster.post.grid
+    return engine.roster.messenger.grid
 
 
-def end(progress, engine, services):
-    """All that a run leaves behind, with what the sites hold of it."""
-    return snapshot(progress, engine.memory) | {"memory": memories(engine, services)}
+def run_end(progress, engine, services):
+    """All that a run leaves behind, with what the sites remember."""
+    return snapshot(progress, engine.memory) | {"memory": site_memories(engine, services)}
 
 
 @cache
-def finished(method):
-    """A run in which nothing happens."""
-    with loopback_federation(toy(method)) as (center, engine, services):
-        return end(run(center, engine, Plan(3)), engine, services)
+def undisturbed_run(method):
+    """The end of a run in which nothing goes wrong."""
+    with loopback_federation(toy(method)) as (coordinator, engine, services):
+        return run_end(run(coordinator, engine, Plan(3)), engine, services)
 
 
-class Strike:
-    """A tamper that alters what node 0 replies to one step of one round, the first `times`."""
+class AlterReply:
+    """A tamper that alters the replies of node 0 to one step of one round, at most `times` of them."""
 
     def __init__(self, change, round, step="train", times=99):
-        self.change, self.at, self.left = change, (0, step, round), times
+        self.change = change
+        self.target = (0, step, round)
+        self.left = times
 
-    def __call__(self, question, reply):
-        asked = parcel(question.content).about
-        where = (question.metadata.dst_node_id, asked.get("step"), asked.get("round"))
-        if where != self.at or self.left == 0:
+    def __call__(self, request, reply):
+        header = from_records(request.content).header
+        if (request.metadata.dst_node_id, header.get("step"), header.get("round")) != self.target or self.left == 0:
             return reply
         self.left -= 1
-        changed = self.change(parcel(reply.content))
-        return changed and Message(records(changed), reply_to=question)
+        changed = self.change(from_records(reply.content))
+        return changed and Message(to_records(changed), reply_to=request)
 
 
-def nothing(reply):
+def lose(reply):
     return None
 
 
-def damaged(reply):
-    return replace(reply, tree=reply.tree[:-1] + bytes([reply.tree[-1] ^ 1]))
+def damage(reply):
+    return replace(reply, payload=reply.payload[:-1] + bytes([reply.payload[-1] ^ 1]))
 
 
 # what is asked -------------------------------------------------------------------------------------------------------
 
 
-def test_questions_by_hand():
+def test_requests_by_hand():
     """Two steps a round, each from the version that the one before made; judging makes none."""
-    asked = []
-    with loopback_federation(toy(KTpFL())) as (center, engine, _):
-        grid(engine).tamper = lambda question, reply: asked.append(parcel(question.content).about) or reply
-        run(center, engine, Plan(2))
+    headers = []
+    with loopback_federation(toy(KTpFL())) as (coordinator, engine, _):
+
+        def record(request, reply):
+            headers.append(from_records(request.content).header)
+            return reply
+
+        grid(engine).tamper = record
+        run(coordinator, engine, Plan(2))
         assert {site: tree[VERSION_KEY] for site, tree in engine.memory.items()} == dict.fromkeys(range(3), "00001.001")
-    of_one = [a for a in asked if a["do"] == "job" and a["site"] == "site-1"]
-    assert [(a["round"], a["ask"], a["step"], a["keep"], a["since"]) for a in of_one] == [
+    of_one = [header for header in headers if header["do"] == "job" and header["site"] == "site-1"]
+    assert [tuple(header[key] for key in ("round", "ask", "step", "keep", "since")) for header in of_one] == [
         (0, 0, "score", True, ""),
         (0, 1, "train", True, "00000.000"),
         (0, 2, "judge", False, "00000.001"),
@@ -101,8 +113,9 @@ def test_questions_by_hand():
         (1, 1, "train", True, "00001.000"),
         (1, 2, "judge", False, "00001.001"),
     ]
-    assert {(a["run"], a["hold"]) for a in of_one} == {(RUN, "")}
-    assert [a["do"] for a in asked].count("open") == 3
+    assert {header["run"] for header in of_one} == {RUN}
+    assert {header["hold"] for header in of_one} == {""}
+    assert [header["do"] for header in headers].count("open") == 3
 
 
 def test_nobody_is_asked():
@@ -115,24 +128,28 @@ def test_nobody_is_asked():
 def test_a_late_joiner_is_opened_when_it_comes():
     local = toy(Scaffold())
     same = run(local, DroppingEngine(LocalEngine(local), 2, 0, "train"), Plan(2)).state
-    with loopback_federation(toy(Scaffold())) as (center, engine, _):
+    with loopback_federation(toy(Scaffold())) as (coordinator, engine, _):
         grid(engine).down.add(2)
         records = Records()
-        come = type("Come", (Observer,), {"on_round": lambda self, record: grid(engine).down.clear()})()
-        state = run(center, engine, Plan(2), [records, come]).state
+
+        class Connect(Observer):
+            def on_round(self, record):
+                grid(engine).down.clear()
+
+        state = run(coordinator, engine, Plan(2), [records, Connect()]).state
     assert [record.failures for record in records.rounds] == [{"site-2": "it has not come yet"}, {}]
     assert_same(state, same)
 
 
-def unwilling(hospital, asked):
+def refuse(hospital, opening):
     raise ConfigError("it does not take part")
 
 
 def test_a_site_that_was_refused_fails_with_its_reason():
-    with loopback_federation(toy(Scaffold())) as (center, engine, services):
-        services[1] = Service(services[1].hospital, unwilling)
-        cohort = Cohort(center, engine, 0, center.ids)
-        cohort.ask("train", Scaffold().start(RoundContext(0, 1, 3, center.task, center.server(0))))
+    with loopback_federation(toy(Scaffold())) as (coordinator, engine, services):
+        services[1] = Service(services[1].hospital, refuse)
+        cohort = Cohort(coordinator, engine, 0, coordinator.ids)
+        cohort.ask("train", Scaffold().start(RoundContext(0, 1, 3, coordinator.task, coordinator.server(0))))
         assert cohort.failures == {"site-1": "it does not take part"}
         assert list(engine.memory) == [0, 2]
 
@@ -141,75 +158,79 @@ def test_a_site_that_was_refused_fails_with_its_reason():
 
 
 @pytest.fixture(scope="module")
-def stood():
+def after_one_round():
     """A federation after its first round, with an inspector."""
-    with loopback_federation(toy(Scaffold()), deadline=10.0) as (center, engine, services):
-        engine.inspect = ReplyInspector(center, rehearse(center))
-        state = run(center, engine, Plan(1, evaluate_every=0)).state
-        yield center, engine, services, state
+    with loopback_federation(toy(Scaffold()), deadline=10.0) as (coordinator, engine, services):
+        engine.inspect = ReplyInspector(coordinator, rehearse(coordinator))
+        state = run(coordinator, engine, Plan(1, evaluate_every=0)).state
+        yield coordinator, engine, services, state
 
 
-def says(**other):
-    return lambda reply: replace(reply, about=reply.about | other)
+def change_header(**changes):
+    return lambda reply: replace(reply, header=reply.header | changes)
 
 
-def silent_on(key):
-    return lambda reply: replace(reply, about={k: v for k, v in reply.about.items() if k != key})
+def drop_key(key):
+    return lambda reply: replace(reply, header={k: v for k, v in reply.header.items() if k != key})
 
 
-def holds(change):
-    return lambda reply: replace(reply, tree=encode(change(decode(reply.tree))))
+def change_payload(change):
+    return lambda reply: replace(reply, payload=encode(change(decode(reply.payload))))
 
 
-def with_weight(value):
-    """The first weight of dy replaced."""
+def change_weight(value):
+    """Replace the first weight of dy."""
 
     def change(tree):
         first, *_ = tree["dy"]
         return tree | {"dy": Weights({**tree["dy"], first: value(tree["dy"][first])})}
 
-    return holds(change)
+    return change_payload(change)
 
 
 NOT_NUMBERS = "rejected: its losses are not a list of finite numbers"
 REJECTED = {
-    "run": (says(run="r9"), "rejected: its reply answers another question (run 'r9' for 'rehearsal')"),
-    "round": (says(round=0), "rejected: its reply answers another question (round 0 for 1)"),
-    "step": (says(step="judge"), "rejected: its reply answers another question (step 'judge' for 'train')"),
-    "ask": (says(ask=7), "another question (ask 7 for "),
-    "site": (says(site="site-2"), "rejected: its reply answers another question (site 'site-2' for 'site-0')"),
-    "silent": (silent_on("round"), "rejected: its reply answers another question (round None for 1)"),
-    "two": (says(run="r9", round=5), "another question (run 'r9' for 'rehearsal', round 5 for 1)"),
-    "altered": (damaged, "rejected: damaged tree"),
-    "cut": (lambda reply: replace(reply, tree=reply.tree[:-100]), "rejected: damaged tree"),
-    "no tree": (lambda reply: replace(reply, tree=b"\x08" + b"\0" * 15), "rejected: not a crossward tree"),
-    "absent": (lambda reply: replace(reply, tree=b""), "rejected: dy is missing; dc is missing"),
-    "nan": (with_weight(lambda t: t * math.nan), "rejected: NaN or infinity in dy/"),
-    "shape": (with_weight(lambda t: t.flatten()), "is expected"),
-    "huge": (with_weight(lambda t: t + 1e6), "rejected: dy has a norm of "),
-    "undeclared": (holds(lambda tree: tree | {"images": torch.zeros(2)}), "images is not disclosed by the method"),
-    "losses": (says(losses="many"), NOT_NUMBERS),
-    "no loss": (says(losses=[0.5, None]), NOT_NUMBERS),
-    "nan loss": (says(losses=[math.nan]), NOT_NUMBERS),
-    "failure": (says(failure="its disk is full"), "its disk is full"),
-    "late": (nothing, "no answer within 10 s"),
-}  # fmt: skip
+    "run": (change_header(run="r9"), "rejected: its reply answers another question (run 'r9' for 'rehearsal')"),
+    "round": (change_header(round=0), "rejected: its reply answers another question (round 0 for 1)"),
+    "step": (change_header(step="judge"), "rejected: its reply answers another question (step 'judge' for 'train')"),
+    "ask": (change_header(ask=7), "another question (ask 7 for "),
+    "site": (change_header(site="site-2"), "rejected: its reply answers another question (site 'site-2' for 'site-0')"),
+    "silent": (drop_key("round"), "rejected: its reply answers another question (round None for 1)"),
+    "two": (change_header(run="r9", round=5), "another question (run 'r9' for 'rehearsal', round 5 for 1)"),
+    "altered": (damage, "rejected: damaged tree"),
+    "cut": (lambda reply: replace(reply, payload=reply.payload[:-100]), "rejected: damaged tree"),
+    "no tree": (lambda reply: replace(reply, payload=b"\x08" + b"\0" * 15), "rejected: not a crossward tree"),
+    "absent": (lambda reply: replace(reply, payload=b""), "rejected: dy is missing; dc is missing"),
+    "nan": (change_weight(lambda t: t * math.nan), "rejected: NaN or infinity in dy/"),
+    "shape": (change_weight(lambda t: t.flatten()), "is expected"),
+    "huge": (change_weight(lambda t: t + 1e6), "rejected: dy has a norm of "),
+    "undeclared": (
+        change_payload(lambda tree: tree | {"images": torch.zeros(2)}),
+        "images is not disclosed by the method",
+    ),
+    "losses": (change_header(losses="many"), NOT_NUMBERS),
+    "no loss": (change_header(losses=[0.5, None]), NOT_NUMBERS),
+    "nan loss": (change_header(losses=[math.nan]), NOT_NUMBERS),
+    "failure": (change_header(failure="its disk is full"), "its disk is full"),
+    "late": (lose, "no answer within 10 s"),
+}
 
 
-@pytest.mark.parametrize(("change", "why"), REJECTED.values(), ids=REJECTED)
-def test_a_wrong_reply_is_rejected_by_name_and_leaves_the_receipt(stood, change, why):
-    center, engine, services, state = stood
+@pytest.mark.parametrize(("change", "reason"), REJECTED.values(), ids=REJECTED)
+def test_a_wrong_reply_is_rejected_by_name_and_leaves_the_version(after_one_round, change, reason):
+    coordinator, engine, services, state = after_one_round
     before = {site: tree[VERSION_KEY] for site, tree in engine.memory.items()}
-    remembered = memories(engine, services)["0"]
-    grid(engine).tamper = Strike(change, 1)
-    cohort = Cohort(center, engine, 1, center.ids)
+    remembered = site_memories(engine, services)["0"]
+    grid(engine).tamper = AlterReply(change, 1)
+    cohort = Cohort(coordinator, engine, 1, coordinator.ids)
     replies = cohort.ask("train", state)
     assert sorted(replies) == [1, 2]
     assert list(cohort.failures) == ["site-0"]
-    assert why in cohort.failures["site-0"]
-    assert engine.memory[0][VERSION_KEY] == before[0] == "00000.000"
+    assert reason in cohort.failures["site-0"]
+    assert before[0] == "00000.000"
+    assert engine.memory[0][VERSION_KEY] == before[0]
     assert all(engine.memory[site][VERSION_KEY] != before[site] for site in (1, 2))
-    assert_same(memories(engine, services)["0"], remembered)
+    assert_same(site_memories(engine, services)["0"], remembered)
 
 
 # what is left of a reply that does not count -------------------------------------------------------------------------
@@ -217,34 +238,35 @@ def test_a_wrong_reply_is_rejected_by_name_and_leaves_the_receipt(stood, change,
 
 @pytest.mark.parametrize(
     ("method", "step", "change"),
-    [(Scaffold(), "train", nothing), (Scaffold(), "train", damaged), (KTpFL(), "score", nothing),
-     (KTpFL(), "train", nothing), (FedNPR(), "train", nothing)],
+    [(Scaffold(), "train", lose), (Scaffold(), "train", damage), (KTpFL(), "score", lose),
+     (KTpFL(), "train", lose), (FedNPR(), "train", lose)],
     ids=["scaffold", "scaffold-rejected", "kt-pfl-score", "kt-pfl-train", "fednpr"],
 )  # fmt: skip
 def test_a_reply_that_is_late_or_rejected_is_as_if_it_had_not_been_asked_for(method, step, change):
     local = toy(method)
     losing = DroppingEngine(LocalEngine(local), 0, 1, step)
     expected = snapshot(run(local, losing, Plan(3)), losing.memory)
-    with loopback_federation(toy(method), deadline=10.0) as (center, engine, services):
-        grid(engine).tamper = Strike(change, 1, step)
-        told = Records()
-        assert_same(end(run(center, engine, Plan(3), [told]), engine, services), expected)
-    assert [list(record.failures) for record in told.rounds] == [[], ["site-0"], []]
+    with loopback_federation(toy(method), deadline=10.0) as (coordinator, engine, services):
+        grid(engine).tamper = AlterReply(change, 1, step)
+        records = Records()
+        assert_same(run_end(run(coordinator, engine, Plan(3), [records]), engine, services), expected)
+    assert [list(record.failures) for record in records.rounds] == [[], ["site-0"], []]
 
 
 @MEMORY
 def test_a_job_that_a_site_lost_is_done_again_from_the_same_version(method):
     """The reply of round 2 is lost, the site answers a probe, and is asked again: nobody can tell."""
-    with loopback_federation(toy(method)) as (center, engine, services):
-        strike = grid(engine).tamper = Strike(nothing, 1, times=1)
-        told = Records()
-        found = end(run(center, engine, Plan(3), [told]), engine, services)
-    assert strike.left == 0
-    assert [record.failures for record in told.rounds] == [{}, {}, {}]
-    assert_same(found, finished(method))
+    with loopback_federation(toy(method)) as (coordinator, engine, services):
+        tamper = AlterReply(lose, 1, times=1)
+        grid(engine).tamper = tamper
+        records = Records()
+        end = run_end(run(coordinator, engine, Plan(3), [records]), engine, services)
+    assert tamper.left == 0
+    assert [record.failures for record in records.rounds] == [{}, {}, {}]
+    assert_same(end, undisturbed_run(method))
 
 
-class Dies(Observer):
+class DyingCoordinator(Observer):
     """A coordinator that is killed after a round, or when the last site has answered in the next."""
 
     def __init__(self, trained):
@@ -262,37 +284,45 @@ class Dies(Observer):
 @pytest.mark.parametrize("trained", [False, True], ids=["after round 1", "in round 2"])
 @MEMORY
 def test_a_coordinator_that_dies_and_is_started_again(method, trained):
-    with loopback_federation(toy(method)) as (center, engine, services):
-        told = Records(engine.memory)
+    with loopback_federation(toy(method)) as (coordinator, engine, services):
+        records = Records(engine.memory)
         with pytest.raises(KeyboardInterrupt):
-            run(center, engine, Plan(3), [told, Dies(trained)])
-        tree, memory = decode(told.checkpoints[0]), TreeStore()
+            run(coordinator, engine, Plan(3), [records, DyingCoordinator(trained)])
+        tree = decode(records.checkpoints[0])
+        memory = TreeStore()
         memory.update({int(site): known for site, known in tree["memory"].items()})
         progress = Progress(tree["state"], 1, tree["best"]["round"], tree["best"].get("value"))
         for site, service in enumerate(services):  # the sites, too, were started again
-            services[site] = Service(service.hospital, service.opener)
-        center = without_images(toy(method))
-        again = FlowerEngine(center, roster(center, grid(engine)), RUN, memory=memory)
-        assert_same(end(run(center, again, Plan(3), progress=progress), again, services), finished(method))
+            services[site] = Service(service.hospital, service.build)
+        coordinator = without_images(toy(method))
+        again = FlowerEngine(coordinator, create_roster(coordinator, grid(engine)), RUN, memory=memory)
+        assert_same(
+            run_end(run(coordinator, again, Plan(3), progress=progress), again, services), undisturbed_run(method)
+        )
 
 
 def test_the_memory_of_the_best_round_stays_while_others_go():
-    class First(Observer):
+    class HoldFirst(Observer):
         def on_round(self, record):
             if record.round == 1:
                 engine.hold_best()
-                self.known = memories(engine, services)
+                self.memories = site_memories(engine, services)
 
-    first = First()
-    with loopback_federation(toy(Scaffold())) as (center, engine, services):
-        state = run(center, engine, Plan(6), [first]).state
-        assert engine.best == dict.fromkeys(range(3), "00000.000")
+    first = HoldFirst()
+    with loopback_federation(toy(Scaffold())) as (coordinator, engine, services):
+        state = run(coordinator, engine, Plan(6), [first]).state
+        assert engine.best_versions == dict.fromkeys(range(3), "00000.000")
         for site, service in enumerate(services):
             memory = SiteMemory(service.hospital.folder / "memory" / RUN)
-            assert [str(label) for label in memory.labels()] == ["00000.000", "00003.000", "00004.000", "00005.000"]
-            assert_same(memory.load(engine.best[site]), first.known[str(site)])
-        engine.memory.update({site: {VERSION_KEY: version} for site, version in engine.best.items()})
-        cohort = Cohort(center, engine, 0, center.ids, keep=False)
+            assert [str(version) for version in memory.versions()] == [
+                "00000.000",
+                "00003.000",
+                "00004.000",
+                "00005.000",
+            ]
+            assert_same(memory.load(engine.best_versions[site]), first.memories[str(site)])
+        engine.memory.update({site: {VERSION_KEY: version} for site, version in engine.best_versions.items()})
+        cohort = Cohort(coordinator, engine, 0, coordinator.ids, keep=False)
         assert list(cohort.ask("deploy", state)) == [0, 1, 2]
         assert cohort.failures == {}
-        assert_same(memories(engine, services), first.known)
+        assert_same(site_memories(engine, services), first.memories)

@@ -1,5 +1,5 @@
-"""Runs from the coordinator's folder: how they are called, what is refused before Flower hears of them, and that
-whoever follows one is told of its end."""
+"""Runs from the coordinator's folder: how they are named, what is refused before Flower starts them, and that following
+one ends with it."""
 
 from __future__ import annotations
 
@@ -7,87 +7,87 @@ import pytest
 
 from crossward.config.reading import to_toml
 from crossward.errors import ConfigError, RunError, StorageError
-from crossward.hospitals.flower import federation_runs as runs
+from crossward.hospitals.flower import federation_runs as module
 from crossward.hospitals.flower.coordinator import coordinate_run
-from crossward.hospitals.flower.federation_runs import RunOptions, begin, follow, stop
+from crossward.hospitals.flower.federation_runs import RunOptions, follow_run, start_run, stop_run
 from crossward.runs import lifecycle as api
 from crossward.runs.run_directory import TERMS, RunDir
-from crossward.testing.loopback_federation import grid
+from crossward.testing.loopback_federation import create_grid
 
 
 @pytest.fixture
-def begun(made, tiny, tmp_path, monkeypatch):
-    """begun("fedavg") is the folder of a run that Flower was told of."""
-    monkeypatch.setattr(runs, "submit", lambda place, folder: None)
+def start(kit_folder, tiny, tmp_path, monkeypatch):
+    """start("fedavg") is the folder of a run that Flower was asked to start."""
+    monkeypatch.setattr(module, "submit_run", lambda workspace, folder: None)
 
-    def begin_(method, **asked):
+    def start_method(method, **options):
         file = tmp_path / "run.toml"
         file.write_text(to_toml(tiny(method={"name": method}).canonical()))
-        return begin(file, made / "coordinator", [], RunOptions(**asked))
+        return start_run(file, kit_folder / "coordinator", [], RunOptions(**options))
 
-    return begin_
+    return start_method
 
 
-def test_runs_without_a_name_are_numbered(begun):
-    assert [begun("fedavg+npr").name for _ in range(2)] == ["fedavg-npr-s0-1", "fedavg-npr-s0-2"]
+def test_runs_without_a_name_are_numbered(start):
+    assert [start("fedavg+npr").name for _ in range(2)] == ["fedavg-npr-s0-1", "fedavg-npr-s0-2"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "problem"),
     [
         ({"least": 3}, "--least 3: there are 2 sites"),
         ({"least": 0}, "--least 0: there are 2 sites"),
         ({"name": "../x"}, "../x"),
     ],
 )
-def test_what_cannot_be_is_refused(begun, made, asked, said):
-    with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
-        begun("fedavg", **asked)
-    assert not list((made / "coordinator" / "runs").glob("*"))
+def test_options_that_are_refused(start, kit_folder, options, problem):
+    with pytest.raises(ConfigError, match=problem.replace(".", r"\.")):
+        start("fedavg", **options)
+    assert not list((kit_folder / "coordinator" / "runs").glob("*"))
 
 
-def test_a_name_that_is_taken(begun):
-    begun("fedavg", name="mine")
+def test_a_name_that_is_taken(start):
+    start("fedavg", name="mine")
     with pytest.raises(ConfigError, match="there is a run mine already"):
-        begun("fedavg", name="mine")
+        start("fedavg", name="mine")
 
 
-def test_a_run_that_failed_before_its_first_round_ends_for_whoever_follows_it(begun):
-    run = begun("fedavg", wait=0.0)
+def test_following_a_run_that_failed_before_its_first_round(start):
+    run = start("fedavg", wait=0.0)
     with pytest.raises(RunError, match="0 of 2 sites take part"):
-        coordinate_run(run, grid([]))
-    heard = []
+        coordinate_run(run, create_grid([]))
+    lines = []
     with pytest.raises(RunError, match="failed") as error:
-        follow(run, heard.append)
+        follow_run(run, lines.append)
     assert "0 of 2 sites take part, 2 are needed" in error.value.details[0]
-    assert heard[-1].startswith("failed: 0 of 2 sites")
+    assert lines[-1].startswith("failed: 0 of 2 sites")
 
 
-def test_a_defect_ends_the_run_as_well(begun, monkeypatch):
-    run = begun("fedavg")
-    monkeypatch.setattr("crossward.hospitals.flower.coordinator._numbers", lambda config: 1 / 0)
+def test_a_defect_ends_the_run_as_well(start, monkeypatch):
+    run = start("fedavg")
+    monkeypatch.setattr("crossward.hospitals.flower.coordinator._text_size", lambda config: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        coordinate_run(run, grid([]))
+        coordinate_run(run, create_grid([]))
     with pytest.raises(RunError, match="failed") as error:
-        follow(run, lambda line: None)
+        follow_run(run, lambda line: None)
     assert error.value.details == ("a defect: ZeroDivisionError('division by zero')",)
 
 
-def test_a_run_that_another_process_conducts_is_left_to_it(begun, monkeypatch):
-    run = begun("fedavg")
+def test_a_run_that_another_process_runs_is_left_to_it(start, monkeypatch):
+    run = start("fedavg")
     monkeypatch.setattr("crossward.hospitals.flower.coordinator.HANDOVER", 0.0)
-    with RunDir(run).held(), pytest.raises(StorageError, match="another process"):
-        coordinate_run(run, grid([]))
+    with RunDir(run).locked(), pytest.raises(StorageError, match="another process"):
+        coordinate_run(run, create_grid([]))
     assert not (run / "failed.json").exists()
 
 
-def test_a_run_is_stopped_once(begun, made):
-    run = begun("fedavg", name="mine")
-    assert stop(made / "coordinator", "mine", insecure=False) == run
+def test_a_run_is_stopped_once(start, kit_folder):
+    run = start("fedavg", name="mine")
+    assert stop_run(kit_folder / "coordinator", "mine", insecure=False) == run
     with pytest.raises(ConfigError, match="mine has ended already"):
-        stop(made / "coordinator", "mine", insecure=False)
+        stop_run(kit_folder / "coordinator", "mine", insecure=False)
     with pytest.raises(ConfigError, match="there is no run 'mien'"):
-        stop(made / "coordinator", "mien", insecure=False)
+        stop_run(kit_folder / "coordinator", "mien", insecure=False)
 
 
 def test_a_run_across_hospitals_is_not_resumed_here(finished_run):
@@ -101,11 +101,11 @@ def finished_run(tiny, tmp_path):
     return api.run(tiny(run={"rounds": 1, "out": str(tmp_path), "name": "done"})).folder
 
 
-def test_only_runs_of_the_coordinator_are_conducted(begun, made, tmp_path, monkeypatch):
-    from crossward.hospitals.flower.server_app import conduct_own
+def test_only_runs_of_the_coordinator_itself_are_run(start, kit_folder, tmp_path, monkeypatch):
+    from crossward.hospitals.flower.server_app import coordinate_own_run
 
-    monkeypatch.setenv("FLWR_HOME", str(made / "coordinator" / "flower"))
+    monkeypatch.setenv("FLWR_HOME", str(kit_folder / "coordinator" / "flower"))
     with pytest.raises(ConfigError, match="is not a run of this coordinator"):
-        conduct_own(tmp_path / "elsewhere", grid([]))
+        coordinate_own_run(tmp_path / "elsewhere", create_grid([]))
     with pytest.raises(RunError, match="0 of 2 sites take part"):
-        conduct_own(begun("fedavg", wait=0.0), grid([]))
+        coordinate_own_run(start("fedavg", wait=0.0), create_grid([]))

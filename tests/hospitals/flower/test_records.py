@@ -1,4 +1,4 @@
-"""Parcels as Flower's records, through the bytes that Flower moves; and what is not a parcel."""
+"""Site messages as Flower's records, through the bytes that Flower moves; and content that is no site message."""
 
 from __future__ import annotations
 
@@ -9,42 +9,45 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from crossward.errors import StorageError
-from crossward.hospitals.flower.records import STYPE, parcel, records
+from crossward.hospitals.flower.records import STYPE, from_records, to_records
 from crossward.hospitals.messages import SiteMessage
 
-ABOUT = ConfigRecord({"json": "{}"})
+HEADER = ConfigRecord({"json": "{}"})
 NO_ARRAYS = ArrayRecord({})
 
 
-def moved(content):
-    """As it comes out at the other end of a network: object by object, each by its hash."""
+def transferred(content):
+    """The content as it arrives at the other end of a network: object by object, each by its hash."""
     sent = {id: part.deflate() for id, part in get_all_nested_objects(content).items()}
     return inflate_object_from_contents(content.object_id, sent)
 
 
 @pytest.mark.parametrize(
-    "tree",
+    "payload",
     [b"", b"\0", b"tree", bytes(10 * 2**20), np.random.default_rng(0).bytes(11 * 2**20)],
     ids=["empty", "one zero", "small", "zeros", "large"],
 )
-def test_round_trip(tree):
+def test_round_trip(payload):
     """Zeros as well, because Flower sends equal chunks of an array once."""
-    words = {"site": "Zürich", "round": 3, "seed": 2**62 + 1, "loss": 0.1, "none": None, "deep": {"a": [1, True]}}
-    sent = records(SiteMessage(words, tree))
-    assert parcel(sent) == SiteMessage(words, tree)
-    assert parcel(moved(sent)) == SiteMessage(words, tree)
+    header = {"site": "Zürich", "round": 3, "seed": 2**62 + 1, "loss": 0.1, "none": None, "deep": {"a": [1, True]}}
+    message = SiteMessage(header, payload)
+    content = to_records(message)
+    assert from_records(content) == message
+    assert from_records(transferred(content)) == message
 
 
-def test_a_tree_travels_as_one_array_of_its_own_size():
-    (array,) = records(SiteMessage({}, b"tree")).array_records["arrays"].values()
-    assert (array.dtype, array.shape, array.data) == ("uint8", (4,), b"tree")
+def test_a_payload_travels_as_one_array_of_its_own_size():
+    (array,) = to_records(SiteMessage({}, b"tree")).array_records["arrays"].values()
+    assert array.dtype == "uint8"
+    assert array.shape == (4,)
+    assert array.data == b"tree"
 
 
 @pytest.mark.parametrize(
     "content",
     [
         {},
-        {"about": ABOUT},
+        {"about": HEADER},
         {"arrays": NO_ARRAYS},
         {"about": MetricRecord({"json": 1}), "arrays": NO_ARRAYS},
         {"about": ConfigRecord({"text": "{}"}), "arrays": NO_ARRAYS},
@@ -53,14 +56,14 @@ def test_a_tree_travels_as_one_array_of_its_own_size():
         {"about": ConfigRecord({"json": "[" * 100_000}), "arrays": NO_ARRAYS},
         {"about": ConfigRecord({"json": 7}), "arrays": NO_ARRAYS},
         {"about": ConfigRecord({"json": '"do"'}), "arrays": NO_ARRAYS},
-        {"about": ABOUT, "arrays": ABOUT},
-        {"about": ABOUT, "arrays": ArrayRecord({"weights": Array("uint8", (1,), STYPE, b"x")})},
-        {"about": ABOUT, "arrays": ArrayRecord({"tree": Array(np.zeros(3, np.uint8))})},
-        {"about": ABOUT, "arrays": ArrayRecord([np.zeros(3, np.float32)])},
+        {"about": HEADER, "arrays": HEADER},
+        {"about": HEADER, "arrays": ArrayRecord({"weights": Array("uint8", (1,), STYPE, b"x")})},
+        {"about": HEADER, "arrays": ArrayRecord({"tree": Array(np.zeros(3, np.uint8))})},
+        {"about": HEADER, "arrays": ArrayRecord([np.zeros(3, np.float32)])},
     ],
-    ids=["nothing", "no arrays", "no words", "metrics", "another key", "cut short", "no text", "nested", "a number",
-         "a word", "words twice", "another array", "an array of numpy's", "an ordinary model"],
+    ids=["nothing", "no arrays", "no header", "metrics", "another key", "cut short", "no text", "nested", "a number",
+         "a word", "header twice", "another array", "an array of numpy's", "an ordinary model"],
 )  # fmt: skip
 def test_a_message_that_is_not_ours_is_refused(content):
     with pytest.raises(StorageError, match=r"a message that is not crossward's: \S"):
-        parcel(RecordDict(content))
+        from_records(RecordDict(content))

@@ -1,4 +1,4 @@
-"""Roster: who takes part, under which node, and who does not, with the reason; at the start and at any time later."""
+"""Roster: which sites take part, by which node, and which do not and why; at the start and at any time later."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from crossward import __version__
 from crossward.core.disclosure import DisclosureKind
 from crossward.hospitals.flower.loopback_grid import LoopbackGrid
 from crossward.hospitals.flower.messenger import Messenger
-from crossward.hospitals.flower.records import parcel, records
-from crossward.hospitals.flower.roster import WAIT, Roster
+from crossward.hospitals.flower.records import from_records, to_records
+from crossward.hospitals.flower.roster import WAIT_INTERVAL, Roster
 from crossward.hospitals.messages import PROTOCOL, SiteMessage
 from crossward.hospitals.policy import Policy
 from crossward.methods.scaffold import Scaffold
@@ -25,17 +25,17 @@ NAMES = ("north", "south", "west")
 FACTS = {"task": "classification", "classes": ["a", "b", "c"], "channels": 3, "size": [28, 28]}
 
 
-def said(name, **other):
-    return {"site": name, "crossward": __version__, "protocol": PROTOCOL, **FACTS, **other}
+def site_header(name, **changes):
+    return {"site": name, "crossward": __version__, "protocol": PROTOCOL, **FACTS, **changes}
 
 
 @dataclass
-class Federation:
-    """Nodes that say of themselves what `at` holds; a node of which that is None has gone, though it is listed. Nodes
-    come and go at the times of `happens`."""
+class FakeNodes:
+    """Nodes that answer with the headers in `headers`. A node whose header is None has gone, though it is still listed.
+    Nodes come and go at the times of `events`."""
 
-    at: dict
-    happens: dict = field(default_factory=dict)  # when -> what
+    headers: dict  # node -> header
+    events: dict = field(default_factory=dict)  # time -> what happens
     clock: FakeClock = field(default_factory=FakeClock)
     opened: list = field(default_factory=list)  # nodes, in turn
     slept: list = field(default_factory=list)
@@ -46,43 +46,45 @@ class Federation:
         @app.query("open")
         def answer(message, context):
             self.opened.append(context.node_id)
-            self.asked = parcel(message.content).about
-            return Message(records(SiteMessage(self.at[context.node_id])), reply_to=message)
+            self.request = from_records(message.content).header
+            return Message(to_records(SiteMessage(self.headers[context.node_id])), reply_to=message)
 
         self.grid = LoopbackGrid(app, {})
-        self.grid.get_node_ids = lambda: list(self.at)
+        self.grid.get_node_ids = lambda: list(self.headers)
         self.grid.push_messages = self.push
-        post = Messenger(self.grid, patience=5.0, clock=self.clock, sleep=self.sleep)
-        self.roster = Roster(NAMES, post, {"run": "r1", "crossward": __version__})
+        messenger = Messenger(self.grid, patience=5.0, clock=self.clock, sleep=self.sleep)
+        self.roster = Roster(NAMES, messenger, {"run": "r1", "crossward": __version__})
 
     def push(self, messages):
-        self.grid.nodes = {node: {} for node, said in self.at.items() if said is not None}
+        self.grid.nodes = {node: {} for node, header in self.headers.items() if header is not None}
         return LoopbackGrid.push_messages(self.grid, messages)
 
     def sleep(self, seconds):
         self.slept.append(seconds)
         self.clock.sleep(seconds)
-        for when in [when for when in self.happens if when <= self.clock.now]:
-            self.happens.pop(when)()
+        for time in [time for time in self.events if time <= self.clock.now]:
+            self.events.pop(time)()
 
-    def greeted(self):
+    def opened_roster(self):
         self.roster.open_new_nodes()
         return self.roster
 
 
 def test_sites_are_known_by_the_names_they_say():
-    federation = Federation({70: said("west"), 80: said("north"), 90: said("south", images={"train": 5})})
-    roster = federation.greeted()
+    nodes = FakeNodes(
+        {70: site_header("west"), 80: site_header("north"), 90: site_header("south", images={"train": 5})}
+    )
+    roster = nodes.opened_roster()
     assert roster.nodes == {0: 80, 1: 90, 2: 70}
     assert roster.facts[1]["images"] == {"train": 5}
     assert roster.refused == {}
-    assert federation.asked == {"do": "open", "run": "r1", "crossward": __version__}
-    federation.greeted()
-    assert sorted(federation.opened) == [70, 80, 90], "each once"
+    assert nodes.request == {"do": "open", "run": "r1", "crossward": __version__}
+    nodes.opened_roster()
+    assert sorted(nodes.opened) == [70, 80, 90], "each once"
 
 
 @pytest.mark.parametrize(
-    ("other", "reason"),
+    ("changes", "reason"),
     [
         ({"crossward": "0.0.9"}, f"it runs crossward 0.0.9, the coordinator {__version__}: install the same version"),
         ({"protocol": 99}, f"it speaks protocol 99, the coordinator {PROTOCOL}: install the same version"),
@@ -97,141 +99,145 @@ def test_sites_are_known_by_the_names_they_say():
     ],
     ids=["version", "protocol", "version first", "failure", "classes", "order", "task", "channels", "size"],
 )  # fmt: skip
-def test_a_site_that_does_not_fit_is_refused_by_name(other, reason):
-    roster = Federation({1: said("south"), 2: said("north", **other), 3: said("west")}).greeted()
+def test_a_site_that_does_not_fit_is_refused_by_name(changes, reason):
+    roster = FakeNodes(
+        {1: site_header("south"), 2: site_header("north", **changes), 3: site_header("west")}
+    ).opened_roster()
     assert roster.nodes == {1: 1, 2: 3}
     assert roster.refused == {"north": reason}
 
 
 def test_a_name_that_is_not_of_this_federation():
-    roster = Federation({1: said("east")}).greeted()
+    roster = FakeNodes({1: site_header("east")}).opened_roster()
     assert roster.nodes == {}
     assert roster.refused == {"east": "it is not of this federation, whose sites are north, south, west"}
 
 
 @pytest.mark.parametrize("lacks", [[], ["classes"], ["task", "size"]])
 def test_a_site_that_does_not_say_what_it_has(lacks):
-    roster = Federation({1: {key: value for key, value in said("north").items() if key not in lacks}}).greeted()
+    roster = FakeNodes(
+        {1: {key: value for key, value in site_header("north").items() if key not in lacks}}
+    ).opened_roster()
     assert roster.refused == ({"north": f"it does not say what its images are: {', '.join(lacks)}"} if lacks else {})
 
 
-def test_a_node_whose_app_fails_is_told_by_its_number():
-    federation = Federation({4: said("north")})
-    federation.at[4] = {"bad": object()}  # which JSON does not take: the app raises
-    assert federation.greeted().refused["node 4"].startswith("CLIENT_APP_RAISED_EXCEPTION: ")
+def test_a_node_whose_app_fails_is_named_by_its_number():
+    nodes = FakeNodes({4: site_header("north")})
+    nodes.headers[4] = {"bad": object()}  # which JSON does not take: the app raises
+    assert nodes.opened_roster().refused["node 4"].startswith("CLIENT_APP_RAISED_EXCEPTION: ")
 
 
 def test_two_nodes_of_one_name():
-    federation = Federation({1: said("north"), 2: said("north")})
-    roster = federation.greeted()
+    nodes = FakeNodes({1: site_header("north"), 2: site_header("north")})
+    roster = nodes.opened_roster()
     assert roster.nodes == {0: 1}
     assert roster.refused == {"north": "two nodes say that they are north: stop one of them"}
-    federation.greeted()
-    assert federation.opened == [1, 2]
-    del federation.at[1]
-    assert federation.greeted().nodes == {0: 2}
+    nodes.opened_roster()
+    assert nodes.opened == [1, 2]
+    del nodes.headers[1]
+    assert nodes.opened_roster().nodes == {0: 2}
     assert roster.refused == {}
 
 
 def test_a_restarted_site_with_a_new_node_takes_the_place_of_the_old():
-    federation = Federation({1: said("north"), 2: said("south")})
-    federation.greeted()
-    del federation.at[1]
-    federation.at[3] = said("north", images={"train": 9})
-    roster = federation.greeted()
+    nodes = FakeNodes({1: site_header("north"), 2: site_header("south")})
+    nodes.opened_roster()
+    del nodes.headers[1]
+    nodes.headers[3] = site_header("north", images={"train": 9})
+    roster = nodes.opened_roster()
     assert roster.nodes == {0: 3, 1: 2}
     assert roster.facts[0]["images"] == {"train": 9}
     assert roster.refused == {}
 
 
 def test_it_does_so_as_well_if_flower_still_lists_the_old_node_for_a_while():
-    federation = Federation({1: said("north")})
-    federation.greeted()
-    federation.at |= {1: None, 3: said("north")}
-    assert federation.greeted().nodes == {0: 1}
-    del federation.at[1]
-    assert federation.greeted().nodes == {0: 3}
-    assert federation.greeted().refused == {}
-    assert federation.opened == [1, 3, 3]
+    nodes = FakeNodes({1: site_header("north")})
+    nodes.opened_roster()
+    nodes.headers |= {1: None, 3: site_header("north")}
+    assert nodes.opened_roster().nodes == {0: 1}
+    del nodes.headers[1]
+    assert nodes.opened_roster().nodes == {0: 3}
+    assert nodes.opened_roster().refused == {}
+    assert nodes.opened == [1, 3, 3]
 
 
-def test_a_node_that_has_gone_before_it_was_met_is_nobody():
-    federation = Federation({1: None, 2: said("north")}, {3.0: lambda: federation.at.pop(1)})
-    roster = federation.greeted()
+def test_a_node_that_has_gone_before_it_was_opened_is_nobody():
+    nodes = FakeNodes({1: None, 2: site_header("north")}, {3.0: lambda: nodes.headers.pop(1)})
+    roster = nodes.opened_roster()
     assert roster.nodes == {0: 2}
     assert roster.refused == {}
 
 
 def test_the_same_node_come_back_is_not_opened_again():
     """A site takes up a run by itself, from its own folder."""
-    federation = Federation({1: said("north")})
-    federation.greeted()
-    north = federation.at.pop(1)
-    assert federation.greeted().nodes == {0: 1}
-    federation.at[1] = north
-    assert federation.greeted().nodes == {0: 1}
-    assert federation.opened == [1]
+    nodes = FakeNodes({1: site_header("north")})
+    nodes.opened_roster()
+    north = nodes.headers.pop(1)
+    assert nodes.opened_roster().nodes == {0: 1}
+    nodes.headers[1] = north
+    assert nodes.opened_roster().nodes == {0: 1}
+    assert nodes.opened == [1]
 
 
 def test_a_refused_site_is_asked_again_when_it_has_been_away():
-    federation = Federation({1: said("south"), 2: said("north", channels=1)})
-    assert "north" in federation.greeted().refused
-    del federation.at[2]
-    federation.greeted()
-    federation.at[2] = said("north")
-    assert federation.greeted().nodes == {0: 2, 1: 1}
-    assert federation.greeted().refused == {}
+    nodes = FakeNodes({1: site_header("south"), 2: site_header("north", channels=1)})
+    assert "north" in nodes.opened_roster().refused
+    del nodes.headers[2]
+    nodes.opened_roster()
+    nodes.headers[2] = site_header("north")
+    assert nodes.opened_roster().nodes == {0: 2, 1: 1}
+    assert nodes.opened_roster().refused == {}
 
 
 def test_a_site_may_change_what_it_alone_says():
     """Its own classes of before are no reason against it."""
-    federation = Federation({1: said("north")})
-    federation.greeted()
-    del federation.at[1]
-    federation.at[2] = said("north", classes=["x", "y"])
-    assert federation.greeted().facts[0]["classes"] == ["x", "y"]
+    nodes = FakeNodes({1: site_header("north")})
+    nodes.opened_roster()
+    del nodes.headers[1]
+    nodes.headers[2] = site_header("north", classes=["x", "y"])
+    assert nodes.opened_roster().facts[0]["classes"] == ["x", "y"]
 
 
-def test_gather_returns_when_all_are_there():
-    federation = Federation({1: said("north")})
-    federation.happens = {
-        4.0: lambda: federation.at.update({2: said("south")}),
-        8.0: lambda: federation.at.update({3: said("west")}),
+def test_waiting_returns_when_all_are_there():
+    nodes = FakeNodes({1: site_header("north")})
+    nodes.events = {
+        4.0: lambda: nodes.headers.update({2: site_header("south")}),
+        8.0: lambda: nodes.headers.update({3: site_header("west")}),
     }
-    federation.roster.gather(60.0)
-    assert federation.roster.nodes == {0: 1, 1: 2, 2: 3}
-    assert federation.slept == [WAIT] * 8
-    assert federation.opened == [1, 2, 3]
+    nodes.roster.wait_for_sites(60.0)
+    assert nodes.roster.nodes == {0: 1, 1: 2, 2: 3}
+    assert nodes.slept == [WAIT_INTERVAL] * 8
+    assert nodes.opened == [1, 2, 3]
 
 
-def test_gather_returns_when_the_time_is_up_and_never_runs_without_sleeping():
-    federation = Federation({1: said("north")})
-    federation.roster.gather(20.0)
-    assert federation.roster.nodes == {0: 1}
-    assert federation.clock.now == pytest.approx(20.0, abs=2 * WAIT)
-    assert len(federation.slept) == 21
+def test_waiting_returns_when_the_time_is_up_and_never_runs_without_sleeping():
+    nodes = FakeNodes({1: site_header("north")})
+    nodes.roster.wait_for_sites(20.0)
+    assert nodes.roster.nodes == {0: 1}
+    assert nodes.clock.now == pytest.approx(20.0, abs=2 * WAIT_INTERVAL)
+    assert len(nodes.slept) == 21
 
 
-def test_gather_returns_at_once_when_a_site_cannot_take_part():
-    federation = Federation({1: said("north"), 2: said("south", channels=1)})
-    federation.roster.gather(60.0)
-    assert list(federation.roster.refused) == ["south"]
-    assert federation.clock.now == 0.0
+def test_waiting_returns_at_once_when_a_site_cannot_take_part():
+    nodes = FakeNodes({1: site_header("north"), 2: site_header("south", channels=1)})
+    nodes.roster.wait_for_sites(60.0)
+    assert list(nodes.roster.refused) == ["south"]
+    assert nodes.clock.now == 0.0
 
 
-def test_gather_does_not_wait_for_those_it_has():
-    federation = Federation({n: said(name) for n, name in enumerate(NAMES)})
-    federation.roster.gather(0.0)
-    federation.roster.gather(60.0)
-    assert federation.slept == []
-    assert len(federation.opened) == 3
+def test_waiting_does_not_wait_for_those_it_has():
+    nodes = FakeNodes({n: site_header(name) for n, name in enumerate(NAMES)})
+    nodes.roster.wait_for_sites(0.0)
+    nodes.roster.wait_for_sites(60.0)
+    assert nodes.slept == []
+    assert len(nodes.opened) == 3
 
 
 def test_a_site_whose_policy_refuses_is_named_with_its_reason(tmp_path):
     run_sites = Toy(sizes=((4, 1, 0),) * 2, common=0).run_sites(Scaffold())
     policies = [loopback.ALLOW_ALL, Policy(allow=(DisclosureKind.SAMPLE_COUNT,))]
-    services = [loopback.service(run_sites, site, tmp_path, policies[site]) for site in run_sites.ids]
-    roster = loopback.roster(run_sites, loopback.grid(services))
+    services = [loopback.create_service(run_sites, site, tmp_path, policies[site]) for site in run_sites.ids]
+    roster = loopback.create_roster(run_sites, loopback.create_grid(services))
     roster.open_new_nodes()
     assert roster.nodes == {0: 0}
     assert roster.facts[0]["counts"] == [3, 1, 0]
@@ -242,28 +248,28 @@ def test_a_site_whose_policy_refuses_is_named_with_its_reason(tmp_path):
 
 def test_a_site_cannot_pass_for_another():
     """It is refused by the name that its key has; the site whose name it took comes in as ever."""
-    at = Federation({7: said("north"), 8: said("north"), 9: said("west")})
-    at.roster.keys = {"north": 7, "south": 8, "west": 9}
-    at.roster.open_new_nodes()
-    assert at.roster.nodes == {0: 7, 2: 9}
-    assert at.roster.refused == {"south": "it has the key of south and says that it is north"}
-    at.at[8] = said("south")
-    at.roster._met.clear()
-    at.roster.open_new_nodes()
-    assert at.roster.nodes == {0: 7, 1: 8, 2: 9}
-    assert at.roster.refused == {}
+    nodes = FakeNodes({7: site_header("north"), 8: site_header("north"), 9: site_header("west")})
+    nodes.roster.registered = {"north": 7, "south": 8, "west": 9}
+    nodes.roster.open_new_nodes()
+    assert nodes.roster.nodes == {0: 7, 2: 9}
+    assert nodes.roster.refused == {"south": "it has the key of south and says that it is north"}
+    nodes.headers[8] = site_header("south")
+    nodes.roster._opened.clear()
+    nodes.roster.open_new_nodes()
+    assert nodes.roster.nodes == {0: 7, 1: 8, 2: 9}
+    assert nodes.roster.refused == {}
 
 
 def test_a_key_of_no_site():
-    at = Federation({7: said("north"), 5: said("south")})
-    at.roster.keys = {"north": 7}
-    at.roster.open_new_nodes()
-    assert at.roster.nodes == {0: 7}
-    assert at.roster.refused == {"node 5": "it has the key of node 5 and says that it is south"}
+    nodes = FakeNodes({7: site_header("north"), 5: site_header("south")})
+    nodes.roster.registered = {"north": 7}
+    nodes.roster.open_new_nodes()
+    assert nodes.roster.nodes == {0: 7}
+    assert nodes.roster.refused == {"node 5": "it has the key of node 5 and says that it is south"}
 
 
 def test_a_site_that_says_no_name_is_known_by_its_key():
-    at = Federation({7: {"failure": "out of memory"}})
-    at.roster.keys = {"north": 7}
-    at.roster.open_new_nodes()
-    assert at.roster.unfit_sites == {"north": "out of memory"}
+    nodes = FakeNodes({7: {"failure": "out of memory"}})
+    nodes.roster.registered = {"north": 7}
+    nodes.roster.open_new_nodes()
+    assert nodes.roster.refused_sites == {"north": "out of memory"}
