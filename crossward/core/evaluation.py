@@ -15,7 +15,7 @@ from crossward.core.engine import SERVER, Engine, Sites
 from crossward.core.task import Metrics, Task
 from crossward.core.tree import Tree
 
-LOWER_IS_BETTER = frozenset({"ece", "nll", "hd95"})
+LOWER_IS_BETTER = frozenset({"ece", "nll", "hd95", "hd95_penalised", "false_positive_rate"})
 
 
 class EvaluatedSites(Sites, Protocol):

@@ -107,8 +107,8 @@ class Script:
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
         self.jobs += jobs
         for job in reversed(jobs):  # any order will do
-            told = self.reply(job, payload(job.site) if callable(payload) else payload)
-            yield Outcome(job, failure=told) if isinstance(told, str) else Outcome(job, told, losses=(1.0, 2.0))
+            result = self.reply(job, payload(job.site) if callable(payload) else payload)
+            yield Outcome(job, failure=result) if isinstance(result, str) else Outcome(job, result, losses=(1.0, 2.0))
 
     def close(self) -> None:
         self.memory.close()

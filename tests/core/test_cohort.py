@@ -48,10 +48,10 @@ class TwoSteps(Method):
 
     def round(self, state, clients, ctx):
         sizes = {i: reply["n"] for i, reply in clients.ask("count", {}).items()}
-        asked = clients.ids
+        ids = clients.ids
         echoes = clients.ask("echo", lambda i: {"share": torch.tensor(sizes[i] / sum(sizes.values())), "id": i})
         shares = torch.stack([echo["share"] for echo in echoes.values()])
-        return {"asked": str(asked), "shares": shares, "ids": str([*echoes])}
+        return {"asked": str(ids), "shares": shares, "ids": str([*echoes])}
 
     def count(self, site, down):
         bad = torch.tensor(math.nan if site.id == self.sick else 0.0)
@@ -62,7 +62,7 @@ class TwoSteps(Method):
         return {"share": down["share"]}
 
 
-def asked(run_sites, engine=None, round=0, **known):
+def cohort_of(run_sites, engine=None, round=0, **known):
     engine = engine or LocalEngine(run_sites)
     return Cohort(run_sites, engine, round, run_sites.ids, **known), engine
 
@@ -110,16 +110,16 @@ def test_traffic_by_hand(clinic, script):
 
 def test_what_each_client_is_sent_is_made_once(clinic, script):
     """But for one that was not reached, whose part of the account is made up for."""
-    made = []
+    clients = []
     cohort = Cohort(clinic(FOUR), script(lambda job, down: {"n": len(down)}), 0, [0, 1, 2, 3])
-    cohort.ask("train", lambda i: made.append(i) or {"m": torch.ones(i)})
-    assert sorted(made) == [0, 1, 2, 3]
+    cohort.ask("train", lambda i: clients.append(i) or {"m": torch.ones(i)})
+    assert sorted(clients) == [0, 1, 2, 3]
     assert cohort.traffic[0] == Traffic(0, "train", "down", "m", 4 * (1 + 2 + 3), 4)
 
 
 def test_traffic_of_fedavg():
     run_sites = Toy().run_sites(FedAvg())
-    cohort, _ = asked(run_sites)
+    cohort, _ = cohort_of(run_sites)
     cohort.ask("train", down(run_sites))
     floats = (4 * 9 + 4) + (4 + 4 + 4 + 4) + (16 * 3 + 3)  # convolution, BatchNorm, head
     assert [(t.direction, t.item, t.bytes, t.clients) for t in cohort.traffic] == [
@@ -148,10 +148,10 @@ def test_too_few_clients_name_the_lost(clinic, script):
 
 def test_a_diverging_client_is_dropped_by_name_and_its_memory_rolled_back():
     run_sites = Toy().run_sites(Sick(at=1, round_of=1))
-    first, engine = asked(run_sites)
+    first, engine = cohort_of(run_sites)
     assert list(first.ask("train", down(run_sites))) == [0, 1, 2, 3]
     kept = engine.memory[1]
-    second, _ = asked(run_sites, engine, round=1)
+    second, _ = cohort_of(run_sites, engine, round=1)
     assert list(second.ask("train", down(run_sites))) == [0, 2, 3]
     assert second.failures == {"site-1": "its reply to 'train' holds NaN or infinity"}
     assert second.ids == [0, 2, 3]
@@ -159,7 +159,7 @@ def test_a_diverging_client_is_dropped_by_name_and_its_memory_rolled_back():
     assert engine.memory[1] is kept
     assert kept == {"rounds": 1, "deep": {"round": 0}}
     assert engine.memory[0] == {"rounds": 2, "deep": {"round": 1}}
-    third, _ = asked(run_sites, engine, round=2)
+    third, _ = cohort_of(run_sites, engine, round=2)
     assert list(third.ask("train", down(run_sites))) == [0, 1, 2, 3]  # back again, and none the worse
     assert engine.memory[1]["rounds"] == 2
 
@@ -177,7 +177,7 @@ def test_a_client_that_diverged_leaves_no_trace_in_the_others():
 @pytest.mark.parametrize("strict", [False, True])
 def test_steps_in_turn_leave_out_who_failed(strict):
     run_sites = Toy().run_sites(TwoSteps(sick=1))
-    cohort, _ = asked(run_sites, LocalEngine(run_sites, strict=strict))
+    cohort, _ = cohort_of(run_sites, LocalEngine(run_sites, strict=strict))
     state = run_sites.method.round({}, cohort, RoundContext(0, 1, 4, run_sites.task, run_sites.server(0)))
     assert state["asked"] == state["ids"] == "[0, 2, 3]"
     assert state["shares"].tolist() == pytest.approx([12 / 37, 9 / 37, 16 / 37])
@@ -189,7 +189,7 @@ def test_steps_in_turn_leave_out_who_failed(strict):
 
 def test_memory_is_kept_only_when_asked_for():
     run_sites = Toy().run_sites(Sick())
-    cohort, engine = asked(run_sites, keep=False)
+    cohort, engine = cohort_of(run_sites, keep=False)
     cohort.ask("train", down(run_sites))
     assert list(engine.memory) == []
 
@@ -203,6 +203,6 @@ def test_batchnorm_without_momentum_counts_each_clients_batches():
     averaged = []
     for strict in (False, True):
         run_sites = Toy().run_sites(FedAvg(), net=cumulative)
-        cohort, _ = asked(run_sites, LocalEngine(run_sites, strict=strict))
+        cohort, _ = cohort_of(run_sites, LocalEngine(run_sites, strict=strict))
         averaged.append(mean(reply["model"] for reply in cohort.ask("train", down(run_sites)).values()))
     assert torch.equal(averaged[0]["body.1.running_mean"], averaged[1]["body.1.running_mean"])

@@ -20,12 +20,12 @@ TRUTH = {0: {"val": [1, 1], "test": [1, 1]}, 1: {"val": [1, 1, 1, 1], "test": [1
 COMMON = {"val": [2, 2, 2, 2], "test": [2, 2]}
 
 
-def told(**replies):
+def as_tensors(**replies):
     return {name: {split: torch.tensor(p) for split, p in reply.items()} for name, reply in replies.items()}
 
 
 def named(*replies):
-    return told(**{f"clinic-{i}": reply for i, reply in enumerate(replies)})
+    return as_tensors(**{f"clinic-{i}": reply for i, reply in enumerate(replies)})
 
 
 def test_local_view_by_hand(clinic):
@@ -39,7 +39,7 @@ def test_local_view_by_hand(clinic):
 
 def test_global_view_is_the_servers_own_set(clinic):
     sites = clinic({**TRUTH, SERVER: COMMON})
-    predictions = named({"val": [1, 1]}) | told(server={"val": [2, 2, 2, 0]})
+    predictions = named({"val": [1, 1]}) | as_tensors(server={"val": [2, 2, 2, 0]})
     views = score_predictions(sites, predictions, "val", full=True)["val"]
     assert views["global"] == {"score": 0.75, "nll": 0.25, "n": 4, "full": [1.0]}
     assert views["local"]["mean"]["score"] == 1.0
@@ -118,12 +118,12 @@ def test_at():
 def test_evaluate_asks_those_who_have_something_to_predict(clinic, script):
     truth = {0: {"val": [1]}, 1: {}, 2: {"val": [1]}, SERVER: {"val": [1]}}
     engine = script(lambda job, down: {"val": torch.tensor([down["says"]])} if job.site != 2 else "its scanner broke")
-    found = evaluate(clinic(truth), engine, {"says": 1}, 3)
+    evaluation = evaluate(clinic(truth), engine, {"says": 1}, 3)
     asked = [(job.site, job.step, job.round, job.keep) for job in engine.jobs]
     assert asked == [(site, "predict", 3, False) for site in (SERVER, 0, 2)]
-    assert found.failures == {"clinic-2": "its scanner broke"}
-    assert {n: reply["val"].tolist() for n, reply in found.predictions.items()} == {"server": [1], "clinic-0": [1]}
-    assert found.metrics["val"]["global"]["score"] == 1.0
+    assert evaluation.failures == {"clinic-2": "its scanner broke"}
+    assert {n: reply["val"].tolist() for n, reply in evaluation.predictions.items()} == {"server": [1], "clinic-0": [1]}
+    assert evaluation.metrics["val"]["global"]["score"] == 1.0
     engine.jobs.clear()
     evaluate(clinic(truth, personal=True), engine, {"says": 1}, 3)
     assert [job.site for job in engine.jobs] == [0, 2]  # the server has no network of its own
@@ -131,10 +131,10 @@ def test_evaluate_asks_those_who_have_something_to_predict(clinic, script):
 
 def test_evaluate_gives_no_test_metrics(clinic, script):
     engine = script(lambda job, down: {"val": torch.tensor([1, 1]), "test": torch.tensor([1, 1])})
-    found = evaluate(clinic({0: TRUTH[0]}), engine, {}, 0)
-    assert set(found.metrics) == {"val"}
-    assert found.metrics["val"]["global"]["full"] == [0.0]  # the costly ones come later
-    assert set(found.predictions["clinic-0"]) == {"val", "test"}
+    evaluation = evaluate(clinic({0: TRUTH[0]}), engine, {}, 0)
+    assert set(evaluation.metrics) == {"val"}
+    assert evaluation.metrics["val"]["global"]["full"] == [0.0]  # the costly ones come later
+    assert set(evaluation.predictions["clinic-0"]) == {"val", "test"}
 
 
 @pytest.mark.parametrize(
@@ -150,28 +150,28 @@ def test_who_predicts_on_the_common_set(method, plugins, expected):
     run_sites = Toy().run_sites(method, plugins)
     engine = LocalEngine(run_sites)
     start = method.start(RoundContext(0, 1, 4, run_sites.task, run_sites.server(0)))
-    found = evaluate(run_sites, engine, method.broadcast(start), 0)
+    evaluation = evaluate(run_sites, engine, method.broadcast(start), 0)
     own = {"val", "test"} if expected else {"val", "test", "common_test"}
     sites = {f"site-{i}": own for i in range(4)}
-    assert {name: set(reply) for name, reply in found.predictions.items()} == expected | sites
-    tested = score_predictions(run_sites, found.predictions, "test", full=True)["test"]
+    assert {name: set(reply) for name, reply in evaluation.predictions.items()} == expected | sites
+    tested = score_predictions(run_sites, evaluation.predictions, "test", full=True)["test"]
     assert tested["global"]["n"] == (6 if expected else 4 * 6)
     assert tested["local"]["mean"]["n"] == 4 + 4 + 5 + 4
     assert list(engine.memory) == []  # nothing done to predict is kept
 
 
-def test_sites_that_are_away_judge_themselves(clinic):
+def test_remote_sites_evaluate_themselves(clinic):
     sites = clinic({0: {"val": [1]}, 1: {"val": [1]}}, remote=True)
-    told = {0: {"val": {"f1": 0.5, "n": 2}}, 1: {"val": {"f1": 1.0, "n": 2}, "test": {"f1": 0.25, "n": 2}}}
+    metrics = {0: {"val": {"f1": 0.5, "n": 2}}, 1: {"val": {"f1": 1.0, "n": 2}, "test": {"f1": 0.25, "n": 2}}}
 
-    class Away:
+    class SendsMetrics:
         def perform(self, jobs, payload):
             assert [job.step for job in jobs] == ["judge"] * 2
-            yield from (Outcome(job, {"metrics": json.dumps(told[job.site])}) for job in jobs)
+            yield from (Outcome(job, {"metrics": json.dumps(metrics[job.site])}) for job in jobs)
 
-    found = evaluate(sites, Away(), {}, 0)
-    assert found.predictions == {}
-    assert found.metrics["val"]["local"]["mean"] == {"f1": 0.75, "n": 4}
-    assert found.metrics["val"]["local"]["worst"] == {"f1": 0.5}
-    assert found.metrics["test"]["local"]["sites"] == {sites.name(1): {"f1": 0.25, "n": 2}}
-    assert "global" not in found.metrics["val"]
+    evaluation = evaluate(sites, SendsMetrics(), {}, 0)
+    assert evaluation.predictions == {}
+    assert evaluation.metrics["val"]["local"]["mean"] == {"f1": 0.75, "n": 4}
+    assert evaluation.metrics["val"]["local"]["worst"] == {"f1": 0.5}
+    assert evaluation.metrics["test"]["local"]["sites"] == {sites.name(1): {"f1": 0.25, "n": 2}}
+    assert "global" not in evaluation.metrics["val"]

@@ -29,14 +29,14 @@ def test_sgd_by_hand():
 
 def test_a_cosine_schedule_ends_at_no_rate():
     x = nn.Parameter(torch.tensor([0.0]))
-    told = []
+    positions = []
 
     def loss():
-        told.append(x.item())
+        positions.append(x.item())
         return -x.sum()  # a gradient of -1: each step is as long as the rate
 
     minimise(loss, [x], 4, lr=0.1, rule="sgd", schedule="cosine")
-    rates = [b - a for a, b in zip(told, [*told[1:], x.item()], strict=True)]
+    rates = [b - a for a, b in zip(positions, [*positions[1:], x.item()], strict=True)]
     half = 0.5**0.5
     assert rates == pytest.approx([0.1, 0.05 * (1 + half), 0.05, 0.05 * (1 - half)])
 

@@ -157,8 +157,8 @@ def test_one_alteration_is_always_caught(tree, data):
 
 def test_many_differences_are_counted():
     many = Weights({f"w{k}": torch.ones(1) for k in range(20)})
-    told = differences(TreeSpec.of({"model": many}), {"model": Weights({})})
-    assert told == [*(f"model: w{k} is missing" for k in range(8)), "and 12 more"]
+    problems = differences(TreeSpec.of({"model": many}), {"model": Weights({})})
+    assert problems == [*(f"model: w{k} is missing" for k in range(8)), "and 12 more"]
 
 
 def test_a_sound_reply():
@@ -249,19 +249,19 @@ def test_a_reply_that_means_harm():
         "model": Weights({"n": torch.tensor([2**60]), "bad\n": torch.tensor(math.nan)}),
     }
     declared = {"deep", "huge", "wave", "model", "list", "none", "small"}
-    told = checked(reply, TreeSpec.of({"deep": 1}), declared)
-    assert all(line.isprintable() and len(line) < 500 for line in told)
-    assert told[:3] == [
+    problems = checked(reply, TreeSpec.of({"deep": 1}), declared)
+    assert all(line.isprintable() and len(line) < 500 for line in problems)
+    assert problems[:3] == [
         "red?[31m??n is not disclosed by the method",
         f"{('long' * 1000)[:120]}… is not disclosed by the method",
         "deep is a tree, an int is expected",
     ]
-    assert "list is a list, which no reply may hold" in told
-    assert "none is a NoneType, which no reply may hold" in told
-    assert "NaN or infinity in deep/x, model/bad?" in told
-    assert f"huge holds {sys.float_info.max:.3g}, at most 1e+06 is allowed" in told
-    assert "wave holds 1e+30, at most 1e+06 is allowed" in told
-    assert "model has a norm of 1.15e+18, at most 100 is allowed" in told
+    assert "list is a list, which no reply may hold" in problems
+    assert "none is a NoneType, which no reply may hold" in problems
+    assert "NaN or infinity in deep/x, model/bad?" in problems
+    assert f"huge holds {sys.float_info.max:.3g}, at most 1e+06 is allowed" in problems
+    assert "wave holds 1e+30, at most 1e+06 is allowed" in problems
+    assert "model has a norm of 1.15e+18, at most 100 is allowed" in problems
 
 
 def test_expected():

@@ -40,7 +40,8 @@ def test_one_step_by_hand(line):
     site = line()
     fit = site.fit()
     assert weight(site) == pytest.approx(2 - 0.1 * 2.5)
-    assert (fit.steps, fit.loss) == (1, pytest.approx(2.5))
+    assert fit.steps == 1
+    assert fit.loss == pytest.approx(2.5)
     assert fit.lr == pytest.approx(0.1)
 
 
@@ -102,10 +103,12 @@ def rounds(training, batches, each):
 def uninterrupted(training, batches):
     site = Toy().run_sites(FedAvg(), training=training, net=deep).open(-1, 0, {})
     net = site.model.train()
-    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    classes = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     extra = {"momentum": training.momentum} if training.optimizer == "sgd" else {}
-    kind = kinds[training.optimizer]
-    optimiser = kind(net.parameters(), lr=training.lr, weight_decay=training.weight_decay, fused=True, **extra)
+    optimiser_class = classes[training.optimizer]
+    optimiser = optimiser_class(
+        net.parameters(), lr=training.lr, weight_decay=training.weight_decay, fused=True, **extra
+    )
     for x, y in batches:
         optimiser.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
@@ -119,8 +122,8 @@ def test_keep_state_equals_one_long_run(name):
     data = Toy().run_sites(FedAvg()).open(1, 0, {}).train
     batches = list(data.shuffled(5, torch.Generator().manual_seed(1)))
     assert len(batches) == 4
-    expected, found = uninterrupted(training, batches), rounds(training, batches, each=2)
-    assert all(torch.equal(expected[n], found[n]) for n in expected)
+    expected, result = uninterrupted(training, batches), rounds(training, batches, each=2)
+    assert all(torch.equal(expected[n], result[n]) for n in expected)
     forgetful = rounds(replace(training, keep_state=False), batches, each=2)
     assert not torch.equal(expected["head.weight"], forgetful["head.weight"])
 

@@ -212,11 +212,11 @@ def test_deploy_and_restore(line, pixels):
     down = {"model": sent(a=3.0).only(["body.1.weight"]), "offset": 1000}
     predicted = answer(Adds(), site, "predict", down, 0)["val"]
     assert predicted.tolist() == [[1115.0], [1130.0]]
-    kept = answer(Adds(), site, "deploy", down, 0)
-    assert listed(kept["model"]) == {"body.1.weight": 3.0, "head.weight": 5.0}
-    assert kept["down"] == {"offset": 1000}
+    exported = answer(Adds(), site, "deploy", down, 0)
+    assert listed(exported["model"]) == {"body.1.weight": 3.0, "head.weight": 5.0}
+    assert exported["down"] == {"offset": 1000}
     elsewhere = line(weights=[7.0, 7.0])
-    predictor = restore_predictor(Adds(), elsewhere, kept)
+    predictor = restore_predictor(Adds(), elsewhere, exported)
     assert elsewhere.predict(predictor, site.val).tolist() == predicted.tolist()
     assert not elsewhere.model.training
     assert set(export_predictor(Adds(), site, down)) == {"model", "down", "memory"}

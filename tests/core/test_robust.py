@@ -38,9 +38,9 @@ def bits(tensor):
 
 
 def test_median_by_hand():
-    told = robust_replies(MEDIAN, {}, models([1.0, 9.0], [5.0, -2.0], [2.0, 4.0]))
-    assert listed(told) == {0: [2, 4], 1: [2, 4], 2: [2, 4]}
-    assert [reply["n"] for reply in told.values()] == [10, 11, 12]
+    result = robust_replies(MEDIAN, {}, models([1.0, 9.0], [5.0, -2.0], [2.0, 4.0]))
+    assert listed(result) == {0: [2, 4], 1: [2, 4], 2: [2, 4]}
+    assert [reply["n"] for reply in result.values()] == [10, 11, 12]
     even = robust_replies(MEDIAN, {}, models([1.0], [100.0], [2.0], [4.0]))
     assert listed(even) == {i: [3] for i in range(4)}
 
@@ -78,10 +78,10 @@ def test_fewer_than_three_clients_are_averaged(rule):
 def test_clip_by_hand():
     # from (1, 1) the clients move by 1, 2 and 10: the median is 2
     down = {"model": of(w=[1.0, 1.0], more=[7.0])}
-    told = robust_replies(CLIP, down, models([2.0, 1.0], [1.0, 3.0], [7.0, 9.0]))
-    assert listed(told)[0] == [2, 1]
-    assert listed(told)[1] == [1, 3]
-    assert listed(told)[2] == pytest.approx([1 + 0.6 * 2, 1 + 0.8 * 2])
+    result = robust_replies(CLIP, down, models([2.0, 1.0], [1.0, 3.0], [7.0, 9.0]))
+    assert listed(result)[0] == [2, 1]
+    assert listed(result)[1] == [1, 3]
+    assert listed(result)[2] == pytest.approx([1 + 0.6 * 2, 1 + 0.8 * 2])
     half = robust_replies(Robust("clip", clip=0.5), down, models([2.0, 1.0], [1.0, 3.0], [7.0, 9.0]))
     assert listed(half)[0] == [2, 1]
     assert listed(half)[1] == [1, 2]
@@ -90,25 +90,25 @@ def test_clip_by_hand():
 
 def test_clip_takes_the_norm_over_all_tensors_of_an_item():
     replies = {i: {"dy": of(a=[3.0 * k], b=[[4.0 * k]])} for i, k in enumerate((1.0, 2.0, 6.0))}  # 5, 10, 30
-    told = robust_replies(
+    result = robust_replies(
         CLIP, {"dy": of(c=[1.0])}, replies
     )  # what was sent has other names: these are updates by themselves
-    assert listed(told, "dy", "a")[2] == pytest.approx([6])
-    assert told[2]["dy"]["b"].tolist()[0] == pytest.approx([8])
-    assert told[1]["dy"] is replies[1]["dy"]
+    assert listed(result, "dy", "a")[2] == pytest.approx([6])
+    assert result[2]["dy"]["b"].tolist()[0] == pytest.approx([8])
+    assert result[1]["dy"] is replies[1]["dy"]
 
 
 def test_clip_with_something_else_for_each_client():
     start = {0: [0.0], 1: [10.0], 2: [20.0]}
-    told = robust_replies(CLIP, lambda i: {"model": of(w=start[i])}, models([1.0], [9.0], [25.0]))
-    assert listed(told) == {0: [1], 1: [9], 2: [21]}
+    result = robust_replies(CLIP, lambda i: {"model": of(w=start[i])}, models([1.0], [9.0], [25.0]))
+    assert listed(result) == {0: [1], 1: [9], 2: [21]}
 
 
 def test_a_large_clip_leaves_everything():
     replies = models([0.1, 7.0], [1e6, 3.0], [-4.0, 1e-9])
     for down in ({}, {"model": of(w=[1.0, 1.0])}):
-        told = robust_replies(Robust("clip", clip=1e9), down, replies)
-        assert all(told[i]["model"] is replies[i]["model"] for i in replies)
+        result = robust_replies(Robust("clip", clip=1e9), down, replies)
+        assert all(result[i]["model"] is replies[i]["model"] for i in replies)
 
 
 def test_clip_where_most_do_not_move():
@@ -118,9 +118,9 @@ def test_clip_where_most_do_not_move():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
 def test_clip_takes_what_is_not_finite_for_no_update(bad):
-    told = robust_replies(CLIP, {"model": of(w=[1.0, 1.0])}, models([2.0, 1.0], [1.0, 2.0], [bad, 3e38]))
-    assert listed(told)[2] == pytest.approx([1, 1], abs=1)
-    assert all(math.isfinite(x) for x in listed(told)[2])
+    result = robust_replies(CLIP, {"model": of(w=[1.0, 1.0])}, models([2.0, 1.0], [1.0, 2.0], [bad, 3e38]))
+    assert listed(result)[2] == pytest.approx([1, 1], abs=1)
+    assert all(math.isfinite(x) for x in listed(result)[2])
     alone = robust_replies(CLIP, {}, models([2.0, 1.0], [1.0, 2.0], [bad, 5.0]))
     assert all(abs(x) < 3 for x in listed(alone)[2])
 
@@ -140,8 +140,8 @@ def test_identical_clients_stay_to_the_bit(rule, dtype):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(numbers, min_size=2, max_size=2), min_size=2, max_size=6), st.sampled_from([1e6, -1e6]))
 def test_one_client_cannot_leave_the_honest_range(honest, factor):
-    told = robust_replies(MEDIAN, {}, models(*honest, [factor * x for x in honest[0]]))
-    value = listed(told)[0]
+    result = robust_replies(MEDIAN, {}, models(*honest, [factor * x for x in honest[0]]))
+    value = listed(result)[0]
     for k in range(2):
         assert min(v[k] for v in honest) <= value[k] <= max(v[k] for v in honest)
 
@@ -177,16 +177,16 @@ def test_clip_bounds_every_update(values, multiple):
     lengths = [float((torch.tensor(v) - start).norm()) for v in values]
     bound = multiple * float(torch.tensor(lengths, dtype=torch.float64).quantile(0.5))
     replies = models(*values)
-    told = robust_replies(Robust("clip", clip=multiple), {"model": Weights({"w": start})}, replies)
-    for i, reply in told.items():
+    result = robust_replies(Robust("clip", clip=multiple), {"model": Weights({"w": start})}, replies)
+    for i, reply in result.items():
         assert float((reply["model"]["w"] - start).norm()) <= bound * (1 + 1e-5) + 1e-4
         if lengths[i] < bound * (1 - 1e-5):
             assert reply["model"] is replies[i]["model"]
 
 
 def test_any_weighted_mean_is_the_agreed_value():
-    told = robust_replies(MEDIAN, {}, models([1.0, 9.0], [5.0, -2.0], [2.0, 4.0]))
-    taken = mean((reply["model"] for reply in told.values()), [1e6, 1.0, 3.0])["w"]
+    result = robust_replies(MEDIAN, {}, models([1.0, 9.0], [5.0, -2.0], [2.0, 4.0]))
+    taken = mean((reply["model"] for reply in result.values()), [1e6, 1.0, 3.0])["w"]
     assert taken.tolist() == pytest.approx([2, 4])
 
 
@@ -195,17 +195,17 @@ def test_mixed_networks_agree_by_architecture():
     replies = dict(enumerate({"model": of(w=value)} for value in itertools.chain(small, large)))
     replies[6] = {"model": of(v=5.0)}
     replies[7] = {"model": 3}
-    told = robust_replies(MEDIAN, {}, replies)
-    assert listed({i: told[i] for i in range(6)}) == {0: 2, 1: 2, 2: 2, 3: [[20]], 4: [[20]], 5: [[20]]}
-    assert told[6]["model"]["v"] == 5
-    assert told[7] == {"model": 3}
+    result = robust_replies(MEDIAN, {}, replies)
+    assert listed({i: result[i] for i in range(6)}) == {0: 2, 1: 2, 2: 2, 3: [[20]], 4: [[20]], 5: [[20]]}
+    assert result[6]["model"]["v"] == 5
+    assert result[7] == {"model": 3}
 
 
 def test_the_order_of_names_is_each_clients_own():
     replies = {0: {"model": of(a=1.0, b=2.0)}, 1: {"model": of(b=4.0, a=3.0)}, 2: {"model": of(a=5.0, b=6.0)}}
-    told = robust_replies(MEDIAN, {}, replies)
-    assert [list(reply["model"]) for reply in told.values()] == [["a", "b"], ["b", "a"], ["a", "b"]]
-    assert listed(told, name="b") == {0: 4, 1: 4, 2: 4}
+    result = robust_replies(MEDIAN, {}, replies)
+    assert [list(reply["model"]) for reply in result.values()] == [["a", "b"], ["b", "a"], ["a", "b"]]
+    assert listed(result, name="b") == {0: 4, 1: 4, 2: 4}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -216,35 +216,35 @@ def test_what_is_no_weight_stays(rule):
         return {"model": Weights({"w": proto, "steps": steps}), "proto": proto, "deep": {"model": of(w=[k])}, "n": k}
 
     replies = {k: reply(k) for k in (1, 2, 30)}
-    told = robust_replies(rule, {}, replies)
+    result = robust_replies(rule, {}, replies)
     for k, before in replies.items():
-        assert int(told[k]["model"]["steps"]) == k
-        assert told[k]["proto"] is before["proto"]
-        assert told[k]["deep"] is before["deep"]
-        assert told[k]["n"] == k
+        assert int(result[k]["model"]["steps"]) == k
+        assert result[k]["proto"] is before["proto"]
+        assert result[k]["deep"] is before["deep"]
+        assert result[k]["n"] == k
         assert before["model"]["w"].tolist() == before["proto"].tolist() == [k, k]  # nothing was changed in place
-        assert told[k] is not before
+        assert result[k] is not before
 
 
 def test_none_changes_nothing():
     replies = models([1.0], [5.0], [9.0])
-    told = robust_replies(Robust(), {}, replies)
-    assert all(told[i]["model"] is replies[i]["model"] for i in replies)
-    assert told is not replies
+    result = robust_replies(Robust(), {}, replies)
+    assert all(result[i]["model"] is replies[i]["model"] for i in replies)
+    assert result is not replies
 
 
 def test_one_client_does_not_choose_the_type():
     replies = models([1.0], [5.0], [9.0])
     replies[1]["model"] = Weights({"w": torch.tensor([5])})
     replies[2]["model"] = Weights({"w": torch.tensor([9.0], dtype=torch.float32)})
-    told = robust_replies(MEDIAN, {}, replies)
-    assert listed(told) == {0: [5], 1: [5], 2: [5]}
-    assert {reply["model"]["w"].dtype for reply in told.values()} == {torch.float32}
+    result = robust_replies(MEDIAN, {}, replies)
+    assert listed(result) == {0: [5], 1: [5], 2: [5]}
+    assert {reply["model"]["w"].dtype for reply in result.values()} == {torch.float32}
 
 
 def test_a_minority_of_nan_does_not_reach_the_median():
-    told = robust_replies(MEDIAN, {}, models([1.0, 1.0], [math.nan, math.inf], [2.0, -math.inf]))
-    assert listed(told)[0] == [2, 1]
+    result = robust_replies(MEDIAN, {}, models([1.0, 1.0], [math.nan, math.inf], [2.0, -math.inf]))
+    assert listed(result)[0] == [2, 1]
 
 
 def test_portions_do_not_show(monkeypatch):

@@ -39,21 +39,21 @@ class Counting(Method):
 
 @dataclass
 class Diary(Observer):
-    told: list = field(default_factory=list)
+    events: list = field(default_factory=list)
     records: list = field(default_factory=list)
 
     def on_start(self, sites, plan, progress):
-        self.told.append(("start", plan.rounds, progress.done))
+        self.events.append(("start", plan.rounds, progress.done))
 
     def on_outcome(self, round, done, of, outcome):
-        self.told.append(("outcome", round, done, of))
+        self.events.append(("outcome", round, done, of))
 
     def on_round(self, record):
-        self.told.append(("round", record.round))
+        self.events.append(("round", record.round))
         self.records.append(record)
 
     def on_end(self, progress):
-        self.told.append(("end", progress.done))
+        self.events.append(("end", progress.done))
 
 
 def scores(val, test=(0, 0, 0, 0), server=None):
@@ -164,7 +164,7 @@ def test_a_round_without_a_value_never_beats_one(clinic, script):
 
 def test_observers_are_told_in_order(clinic, script):
     first, second = Diary(), Diary()
-    second.told = first.told  # one list: both write into it in turn
+    second.events = first.events  # one list: both write into it in turn
     truth = {i: {"val": [1]} for i in range(2)}
     reply = lambda job, down: {"val": torch.tensor([1])} if job.step == "predict" else {}
     run(clinic(truth, method=Counting()), script(reply), Plan(4), [first, second], Progress({"rounds": 2}, 2))
@@ -172,7 +172,7 @@ def test_observers_are_told_in_order(clinic, script):
     for round in (3, 4):
         once += [("outcome", round, 1, 2), ("outcome", round, 2, 2), ("round", round)]
     once.append(("end", 4))
-    assert first.told == [event for event in once for _ in range(2)]
+    assert first.events == [event for event in once for _ in range(2)]
 
 
 def test_records(clinic, script):
@@ -198,7 +198,7 @@ def test_too_few_clients_end_the_run(clinic, script):
     truth, diary = {i: {} for i in range(3)}, Diary()
     with pytest.raises(RunError, match="round 2: 0 clients are left, 1 are needed"):
         run(clinic(truth, method=Counting()), script(reply), Plan(4, evaluate_every=0), [diary])
-    assert [event[0] for event in diary.told] == ["start", *["outcome"] * 3, "round", *["outcome"] * 3]
+    assert [event[0] for event in diary.events] == ["start", *["outcome"] * 3, "round", *["outcome"] * 3]
 
 
 class PowerCut(Exception):
@@ -235,9 +235,9 @@ def test_resuming_gives_bitwise_the_same(method, tmp_path):
         run(sites, first, plan, [cut])
     sites, second = engine(tmp_path / "cut")
     second.memory.restore(cut.files)
-    found = run(sites, second, plan, progress=replace(cut.progress, state=decode(cut.state)))
-    assert encode(found.state) == encode(expected.state)
-    assert replace(found, state={}) == replace(expected, state={})
+    result = run(sites, second, plan, progress=replace(cut.progress, state=decode(cut.state)))
+    assert encode(result.state) == encode(expected.state)
+    assert replace(result, state={}) == replace(expected, state={})
     assert list(second.memory) == list(whole.memory) != []
     assert all(encode(second.memory[i]) == encode(whole.memory[i]) for i in whole.memory)
 
@@ -246,7 +246,7 @@ def test_one_round_of_fedavg_by_hand():
     """The run's result is the weighted mean of what the same sites, asked one by one, reply."""
     run_sites = Toy().run_sites(FedAvg())
     start = Weights.of(run_sites.server(0).new_net())
-    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
+    model = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
     total = start.zeros()
     for i, n in enumerate((12, 20, 9, 16)):
         site = run_sites.open(i, 0, {})
@@ -254,7 +254,7 @@ def test_one_round_of_fedavg_by_hand():
         site.rng.manual_seed(derive(0, "train", 0, 0, i))
         site.fit()
         total = total + n * Weights.of(site.model)
-    assert all(torch.allclose(found[name], total[name] / 57, atol=1e-6) for name in start)
+    assert all(torch.allclose(model[name], total[name] / 57, atol=1e-6) for name in start)
 
 
 class Loud:

@@ -76,12 +76,12 @@ def test_entries_follow_the_state_dict(zoo):
 
 
 def test_entries_are_the_live_tensors(zoo):
-    found = {e.name: e for e in entries(zoo)}
-    assert found["head.weight"].tensor is zoo.head.weight
-    assert found["head.weight"].is_parameter
-    assert found["body.1.running_mean"].tensor is zoo.body[1].running_mean
-    assert not found["body.1.running_mean"].is_parameter
-    assert found["body.1.running_mean"].owner is zoo.body[1]
+    result = {e.name: e for e in entries(zoo)}
+    assert result["head.weight"].tensor is zoo.head.weight
+    assert result["head.weight"].is_parameter
+    assert result["body.1.running_mean"].tensor is zoo.body[1].running_mean
+    assert not result["body.1.running_mean"].is_parameter
+    assert result["body.1.running_mean"].owner is zoo.body[1]
 
 
 def test_a_norm_without_parameters_or_statistics():

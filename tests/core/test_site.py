@@ -182,8 +182,8 @@ def test_predict_in_order_and_in_batches(line, pixels):
         return 2 * x.flatten(1)
 
     site.model.train()
-    found = site.predict(twice, samples)
-    assert found.flatten().tolist() == [2 * (i % 256) for i in range(n)]
+    predicted = site.predict(twice, samples)
+    assert predicted.flatten().tolist() == [2 * (i % 256) for i in range(n)]
     assert sizes == [PREDICT_BATCH, 3]
 
 

@@ -98,9 +98,9 @@ def test_a_decoded_tree_can_be_trained_on():
 
 
 def test_the_bytes_are_a_safetensors_file():
-    found = load(encode(example()))
-    assert {"model/conv.weight", "model/conv.bias", "c/rows", "c/turned", "none", "step"} < set(found)
-    assert found["c/rows"].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    result = load(encode(example()))
+    assert {"model/conv.weight", "model/conv.bias", "c/rows", "c/turned", "none", "step"} < set(result)
+    assert result["c/rows"].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
 
 
 def test_the_bytes_are_deterministic():
@@ -194,11 +194,11 @@ def test_a_tensor_named_as_the_metadata_is():
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"),
+    ("value", "type_name"),
     [(None, "NoneType"), ([1], "list"), ((1,), "tuple"), (b"x", "bytes"), (1j, "complex"), (nn.Linear(1, 1), "Linear")],
 )
-def test_unknown_types(value, kind):
-    with pytest.raises(TypeError, match=f"a/b: a {kind} cannot travel in a tree"):
+def test_unknown_types(value, type_name):
+    with pytest.raises(TypeError, match=f"a/b: a {type_name} cannot travel in a tree"):
         encode({"a": {"b": value}})
 
 

@@ -88,11 +88,11 @@ def test_rounds_and_predictions_by_hand(alpha: float, adaptive: bool):
         torch.testing.assert_close(weight_matrix(local(engine.memory[i])), expected.v[i], atol=1e-6, rtol=0)
         assert engine.memory[i][ALPHA] == pytest.approx(expected.alphas[i], abs=1e-6)
         v_bar = expected.alphas[i] * expected.v[i] + (1 - expected.alphas[i]) * expected.w
-        site, told = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
+        site, predicted = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
         for found, samples in (("test", site.test), ("common_test", site.common["test"])):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v_bar[:, :-1].T + v_bar[:, -1]).softmax(1)
-            torch.testing.assert_close(told[found].double(), p, atol=1e-6, rtol=0)
+            torch.testing.assert_close(predicted[found].double(), p, atol=1e-6, rtol=0)
         assert (expected.v[i] - expected.w).abs().max() > 1e-2
         assert (abs(expected.alphas[i] - alpha) > 1e-3) is adaptive
 
@@ -102,9 +102,9 @@ def test_the_mixture_in_numbers():
     net.v = nn.Linear(1, 1)
     Weights({n: torch.full((1, 1) if "weight" in n else (1,), x) for n, x in
              [("weight", 1.0), ("bias", 2.0), ("v.weight", 5.0), ("v.bias", -2.0)]}).into(net)  # fmt: skip
-    found = mixture(net, 0.25)
-    assert {name: t.item() for name, t in found.items()} == {"weight": 2.0, "bias": 1.0}
-    (3 * found["weight"] + 7 * found["bias"]).sum().backward()
+    result = mixture(net, 0.25)
+    assert {name: t.item() for name, t in result.items()} == {"weight": 2.0, "bias": 1.0}
+    (3 * result["weight"] + 7 * result["bias"]).sum().backward()
     assert (net.v.weight.grad.item(), net.v.bias.grad.item()) == (3.0, 7.0)
     assert net.weight.grad is None
 
@@ -146,12 +146,12 @@ def test_only_w_travels():
 
 @BOTH
 def test_with_alpha_0_it_predicts_as_fedavg_to_the_bit(toy: Toy):
-    told = []
+    results = []
     for method in (APFL(alpha=0.0), FedAvg()):
         run_sites, records = toy.run_sites(method), Records()
         run(run_sites, LocalEngine(run_sites), Plan(2), [records])
-        told.append([record.evaluation.predictions for record in records.rounds])
-    for ours, fedavgs in zip(*told, strict=True):
+        results.append([record.evaluation.predictions for record in records.rounds])
+    for ours, fedavgs in zip(*results, strict=True):
         for i in ("site-0", "site-1"):
             assert torch.equal(ours[i]["test"], fedavgs[i]["test"])
             assert torch.equal(ours[i]["common_test"], fedavgs["server"]["test"])
@@ -168,11 +168,11 @@ def test_with_alpha_1_it_is_local_training_from_the_first_global_model():
         torch.testing.assert_close(weight_matrix(local(engine.memory[i])), v, atol=1e-6, rtol=0)
         site = run_sites.open(i, 0, {})
         x = site.test.take(site.test.index)[0].flatten(1).double()
-        p, told = (
+        p, predicted = (
             (x @ v[:, :-1].T + v[:, -1]).softmax(1),
             records.rounds[-1].evaluation.predictions[f"site-{i}"]["test"],
         )
-        torch.testing.assert_close(told.double(), p, atol=1e-6, rtol=0)
+        torch.testing.assert_close(predicted.double(), p, atol=1e-6, rtol=0)
 
 
 @BOTH
@@ -245,13 +245,13 @@ def test_a_site_predicts_with_its_mixture_and_a_newcomer_with_the_global_model()
     run_sites, records, plan = toy.run_sites(APFL(alpha=0.25)), Records(), Plan(1, participation=0.67)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, plan, [records]).state["model"]
-    asked = cohorts(plan, [0, 1, 2])[0]
-    assert list(engine.memory) == asked
+    cohort = cohorts(plan, [0, 1, 2])[0]
+    assert list(engine.memory) == cohort
     for i in range(4):
-        site, told = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
-        (0.25 * local(engine.memory[i]) + 0.75 * state if i in asked else state).into(site.model)
+        site, predicted = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
+        (0.25 * local(engine.memory[i]) + 0.75 * state if i in cohort else state).into(site.model)
         for name, samples in (("test", site.test), ("common_test", site.common["test"])):
-            assert torch.equal(told[name], site.predict(site.model, samples))
+            assert torch.equal(predicted[name], site.predict(site.model, samples))
     assert run_sites.personal
 
 
@@ -272,10 +272,10 @@ def test_what_is_deployed_is_what_predicted(plugins: tuple[Finetune, ...], buffe
     run_sites = TWO.run_sites(APFL(buffers=buffers), plugins)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(2)).state
-    kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
+    exported = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
     predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
     site = run_sites.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, exported), site.test))
     head = {n: t for n, t in Weights.of(site.model).items() if n.startswith("head")}
     mixed = 0.5 * local(engine.memory[0]).only(head) + 0.5 * state["model"].only(head)
     tuned = (Weights(head) - mixed).norm()

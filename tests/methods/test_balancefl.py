@@ -70,14 +70,14 @@ ENTROPY = -3 / 4 * math.log(3 / 4) - 1 / 4 * math.log(1 / 4) + math.log(2)
     ],
 )
 def test_the_loss_by_hand(method: BalanceFL, noisy: Tensor, expected: float):
-    found = method.objective(task("classification", tuple("abcd")), OUT, noisy, lambda x: TAUGHT)
-    assert found.item() == pytest.approx(expected, abs=1e-6)
+    value = method.objective(task("classification", tuple("abcd")), OUT, noisy, lambda x: TAUGHT)
+    assert value.item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_without_an_absent_class_nothing_is_inherited():
     out = Out(torch.zeros(2, 1), torch.tensor([0, 1]), torch.zeros(2, 1), torch.tensor([[THREE, 0], [0, 0]]))
-    found = BalanceFL(entropy=0.0).objective(task("classification", ("a", "b")), out, out.logits, lambda x: 1 / 0)
-    assert found.item() == pytest.approx((-math.log(3 / 4) + math.log(2)) / 2, abs=1e-6)
+    value = BalanceFL(entropy=0.0).objective(task("classification", ("a", "b")), out, out.logits, lambda x: 1 / 0)
+    assert value.item() == pytest.approx((-math.log(3 / 4) + math.log(2)) / 2, abs=1e-6)
 
 
 def gradient(site: SoftmaxRegression, w: Tensor, present: list[int], entropy: float) -> Tensor:
@@ -103,9 +103,9 @@ def test_two_rounds_by_hand():
             for _ in range(2):
                 ends[i] = ends[i] - 0.1 * gradient(sites[i], ends[i], present, 0.01)
         w = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    found = weight_matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
-    torch.testing.assert_close(found, w, atol=2e-6, rtol=0)
-    assert (found - first).abs().amax(1).min() > 1e-2
+    matrix = weight_matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
+    torch.testing.assert_close(matrix, w, atol=2e-6, rtol=0)
+    assert (matrix - first).abs().amax(1).min() > 1e-2
 
 
 def test_the_teacher_is_the_downloaded_model_in_eval_mode():
@@ -117,8 +117,8 @@ def test_the_teacher_is_the_downloaded_model_in_eval_mode():
     student, teacher = run_sites.server(0).new_net().train(), run_sites.server(0).new_net().eval()
     optimiser, total = torch.optim.SGD(student.parameters(), lr=1.0), 0.0
     for _ in range(3):
-        told = (teacher(x)[:, 1:] / 2).softmax(1).detach()
-        loss = -0.7 * (told * (student(x)[:, 1:] / 2).log_softmax(1)).sum(1).mean()
+        soft_labels = (teacher(x)[:, 1:] / 2).softmax(1).detach()
+        loss = -0.7 * (soft_labels * (student(x)[:, 1:] / 2).log_softmax(1)).sum(1).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -232,17 +232,17 @@ def test_noise_has_the_mean_covariance_of_the_classes():
     z, y = torch.randn(10, 3, generator=rng()), torch.tensor([0, 0, 0, 0, 0, 0, 1, 2, 2, 2])
     z[y == 2] = 5 + 3 * z[y == 2]
     expected = 0.6 * torch.cov(z[y == 0].T) + 0.3 * torch.cov(z[y == 2].T)
-    found = deviations(z, y, 4, rng(), draws=200_000)
-    assert found.shape == (200_000, 3)
-    torch.testing.assert_close(found.mean(0), torch.zeros(3), atol=0.03, rtol=0)
-    torch.testing.assert_close(torch.cov(found.T), expected, atol=0.06, rtol=0)
+    draws = deviations(z, y, 4, rng(), draws=200_000)
+    assert draws.shape == (200_000, 3)
+    torch.testing.assert_close(draws.mean(0), torch.zeros(3), atol=0.03, rtol=0)
+    torch.testing.assert_close(torch.cov(draws.T), expected, atol=0.06, rtol=0)
 
 
 def test_noise_of_more_features_than_samples_is_finite():
-    found = deviations(torch.randn(3, 1280, generator=rng()), torch.tensor([0, 0, 1]), 2, rng())
-    assert found.shape == (DRAWS, 1280)
-    assert found.isfinite().all()
-    assert torch.linalg.matrix_rank(found) == 1  # of the line through the two samples of class 0
+    draws = deviations(torch.randn(3, 1280, generator=rng()), torch.tensor([0, 0, 1]), 2, rng())
+    assert draws.shape == (DRAWS, 1280)
+    assert draws.isfinite().all()
+    assert torch.linalg.matrix_rank(draws) == 1  # of the line through the two samples of class 0
 
 
 def test_the_rarer_a_class_the_more_often_its_features_have_noise():

@@ -25,8 +25,8 @@ def test_one_round_by_hand():
     a, b = regression_per_site(TWO.run_sites(FedAvg(), net=linear))
     w = initial_matrix(run_sites)
     pooled = (6 * a.gradient(w) + 10 * b.gradient(w)) / 16
-    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
-    torch.testing.assert_close(weight_matrix(found), w - 0.1 * pooled, atol=1e-6, rtol=0)
+    model = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
+    torch.testing.assert_close(weight_matrix(model), w - 0.1 * pooled, atol=1e-6, rtol=0)
 
 
 def test_it_is_fedavg_with_one_site_that_holds_everything():

@@ -81,16 +81,16 @@ def test_distance_by_hand():
 
 def test_matching_reduces_the_distance_and_leaves_absent_classes_alone():
     phi, real, classes = 0.1 * drawn(3, 9), drawn(3, 20, 8, seed=1) + 1, torch.tensor([0, 2])
-    wanted, features, told = gradients(phi, real, torch.arange(3)), drawn(3, 10, 8, seed=2), []
+    wanted, features, results = gradients(phi, real, torch.arange(3)), drawn(3, 10, 8, seed=2), []
     for steps in (0, 1, 10, 100):
-        found = CReFF(match_steps=steps)._matched(features, phi, wanted, torch.tensor([True, False, True]))
-        told.append(distance(gradients(phi, found[classes], classes), wanted[classes]).item())
-        assert torch.equal(found[1], features[1])
+        matched = CReFF(match_steps=steps)._matched(features, phi, wanted, torch.tensor([True, False, True]))
+        results.append(distance(gradients(phi, matched[classes], classes), wanted[classes]).item())
+        assert torch.equal(matched[1], features[1])
         if steps == 1:
-            torch.testing.assert_close(found[2], matched_once(phi, features[2], 2, wanted[2]))
-        assert steps or torch.equal(found, features)
-    assert told[3] < told[2] < told[1] < told[0]
-    assert told[3] < told[0] / 2
+            torch.testing.assert_close(matched[2], matched_once(phi, features[2], 2, wanted[2]))
+        assert steps or torch.equal(matched, features)
+    assert results[3] < results[2] < results[1] < results[0]
+    assert results[3] < results[0] / 2
 
 
 def test_the_re_training_by_hand():
@@ -103,8 +103,8 @@ def test_the_re_training_by_hand():
             error = (z[rows] @ phi.T).softmax(1) - F.one_hot(y[rows], 2)
             phi = phi - 0.5 * error.T @ z[rows] / len(rows)
     method, rng = CReFF(retrain_epochs=2, retrain_batch=4, retrain_lr=0.5), torch.Generator().manual_seed(3)
-    found = method._retrained(features, torch.ones(2, dtype=torch.bool), rng)
-    torch.testing.assert_close(found, phi, atol=1e-5, rtol=0)
+    retrained = method._retrained(features, torch.ones(2, dtype=torch.bool), rng)
+    torch.testing.assert_close(retrained, phi, atol=1e-5, rtol=0)
 
 
 def test_two_rounds_by_hand():
@@ -146,13 +146,13 @@ def test_the_model_is_fedavgs_to_the_bit(buffers: str):
 
 
 def test_without_re_training_it_predicts_as_fedavg_to_the_bit():
-    told = []
+    results = []
     for method in (replace(SMALL, match_steps=0, retrain_epochs=0), replace(SMALL, retrain_epochs=0), FedAvg()):
         run_sites, records = TWO.run_sites(method), Records()
         run(run_sites, LocalEngine(run_sites), Plan(2), [records])
-        told.append(records.rounds[-1].evaluation.predictions)
-    assert_same(told[0], told[2])
-    assert_same(told[1], told[2])
+        results.append(records.rounds[-1].evaluation.predictions)
+    assert_same(results[0], results[2])
+    assert_same(results[1], results[2])
 
 
 def test_matching_is_what_teaches_a_classifier_that_has_never_seen_a_real_feature():
@@ -219,9 +219,9 @@ def test_gradients_are_of_what_was_sent_and_means_over_draws_without_replacement
 def test_one_image_is_its_class_and_its_features_can_be_told():
     reply, phi, z, y = at_a_site(CReFF(), Toy(sizes=((1, 1, 1), (4, 1, 1))), site=0)
     assert reply["classes"].tolist() == y.tolist()
-    found = reply["gradients"][0]
-    torch.testing.assert_close(found, by_autograd(phi, z, int(y)).detach(), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found[0, :-1] / found[0, -1], z[0], atol=1e-4, rtol=0)
+    result = reply["gradients"][0]
+    torch.testing.assert_close(result, by_autograd(phi, z, int(y)).detach(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(result[0, :-1] / result[0, -1], z[0], atol=1e-4, rtol=0)
 
 
 def test_a_class_nobody_has_keeps_its_features_and_is_not_learnt():
@@ -234,15 +234,15 @@ def test_a_class_nobody_has_keeps_its_features_and_is_not_learnt():
     logits = ones(features[:2].flatten(0, 1)) @ matrix(state["classifier"]).T
     assert (logits.argmax(1) != 2).all()
     others = torch.cat([features[:2], features[2:] + 100])
-    found = [method._retrained(f, state["seen"], torch.Generator().manual_seed(5)) for f in (features, others)]
-    assert torch.equal(*found)
+    classifiers = [method._retrained(f, state["seen"], torch.Generator().manual_seed(5)) for f in (features, others)]
+    assert torch.equal(*classifiers)
 
 
 def test_a_class_that_is_absent_from_a_round_keeps_its_features_which_are_still_used():
-    run_sites, found = TWO.run_sites(SMALL), drawn(3, 3, 17, seed=4).float()
+    run_sites, result = TWO.run_sites(SMALL), drawn(3, 3, 17, seed=4).float()
     states = [SMALL.start(context(run_sites))]
     for round, held in enumerate(([0, 2], [0, 1])):
-        reply = {"model": states[0]["model"], "n": 1, "classes": torch.tensor(held), "gradients": found[held]}
+        reply = {"model": states[0]["model"], "n": 1, "classes": torch.tensor(held), "gradients": result[held]}
         states.append(SMALL.aggregate(states[-1], {0: reply}, context(run_sites, round)))
     assert [state["seen"].tolist() for state in states[1:]] == [[True, False, True], [True, True, True]]
     assert torch.equal(states[2]["features"][2], states[1]["features"][2])
@@ -278,21 +278,21 @@ def test_heads_that_are_not_one_linear_layer_are_refused(head: Callable[[], nn.M
 def test_the_body_with_the_re_trained_classifier_predicts(head: Callable[[], nn.Module]):
     run_sites, records = TWO.run_sites(SMALL, net=with_head(head)), Records()
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
-    told, site = records.rounds[-1].evaluation.predictions, run_sites.open(0, 0, {}, fresh=True)
+    predictions, site = records.rounds[-1].evaluation.predictions, run_sites.open(0, 0, {}, fresh=True)
     state["model"].into(site.model)
     ((z, _),) = site.vectors(site.test)
     expected = (ones(z) @ matrix(state["classifier"]).T).softmax(1)
-    torch.testing.assert_close(told["site-0"]["test"], expected, atol=1e-5, rtol=0)
-    assert set(told) == {"site-0", "site-1", "server"}  # one network for all
+    torch.testing.assert_close(predictions["site-0"]["test"], expected, atol=1e-5, rtol=0)
+    assert set(predictions) == {"site-0", "site-1", "server"}  # one network for all
 
 
 def test_what_is_deployed_has_the_re_trained_head_as_it_was_fine_tuned():
     run_sites = TWO.run_sites(SMALL, (Finetune(epochs=1),))
     engine = LocalEngine(run_sites)
     down = SMALL.broadcast(run(run_sites, engine, Plan(1)).state)
-    kept = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", down)[1]
-    assert (kept["model"].only(down["classifier"]) - down["classifier"]).norm() > 1e-4
+    exported = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", down)[1]
+    assert (exported["model"].only(down["classifier"]) - down["classifier"]).norm() > 1e-4
     site = TWO.run_sites(SMALL).open(1, 0, {}, fresh=True)
-    told = site.predict(restore_predictor(SMALL, site, kept), site.test)
-    kept["model"].into(site.model)
-    assert torch.equal(told, site.predict(site.model, site.test))
+    predicted = site.predict(restore_predictor(SMALL, site, exported), site.test)
+    exported["model"].into(site.model)
+    assert torch.equal(predicted, site.predict(site.model, site.test))

@@ -72,11 +72,11 @@ def test_rounds_and_predictions_by_hand(method: Ditto, steps: tuple[int, int]):
     torch.testing.assert_close(weight_matrix(state), w, atol=1e-6, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(weight_matrix(engine.memory[i][V]), v[i], atol=1e-6, rtol=0)
-        site, told = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
+        site, predicted = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
         for found, samples in (("test", site.test), ("common_test", site.common["test"])):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v[i][:, :-1].T + v[i][:, -1]).softmax(1)
-            torch.testing.assert_close(told[found].double(), p, atol=1e-6, rtol=0)
+            torch.testing.assert_close(predicted[found].double(), p, atol=1e-6, rtol=0)
     assert min((own - w).abs().max() for own in v) > 1e-2
 
 
@@ -148,14 +148,14 @@ def test_the_term_holds_the_personal_model_near_the_global_one():
 
 def test_statistics_are_not_held():
     """The term covers parameters: one step from the same weights leaves the same statistics whatever its weight."""
-    found = []
+    results = []
     for weight in (0.0, 5.0):
         run_sites = TWO.run_sites(Ditto(weight=weight), training=Training(epochs=1, batch_size=64, lr=0.1))
         engine = LocalEngine(run_sites)
         run(run_sites, engine, Plan(1))
-        found.append(engine.memory[0][V]["body.1.running_mean"])
-    assert torch.equal(*found)
-    assert found[0].abs().max() > 0
+        results.append(engine.memory[0][V]["body.1.running_mean"])
+    assert torch.equal(*results)
+    assert results[0].abs().max() > 0
 
 
 # two models at a site ------------------------------------------------------------------------------------------------
@@ -204,13 +204,13 @@ def test_a_site_predicts_with_its_own_model_and_a_newcomer_with_the_global_one()
     run_sites, records, plan = toy.run_sites(Ditto()), Records(), Plan(1, participation=0.67)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, plan, [records]).state["model"]
-    asked = cohorts(plan, [0, 1, 2])[0]
-    assert list(engine.memory) == asked
+    cohort = cohorts(plan, [0, 1, 2])[0]
+    assert list(engine.memory) == cohort
     for i in range(4):
-        site, told = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
-        (engine.memory[i][V] if i in asked else state).into(site.model)
+        site, predicted = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
+        (engine.memory[i][V] if i in cohort else state).into(site.model)
         for name, samples in (("test", site.test), ("common_test", site.common["test"])):
-            assert torch.equal(told[name], site.predict(site.model, samples))
+            assert torch.equal(predicted[name], site.predict(site.model, samples))
 
 
 def test_a_site_that_joins_late_starts_from_what_it_is_sent_then():
@@ -230,10 +230,10 @@ def test_what_is_deployed_is_what_predicted(plugins: tuple[Finetune, ...]):
     run_sites = TWO.run_sites(Ditto(), plugins)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1)).state
-    kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
+    exported = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
     predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
     site = run_sites.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, exported), site.test))
     tuned = (Weights.of(site.model) - engine.memory[0][V]).norm()
     assert tuned > 1e-2 if plugins else tuned == 0
 

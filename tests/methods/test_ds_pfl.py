@@ -51,20 +51,20 @@ def test_two_rounds_by_hand(aggregation: str):
 
 def test_entropy_reduction_by_hand():
     """0.6 and 0.4 become a ratio of e^2; an even mean stays even, and no label is beyond e^10."""
-    found = DSpFL().sharpened(torch.tensor([[0.6, 0.4], [0.5, 0.5], [1.0, 0.0]]))
-    ratios = found[:, 0] / found[:, 1]
+    result = DSpFL().sharpened(torch.tensor([[0.6, 0.4], [0.5, 0.5], [1.0, 0.0]]))
+    ratios = result[:, 0] / result[:, 1]
     torch.testing.assert_close(ratios, torch.tensor([math.e**2, 1.0, math.e**10]), rtol=1e-4, atol=0)
-    torch.testing.assert_close(found.sum(1), torch.ones(3))
+    torch.testing.assert_close(result.sum(1), torch.ones(3))
 
 
 def test_labels_are_sharper_than_the_mean_and_maps_are_sharpened_pixel_by_pixel():
     rng = torch.Generator().manual_seed(0)
     mean = torch.randn(5, 3, 4, 4, generator=rng).softmax(1)
-    found = DSpFL().sharpened(mean)
-    entropies = [-(p * p.log()).sum(1) for p in (found, mean)]
+    result = DSpFL().sharpened(mean)
+    entropies = [-(p * p.log()).sum(1) for p in (result, mean)]
     assert (entropies[0] < entropies[1]).all()
-    assert torch.equal(found.argmax(1), mean.argmax(1))
-    torch.testing.assert_close(found[:, :, 1, 2], DSpFL().sharpened(mean[:, :, 1, 2]))
+    assert torch.equal(result.argmax(1), mean.argmax(1))
+    torch.testing.assert_close(result[:, :, 1, 2], DSpFL().sharpened(mean[:, :, 1, 2]))
     assert DSpFL(aggregation="sa").sharpened(mean) is mean
 
 

@@ -30,10 +30,10 @@ def test_one_round_by_hand():
     a, b = regression_per_site(run_sites)
     w = initial_matrix(run_sites)
     w_a, w_b = w - 0.1 * a.gradient(w), w - 0.1 * b.gradient(w)
-    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
+    model = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
     assert (a.n, b.n) == (6, 10)
-    torch.testing.assert_close(weight_matrix(found), 6 / 16 * w_a + 10 / 16 * w_b, atol=1e-6, rtol=0)
-    assert (weight_matrix(found) - w).abs().max() > 1e-2
+    torch.testing.assert_close(weight_matrix(model), 6 / 16 * w_a + 10 / 16 * w_b, atol=1e-6, rtol=0)
+    assert (weight_matrix(model) - w).abs().max() > 1e-2
 
 
 def test_two_rounds_of_two_epochs_by_hand():
@@ -45,8 +45,8 @@ def test_two_rounds_of_two_epochs_by_hand():
         for _ in range(2):
             local = [w_k - 0.1 * site.gradient(w_k) for w_k, site in zip(local, sites, strict=True)]
         w = 6 / 16 * local[0] + 10 / 16 * local[1]
-    found = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
-    torch.testing.assert_close(weight_matrix(found), w, atol=1e-6, rtol=0)
+    model = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
+    torch.testing.assert_close(weight_matrix(model), w, atol=1e-6, rtol=0)
 
 
 def test_the_mean_is_weighted_by_sample_counts():
@@ -61,22 +61,22 @@ def test_the_mean_is_over_those_who_answered():
     run_sites = TWO.run_sites(FedAvg(), training=ONE_STEP, net=linear)
     _, b = regression_per_site(run_sites)
     w = initial_matrix(run_sites)
-    found = run(run_sites, DroppingEngine(LocalEngine(run_sites), 0, 0, "train"), Plan(1)).state["model"]
-    torch.testing.assert_close(weight_matrix(found), w - 0.1 * b.gradient(w), atol=1e-6, rtol=0)
+    model = run(run_sites, DroppingEngine(LocalEngine(run_sites), 0, 0, "train"), Plan(1)).state["model"]
+    torch.testing.assert_close(weight_matrix(model), w - 0.1 * b.gradient(w), atol=1e-6, rtol=0)
 
 
 def test_without_local_data_a_client_is_not_asked():
     """The others' result is that of a federation without it."""
     three = Toy(sizes=((6, 2, 2), (0, 2, 2), (10, 2, 2))).run_sites(FedAvg(), training=ONE_STEP, net=linear)
     engine, records = RecordingEngine(LocalEngine(three)), Records()
-    found = run(three, engine, Plan(1), [records])
+    result = run(three, engine, Plan(1), [records])
     assert {job.site for job, _ in engine.replies if job.step == "train"} == {0, 2}
     assert records.rounds[0].cohort == ["site-0", "site-2"]
     assert "site-1" in records.rounds[0].evaluation.predictions
     a, b = regression_per_site(three)
     w = initial_matrix(three)
     expected = w - 0.1 * (6 * a.gradient(w) + 10 * b.gradient(w)) / 16
-    torch.testing.assert_close(weight_matrix(found.state["model"]), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weight_matrix(result.state["model"]), expected, atol=1e-6, rtol=0)
 
 
 def test_a_class_absent_at_a_client_still_gets_its_gradient():
@@ -85,9 +85,9 @@ def test_a_class_absent_at_a_client_still_gets_its_gradient():
     (a,) = regression_per_site(run_sites)
     assert 2 not in a.y
     w = initial_matrix(run_sites)
-    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]["head.bias"][2]
+    result = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]["head.bias"][2]
     p = (a.x @ w.T).softmax(1)[:, 2].mean()
-    assert found.item() == pytest.approx((w[2, -1] - 0.1 * p).item(), abs=1e-6)
+    assert result.item() == pytest.approx((w[2, -1] - 0.1 * p).item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("toy", [Toy(sizes=((1, 1, 1), (3, 1, 1))), Toy(sizes=((4, 1, 1),) * 2, unseen=True)])

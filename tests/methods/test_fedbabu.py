@@ -66,17 +66,17 @@ def test_what_is_tuned_as_the_body_is_what_random_frozen_would_train_next():
     answer(RandomFrozen(), trained, "train", down, seed=7)
     expected = trained.predict(trained.model, trained.test)
     site = TWO.run_sites(FedBABU(), training=training).open(1, 0, {}, fresh=True)
-    found = answer(FedBABU(finetune_epochs=3, finetune="body"), site, "predict", down, seed=7)
-    assert torch.equal(found["test"], expected)
+    result = answer(FedBABU(finetune_epochs=3, finetune="body"), site, "predict", down, seed=7)
+    assert torch.equal(result["test"], expected)
 
 
 def test_what_is_tuned_in_full_is_fedavg_with_fine_tuning_from_there():
     down = {"model": Weights.of(TWO.run_sites(FedAvg()).server(0).new_net())}
-    found = []
+    results = []
     for method, plugins in ((FedBABU(finetune_epochs=4), ()), (FedAvg(), (Finetune(epochs=4),))):
         site = TWO.run_sites(method, plugins).open(0, 0, {}, fresh=True)
-        found.append(answer(method, site, "predict", down, seed=3)["test"])
-    assert torch.equal(*found)
+        results.append(answer(method, site, "predict", down, seed=3)["test"])
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -126,10 +126,10 @@ def test_what_is_deployed_is_what_predicted_and_is_not_tuned_again():
     run_sites = TWO.run_sites(FedBABU())
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1)).state
-    kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
+    exported = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
     predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
     site = run_sites.open(0, 0, {}, fresh=True)  # has training data, which must not matter
-    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, exported), site.test))
     assert not site.fits
 
 

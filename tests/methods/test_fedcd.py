@@ -33,8 +33,8 @@ class Plain(FedCD):
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         site.fit()
-        told = {"prototypes": down["prototypes"], "counts": down["counts"]}
-        return {"model": Weights.of(site.model, self.returns), "n": site.size} | told
+        unchanged = {"prototypes": down["prototypes"], "counts": down["counts"]}
+        return {"model": Weights.of(site.model, self.returns), "n": site.size} | unchanged
 
 
 def run_sites(method: FedCD = SMALL, toy: Toy = TOY, training: Training | None = None) -> RunSites:
@@ -45,7 +45,7 @@ def context(held: RunSites, round: int = 0, rounds: int = 10) -> RoundContext:
     return RoundContext(round, rounds, len(held.ids), held.task, held.server(round))
 
 
-def told(held: RunSites, mu: float = 0.5) -> Tree:
+def payload(held: RunSites, mu: float = 0.5) -> Tree:
     """A payload with random prototypes, of which every sub-class has some samples."""
     rng = torch.Generator().manual_seed(5)
     state = held.method.start(context(held))
@@ -104,7 +104,7 @@ def test_prototypes_that_nobody_has_are_no_negatives():
 def test_the_whole_loss_by_hand():
     """Eq. 11 with balanced importance, where prototypes weigh as much as the samples of the batch."""
     held = run_sites()
-    site, down = held.open(1, 0, {}), told(held, mu=0.3)
+    site, down = held.open(1, 0, {}), payload(held, mu=0.3)
     down["model"].into(site.model)
     head, phi = site.model.head, down["model"][PHI] + 0.1
     down["model"] = Weights({**down["model"], PHI: phi})
@@ -134,7 +134,7 @@ def test_the_whole_loss_by_hand():
 
 def test_the_teacher_and_the_batch_prototypes_reach_features_alone():
     held = run_sites(replace(SMALL, weight=0.0, contrast=False, mu=0.0))
-    site, down = held.open(1, 0, {}), told(held, mu=0.0)
+    site, down = held.open(1, 0, {}), payload(held, mu=0.0)
     local = torch.nn.Parameter(down["prototypes"].clone())
     value = held.method.loss(site, down, down["prototypes"], local)(site.forward(*site.train.take(site.train.index)))
     gradients = torch.autograd.grad(value, [*site.model.parameters(), local], allow_unused=True)
@@ -146,7 +146,7 @@ def test_the_teacher_and_the_batch_prototypes_reach_features_alone():
 
 def test_prototypes_are_learnt_by_the_optimiser_of_the_network():
     held = run_sites()
-    site, down = held.open(1, 0, {}), told(held)
+    site, down = held.open(1, 0, {}), payload(held)
     reply = answer(held.method, site, "train", down, seed=1)
     moved = reply["prototypes"] - down["prototypes"]
     assert bool((moved[reply["counts"] > 0].abs().sum(1) > 0).all())
@@ -157,7 +157,7 @@ def test_prototypes_are_learnt_by_the_optimiser_of_the_network():
 def test_paper_importance_shows_each_prototype_once_an_epoch():
     method = replace(SMALL, importance="paper")
     held = run_sites(method, training=Training(epochs=2, batch_size=4, lr=0.1))
-    site, down = held.open(1, 0, {}), told(held)
+    site, down = held.open(1, 0, {}), payload(held)
     prototypes, steps = method._prototypes_per_batch(site, down), 5
     for _ in range(2):
         subs, mass = zip(*[next(prototypes)[1:] for _ in range(steps)], strict=True)
@@ -167,7 +167,7 @@ def test_paper_importance_shows_each_prototype_once_an_epoch():
 
 def test_a_class_that_comes_late_begins_with_centroids_of_its_sites():
     held = run_sites()
-    site, down = held.open(1, 0, {}), told(held)
+    site, down = held.open(1, 0, {}), payload(held)
     down["prototypes"][2] = 0
     site.rng.manual_seed(0)
     initial = SMALL._initial_prototypes(site, down)
@@ -211,7 +211,7 @@ def test_every_ablation_runs_and_changes_the_outcome(options: dict[str, object])
 def test_without_contrast_prototypes_are_means_of_sub_classes():
     method = replace(SMALL, contrast=False)
     held = run_sites(method)
-    site, down = held.open(1, 0, {}), told(held)
+    site, down = held.open(1, 0, {}), payload(held)
     reply = answer(method, site, "train", down, seed=1)
     z, y = next(iter([*site.vectors(site.train)]))
     t = method.assign_subclasses(z, y, F.normalize(down["prototypes"], dim=2))

@@ -48,8 +48,8 @@ def replies(run_sites: RunSites) -> tuple[Tree, dict[int, Tree]]:
 def logits(net: nn.Module, weights: Weights, x: Tensor) -> Tensor:
     weights.into(net)
     with torch.no_grad():
-        told: Tensor = net.eval()(x)
-    return told
+        result: Tensor = net.eval()(x)
+    return result
 
 
 def consulted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -60,8 +60,8 @@ def consulted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def public(run_sites: RunSites) -> Tensor:
-    found = run_sites.server(0).public
-    return found.take(found.index)[0]
+    result = run_sites.server(0).public
+    return result.take(result.index)[0]
 
 
 def test_divergence_by_hand():
@@ -89,20 +89,20 @@ def test_two_rounds_by_hand():
             g = ((x @ w.T).softmax(1) - wanted).T @ x / len(x)
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
             w = w - rate * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
-    found = weight_matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
-    torch.testing.assert_close(found, w, atol=2e-4, rtol=0)
-    assert (found - initial_matrix(run_sites)).abs().max() > 0.03
+    matrix = weight_matrix(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
+    torch.testing.assert_close(matrix, w, atol=2e-4, rtol=0)
+    assert (matrix - initial_matrix(run_sites)).abs().max() > 0.03
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "server"])
 def test_without_steps_it_is_fedavg_to_the_bit(buffers: str):
-    training, ends, told = Training(2, 4, lr=0.05, momentum=0.5, keep_state=True), [], []
+    training, ends, predictions = Training(2, 4, lr=0.05, momentum=0.5, keep_state=True), [], []
     for method in (FedDF(distil_steps=0, buffers=buffers), FedAvg(buffers=buffers)):
         run_sites, records = TWO.run_sites(method, training=training), Records()
         ends.append(run_to_end(run_sites, LocalEngine(run_sites), records))
-        told.append([record.evaluation.predictions for record in records.rounds])
+        predictions.append([record.evaluation.predictions for record in records.rounds])
     assert_same(*ends)
-    assert_same({"0": told[0][0], "1": told[0][1]}, {"0": told[1][0], "1": told[1][1]})
+    assert_same({"0": predictions[0][0], "1": predictions[0][1]}, {"0": predictions[1][0], "1": predictions[1][1]})
 
 
 def test_the_student_comes_closer_to_its_teachers():
@@ -111,9 +111,9 @@ def test_the_student_comes_closer_to_its_teachers():
         run_sites = THREE.run_sites(
             replace(SMALL, distil_steps=steps, distil_batch=7, distil_lr=0.01), training=training
         )
-        state, told = replies(run_sites)
+        state, sent = replies(run_sites)
         net, x = run_sites.server(0).new_net(), public(run_sites)
-        teacher = sum(logits(net, reply["model"], x) for reply in told.values()) / 3
+        teacher = sum(logits(net, reply["model"], x) for reply in sent.values()) / 3
         gaps.append(divergence(teacher, logits(net, state["model"], x)).item())
     assert gaps[2] < gaps[1] < gaps[0]
     assert gaps[2] < gaps[0] / 3
@@ -136,32 +136,32 @@ def test_labels_of_the_public_set_are_never_used():
 
 
 def nets_of(run_sites: RunSites) -> Mapping[str, nn.Module]:
-    return {kind: run_sites.server(0).new_net(kind) for kind in ("classifier", "linear")}
+    return {net: run_sites.server(0).new_net(net) for net in ("classifier", "linear")}
 
 
 def test_each_architecture_is_averaged_over_its_own_clients():
     run_sites = THREE.run_sites(FedDF(distil_steps=0), net=MIXED)
-    state, told = replies(run_sites)
+    state, sent = replies(run_sites)
     assert set(state["model"]) == {"classifier", "linear"}
-    assert_same({"model": state["model"]["linear"]}, {"model": told[1]["model"]})
-    averaged = mean([told[0]["model"], told[2]["model"]], [6.0, 8.0])
+    assert_same({"model": state["model"]["linear"]}, {"model": sent[1]["model"]})
+    averaged = mean([sent[0]["model"], sent[2]["model"]], [6.0, 8.0])
     assert_same({"model": state["model"]["classifier"]}, {"model": averaged})
 
 
 def test_each_architecture_is_taught_by_all_clients():
     """A step of Adam is as long as its rate, and its sign is that of the gradient: towards the mean of all three."""
     run_sites = THREE.run_sites(FedDF(distil_steps=1, distil_batch=64, distil_lr=0.01), net=MIXED)
-    state, told = replies(run_sites)
+    state, sent = replies(run_sites)
     nets, x = nets_of(run_sites), public(run_sites)
-    each = [logits(nets[kind.__name__], told[i]["model"], x) for i, kind in enumerate(MIXED)]
+    each = [logits(nets[net.__name__], sent[i]["model"], x) for i, net in enumerate(MIXED)]
     wanted = (sum(each) / 3).softmax(1)
     error = each[1].softmax(1) - wanted  # the linear student starts as the only linear client ended
     gradient = torch.cat([error.T @ x.flatten(1), error.sum(0)[:, None]], 1) / len(x)
-    moved = weight_matrix(state["model"]["linear"]) - weight_matrix(told[1]["model"])
+    moved = weight_matrix(state["model"]["linear"]) - weight_matrix(sent[1]["model"])
     clear = gradient.abs() > 1e-5
     assert clear.double().mean() > 0.9
     torch.testing.assert_close(moved[clear].float(), -0.01 * gradient[clear].sign(), atol=1e-4, rtol=0)
-    before = mean([told[0]["model"], told[2]["model"]], [6.0, 8.0])
+    before = mean([sent[0]["model"], sent[2]["model"]], [6.0, 8.0])
     assert (state["model"]["classifier"] - before).norm() > 1e-3
 
 
@@ -186,18 +186,18 @@ def test_each_site_predicts_with_its_own_architecture_and_deploys_that_alone():
     run_sites, records = THREE.run_sites(SMALL, (Finetune(epochs=1),), net=MIXED), Records()
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1), [records]).state
-    for i, kind in enumerate(MIXED):
+    for i, net in enumerate(MIXED):
         site = run_sites.open(i, 0, {}, fresh=True)
         predictor = SMALL.predictor(site, SMALL.broadcast(state))
-        expected = logits(nets_of(run_sites)[kind.__name__], state["model"][kind.__name__], public(run_sites))
+        expected = logits(nets_of(run_sites)[net.__name__], state["model"][net.__name__], public(run_sites))
         site.model.eval()
         torch.testing.assert_close(predictor(public(run_sites)).detach(), expected)
-        kept = answer(SMALL, run_sites.open(i, 0, {}, fresh=True), "deploy", SMALL.broadcast(state), seed=7)
-        assert kept["down"] == {}
+        exported = answer(SMALL, run_sites.open(i, 0, {}, fresh=True), "deploy", SMALL.broadcast(state), seed=7)
+        assert exported["down"] == {}
         other = run_sites.open(i, 0, {}, fresh=True)
-        found = restore_predictor(SMALL, other, kept)(public(run_sites))
-        assert (found - expected).abs().max() > 1e-4  # fine-tuned, which is what was kept
-        assert_same({"model": Weights.of(other.model)}, {"model": kept["model"]})
+        predicted = restore_predictor(SMALL, other, exported)(public(run_sites))
+        assert (predicted - expected).abs().max() > 1e-4  # fine-tuned, which is what was kept
+        assert_same({"model": Weights.of(other.model)}, {"model": exported["model"]})
 
 
 def test_networks_of_any_kind_are_accepted():
@@ -210,8 +210,8 @@ def test_networks_of_any_kind_are_accepted():
 
 def test_statistics_of_the_student_move_from_the_average_towards_the_public_set():
     run_sites = THREE.run_sites(replace(SMALL, distil_steps=1, distil_batch=7, distil_lr=1e-6))
-    state, told = replies(run_sites)
-    averaged = mean([told[i]["model"] for i in range(3)], [6.0, 9.0, 8.0])
+    state, sent = replies(run_sites)
+    averaged = mean([sent[i]["model"] for i in range(3)], [6.0, 9.0, 8.0])
     net, x = run_sites.server(0).new_net(), public(run_sites)
     averaged.into(net)
     with torch.no_grad():
@@ -224,18 +224,18 @@ def test_statistics_of_the_student_move_from_the_average_towards_the_public_set(
 def test_statistics_that_are_not_sent_are_measured_on_the_public_set(buffers: str):
     method = replace(SMALL, buffers=buffers)
     run_sites = THREE.run_sites(method)
-    state, told = replies(run_sites)
-    assert "body.1.running_mean" not in told[0]["model"]
+    state, sent = replies(run_sites)
+    assert "body.1.running_mean" not in sent[0]["model"]
     assert ("body.1.running_mean" in state["model"]) == (buffers == "server")
     ctx = context(run_sites)
     averages = {"classifier": method.start(ctx)["model"]}
-    teachers = method._teachers(averages, told, ctx)
+    teachers = method._teachers(averages, sent, ctx)
     net, x, every = run_sites.server(0).new_net(), public(run_sites), []
     for i in range(3):
-        told[i]["model"].into(net)
+        sent[i]["model"].into(net)
         z = net.body[0](x)
         torch.testing.assert_close(teachers.statistics[i]["body.1.running_mean"], z.mean((0, 2, 3)))
-        Weights({**told[i]["model"], **teachers.statistics[i]}).into(net)
+        Weights({**sent[i]["model"], **teachers.statistics[i]}).into(net)
         every.append(net.eval()(x))
     torch.testing.assert_close(teachers.logits(lambda architecture: [x]), sum(every).detach() / 3)
 
@@ -246,9 +246,9 @@ def test_in_segmentation_teachers_may_be_asked_batch_by_batch_and_say_the_same(
 ):
     monkeypatch.setattr(feddf, "MOST_LOGITS", most)
     run_sites = replace(THREE, task="segmentation").run_sites(SMALL, net=(segmenter, segmenter, segmenter))
-    state, told = replies(run_sites)
+    state, sent = replies(run_sites)
     ctx = context(run_sites)
-    teachers = SMALL._teachers({"segmenter": state["model"]}, told, ctx)
+    teachers = SMALL._teachers({"segmenter": state["model"]}, sent, ctx)
     x, places = public(run_sites), torch.tensor([4, 1, 2])
     every = teachers.logits(lambda architecture: [x])
     assert every.shape == (7, 3, 8, 8)

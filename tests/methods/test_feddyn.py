@@ -81,11 +81,11 @@ def test_rounds_by_hand_with_half_of_the_clients():
     )
     expected = ByHand(regression_per_site(run_sites), initial_matrix(run_sites), alpha=0.5)
     plan = Plan(4, participation=0.5)
-    asked = cohorts(plan, [0, 1, 2, 3])
-    assert {len(drawn) for drawn in asked} == {2}
-    assert len({*map(tuple, asked)}) > 1
-    for drawn in asked:
-        expected.round(drawn)
+    drawn = cohorts(plan, [0, 1, 2, 3])
+    assert {len(cohort) for cohort in drawn} == {2}
+    assert len({*map(tuple, drawn)}) > 1
+    for cohort in drawn:
+        expected.round(cohort)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, plan).state
     torch.testing.assert_close(weight_matrix(state["model"]), expected.theta, atol=5e-6, rtol=0)

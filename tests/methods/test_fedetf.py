@@ -68,11 +68,11 @@ def test_two_rounds_by_hand():
         ends = [server.stepped(site, 0.1).stepped(site, 0.1) for site in sites]
         one, other = ends
         server = Projection(6 / 16 * one.p + 10 / 16 * other.p, 6 / 16 * one.s + 10 / 16 * other.s, server.m)
-    found = Projection.of(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
-    torch.testing.assert_close(found.p, server.p, atol=2e-6, rtol=0)
-    torch.testing.assert_close(found.s, server.s, atol=2e-6, rtol=0)
-    assert (found.p - first.p).norm() > 0.01
-    assert (found.s - first.s).abs() > 1e-3
+    result = Projection.of(run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"])
+    torch.testing.assert_close(result.p, server.p, atol=2e-6, rtol=0)
+    torch.testing.assert_close(result.s, server.s, atol=2e-6, rtol=0)
+    assert (result.p - first.p).norm() > 0.01
+    assert (result.s - first.s).abs() > 1e-3
 
 
 def test_the_frame_is_sent_and_never_returned_or_changed():
@@ -142,15 +142,15 @@ def test_inference_takes_the_class_whose_vector_is_nearest_and_knows_no_prior():
     run_sites, records = TWO.run_sites(FedETF()), Records()
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
     site = run_sites.open(0, 0, {}, fresh=True)
-    kept = records.rounds[-1].evaluation.predictions["site-0"]["test"]
+    predicted = records.rounds[-1].evaluation.predictions["site-0"]["test"]
     x, _ = site.test.take(site.test.index)
     for view in ("local", "global"):
-        assert torch.equal(site.predict(FedETF().predictor(site, state, view), site.test), kept)
+        assert torch.equal(site.predict(FedETF().predictor(site, state, view), site.test), predicted)
     with torch.no_grad():
         v, m = site.model.features(x), state["model"]["head.frame"]
         torch.testing.assert_close(v.norm(dim=1), torch.ones(len(v)))
-        torch.testing.assert_close((state["model"]["head.scale"] * v @ m).softmax(1), kept)
-        assert torch.equal((v @ m).argmax(1), kept.argmax(1))
+        torch.testing.assert_close((state["model"]["head.scale"] * v @ m).softmax(1), predicted)
+        assert torch.equal((v @ m).argmax(1), predicted.argmax(1))
     assert not run_sites.personal
 
 
@@ -159,9 +159,9 @@ def test_what_is_deployed_is_what_predicted():
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1)).state
     predicted = Cohort(run_sites, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
-    kept = export_predictor(FedETF(), run_sites.open(1, 0, {}), state)
+    exported = export_predictor(FedETF(), run_sites.open(1, 0, {}), state)
     elsewhere = run_sites.open(1, 0, {}, fresh=True)
-    assert torch.equal(elsewhere.predict(restore_predictor(FedETF(), elsewhere, kept), elsewhere.test), predicted)
+    assert torch.equal(elsewhere.predict(restore_predictor(FedETF(), elsewhere, exported), elsewhere.test), predicted)
 
 
 # edges ---------------------------------------------------------------------------------------------------------------

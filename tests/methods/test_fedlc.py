@@ -29,8 +29,8 @@ FULL_BATCH = Training(epochs=2, batch_size=64, lr=0.1)
 
 
 def test_margins_by_hand():
-    found = margins(torch.tensor([0, 1, 16, 81, 10_000, 100_000_000]))
-    torch.testing.assert_close(found, torch.tensor([100.0, 1, 1 / 2, 1 / 3, 1 / 10, 1 / 100]))
+    result = margins(torch.tensor([0, 1, 16, 81, 10_000, 100_000_000]))
+    torch.testing.assert_close(result, torch.tensor([100.0, 1, 1 / 2, 1 / 3, 1 / 10, 1 / 100]))
 
 
 def gradient(site: SoftmaxRegression, w: Tensor, margin: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ def test_two_rounds_by_hand_and_predictions_without_margins(tau: float):
     torch.testing.assert_close(weight_matrix(state), w, atol=2e-6, rtol=0)
     test = run_sites.open(0, 0, {}).test
     x = test.take(test.index)[0].flatten(1).double()
-    kept = records.rounds[-1].evaluation.predictions["site-0"]["test"]
-    torch.testing.assert_close(kept.double(), (x @ w[:, :-1].T + w[:, -1]).softmax(1), atol=2e-6, rtol=0)
+    predicted = records.rounds[-1].evaluation.predictions["site-0"]["test"]
+    torch.testing.assert_close(predicted.double(), (x @ w[:, :-1].T + w[:, -1]).softmax(1), atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])

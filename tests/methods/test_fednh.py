@@ -129,8 +129,8 @@ def test_with_rho_1_the_prototypes_stay():
 
 def test_with_rho_0_they_are_what_the_sites_found():
     state, replies, _ = sent(FedNH(rho=0.0), TWO)
-    found = F.normalize(replies[0]["prototypes"] + replies[1]["prototypes"], dim=1)
-    torch.testing.assert_close(state["model"][W], found, atol=1e-6, rtol=0)
+    result = F.normalize(replies[0]["prototypes"] + replies[1]["prototypes"], dim=1)
+    torch.testing.assert_close(state["model"][W], result, atol=1e-6, rtol=0)
 
 
 # the scale -----------------------------------------------------------------------------------------------------------
@@ -186,12 +186,12 @@ def test_a_class_nobody_has_keeps_its_prototype_to_the_bit():
 def test_one_sample_is_its_own_prototype():
     run_sites = Toy(sizes=((1, 1, 1), (4, 1, 1))).run_sites(FedNH())
     site = run_sites.open(0, 0, {}, fresh=True)
-    told = FedNH().train(site, FedNH().start(context(run_sites)))
+    result = FedNH().train(site, FedNH().start(context(run_sites)))
     x, y = site.train.take(site.train.index)
     site.model.eval()
     with torch.no_grad():
-        torch.testing.assert_close(told["prototypes"][y], site.model.features(x))
-    assert told["counts"].sum() == 1
+        torch.testing.assert_close(result["prototypes"][y], site.model.features(x))
+    assert result["counts"].sum() == 1
 
 
 @pytest.mark.parametrize(
@@ -210,15 +210,15 @@ def test_one_network_predicts_in_both_views():
     run_sites, records = TWO.run_sites(FedNH()), Records()
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
     site = run_sites.open(0, 0, {}, fresh=True)
-    kept = records.rounds[-1].evaluation.predictions
+    predictions = records.rounds[-1].evaluation.predictions
     for view in ("local", "global"):
-        assert torch.equal(site.predict(FedNH().predictor(site, state, view), site.test), kept["site-0"]["test"])
+        assert torch.equal(site.predict(FedNH().predictor(site, state, view), site.test), predictions["site-0"]["test"])
     x, _ = site.test.take(site.test.index)
     with torch.no_grad():
         nearest = (site.model.features(x) @ state["model"][W].T).argmax(1)
-    assert torch.equal(nearest, kept["site-0"]["test"].argmax(1))
+    assert torch.equal(nearest, predictions["site-0"]["test"].argmax(1))
     assert not run_sites.personal
-    assert set(kept) == {"site-0", "site-1", "server"}
+    assert set(predictions) == {"site-0", "site-1", "server"}
 
 
 def test_what_is_deployed_is_what_predicted():
@@ -226,9 +226,9 @@ def test_what_is_deployed_is_what_predicted():
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1)).state
     predicted = Cohort(run_sites, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
-    kept = export_predictor(FedNH(), run_sites.open(1, 0, {}), state)
+    exported = export_predictor(FedNH(), run_sites.open(1, 0, {}), state)
     elsewhere = run_sites.open(1, 0, {}, fresh=True)
-    assert torch.equal(elsewhere.predict(restore_predictor(FedNH(), elsewhere, kept), elsewhere.test), predicted)
+    assert torch.equal(elsewhere.predict(restore_predictor(FedNH(), elsewhere, exported), elsewhere.test), predicted)
 
 
 # the head -------------------------------------------------------------------------------------------------------------

@@ -45,11 +45,11 @@ def two_layers() -> nn.Module:
 
 
 def projected_net(toy: Toy, width: int) -> Callable[[], nn.Module]:
-    made = classifier if toy.task == "classification" else segmenter
-    return lambda: with_projection(made(), width)
+    net = classifier if toy.task == "classification" else segmenter
+    return lambda: with_projection(net(), width)
 
 
-def told(state: Tree, alpha: float, prototypes: Tensor, known: list[bool]) -> Tree:
+def payload(state: Tree, alpha: float, prototypes: Tensor, known: list[bool]) -> Tree:
     return {"model": state["model"], "prototypes": prototypes, "known": torch.tensor(known), "alpha": alpha}
 
 
@@ -114,9 +114,9 @@ def test_three_rounds_by_hand(alpha: float | None, schedule: list[float]):
         c = torch.stack([z[y == k].mean(0) for k in range(3)])
         glob = Layers((6 * own[0].a + 10 * own[1].a) / 16, (6 * own[0].b + 10 * own[1].b) / 16)
     state = run(run_sites, LocalEngine(run_sites), Plan(3)).state
-    found = Layers.of(state["model"])
-    torch.testing.assert_close(found.a, glob.a, atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.b, glob.b, atol=1e-5, rtol=0)
+    result = Layers.of(state["model"])
+    torch.testing.assert_close(result.a, glob.a, atol=1e-5, rtol=0)
+    torch.testing.assert_close(result.b, glob.b, atol=1e-5, rtol=0)
     torch.testing.assert_close(state["prototypes"].double(), c, atol=1e-5, rtol=0)
     assert state["known"].tolist() == [True] * 3
 
@@ -140,11 +140,11 @@ class Asked:
 def test_the_server_says_how_much_cross_entropy(alpha: float | None, sent: list[float]):
     method, clients = replace(SMALL, alpha=alpha), Asked()
     run_sites = TWO.run_sites(method)
-    state, found = method.start(context(run_sites)), []
+    state, results = method.start(context(run_sites)), []
     for round in range(4):
         state = method.round(state, clients, context(run_sites, round, 4))
-        found.append(clients.down["alpha"])
-    assert found == sent
+        results.append(clients.down["alpha"])
+    assert results == sent
     assert set(state) == {"model", "prototypes", "known"}
 
 
@@ -176,7 +176,7 @@ def test_plugins_that_shift_logits_do_not_reach_the_contrast():
     for plugins in ((), (Bsm(),)):
         run_sites = TWO.run_sites(method, plugins)
         site, state = run_sites.open(0, 1, {}, fresh=True), method.start(context(run_sites))
-        ends.append(answer(method, site, "train", told(state, 0.0, torch.ones(3, 6), [True] * 3), seed=0))
+        ends.append(answer(method, site, "train", payload(state, 0.0, torch.ones(3, 6), [True] * 3), seed=0))
     assert_same(*ends)
 
 
@@ -218,8 +218,8 @@ def test_what_predicts_is_the_model_alone():
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(2)).state
     assert set(SMALL.broadcast(state)) == {"model"}
-    kept = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", SMALL.broadcast(state))[1]
-    assert kept["down"] == {}
+    exported = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", SMALL.broadcast(state))[1]
+    assert exported["down"] == {}
     assert not run_sites.personal
 
 
@@ -263,7 +263,7 @@ def test_a_class_without_a_centre_is_no_rival():
 
     def trained(prototypes: Tensor, known: list[bool]) -> Weights:
         site = run_sites.open(0, 1, {}, fresh=True)  # it lacks class 2
-        return answer(SMALL, site, "train", told(state, 0.5, prototypes, known), seed=0)["model"]
+        return answer(SMALL, site, "train", payload(state, 0.5, prototypes, known), seed=0)["model"]
 
     assert (trained(base, [True, True, False]) - trained(other, [True, True, False])).norm() == 0
     assert (trained(base, [True, True, True]) - trained(other, [True, True, True])).norm() > 1e-3
@@ -275,7 +275,7 @@ def test_a_site_none_of_whose_classes_has_a_centre_learns_from_cross_entropy():
     state, moved = SMALL.start(context(run_sites)), []
     for alpha in (1.0, 0.5):
         site = run_sites.open(0, 1, {}, fresh=True)  # classes 0 and 1
-        down = told(state, alpha, torch.ones(3, 6), [False, False, True])
+        down = payload(state, alpha, torch.ones(3, 6), [False, False, True])
         moved.append(answer(SMALL, site, "train", down, seed=0)["model"]["head.weight"] - state["model"]["head.weight"])
     torch.testing.assert_close(moved[1], moved[0] / 2, atol=1e-6, rtol=1e-4)
 

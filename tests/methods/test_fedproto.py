@@ -87,9 +87,9 @@ def test_three_rounds_by_hand(weighting: str):
     torch.testing.assert_close(state["prototypes"].double(), c, atol=1e-5, rtol=0)
     assert state["known"].tolist() == [True] * 3
     for i in (0, 1):
-        found = Layers.of(engine.memory[i]["_personal"])
-        torch.testing.assert_close(found.a, own[i].a, atol=1e-5, rtol=0)
-        torch.testing.assert_close(found.b, own[i].b, atol=1e-5, rtol=0)
+        result = Layers.of(engine.memory[i]["_personal"])
+        torch.testing.assert_close(result.a, own[i].a, atol=1e-5, rtol=0)
+        torch.testing.assert_close(result.b, own[i].b, atol=1e-5, rtol=0)
 
 
 def test_the_pull_is_the_mean_over_the_samples_whose_class_has_a_prototype():
@@ -177,12 +177,12 @@ def test_aggregation_by_hand(weighting: str, first: float):
 def test_one_sample_is_its_own_prototype():
     run_sites = Toy(sizes=((1, 1, 1), (4, 1, 1))).run_sites(FedProto())
     site = run_sites.open(0, 0, {}, fresh=True)
-    told = FedProto().train(site, FedProto().start(context(run_sites)))
+    reply = FedProto().train(site, FedProto().start(context(run_sites)))
     x, y = site.train.take(site.train.index)
     site.model.eval()
     with torch.no_grad():
-        torch.testing.assert_close(told["prototypes"][y], site.model.features(x))
-    assert told["counts"].sum() == 1
+        torch.testing.assert_close(reply["prototypes"][y], site.model.features(x))
+    assert reply["counts"].sum() == 1
 
 
 def test_a_class_nobody_has_stays_unknown():
@@ -282,8 +282,8 @@ def test_each_site_is_scored_with_its_own_network_and_the_global_prototypes(toy:
         with torch.no_grad():
             z = site.model.features(site.common["test"].take(site.common["test"].index)[0])
         nearest = site.task.prediction(-distances(z, state["prototypes"]))
-        kept = evaluation.predictions[f"site-{i}"]["common_test"]
-        torch.testing.assert_close(kept, nearest, atol=1e-5, rtol=1e-4)
+        predicted = evaluation.predictions[f"site-{i}"]["common_test"]
+        torch.testing.assert_close(predicted, nearest, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("toy", [TWO, PIXELS], ids=["classification", "segmentation"])
@@ -293,7 +293,7 @@ def test_what_is_deployed_is_what_predicted(toy: Toy):
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(2)).state
     predicted = Cohort(run_sites, engine, 0, [1], keep=False).ask("predict", state)[1]["test"]
-    kept = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", state)[1]
-    assert set(kept["down"]) == {"prototypes", "known"}
+    exported = Cohort(run_sites, engine, 0, [1], keep=False).ask("deploy", state)[1]
+    assert set(exported["down"]) == {"prototypes", "known"}
     elsewhere = run_sites.open(1, 0, {}, fresh=True)
-    assert torch.equal(elsewhere.predict(restore_predictor(FedProto(), elsewhere, kept), elsewhere.test), predicted)
+    assert torch.equal(elsewhere.predict(restore_predictor(FedProto(), elsewhere, exported), elsewhere.test), predicted)

@@ -26,8 +26,8 @@ def test_one_round_by_hand(mu: float):
     for site in regression_per_site(run_sites):
         once = w - 0.1 * site.gradient(w)
         ends.append(once - 0.1 * (site.gradient(once) + mu * (once - w)))
-    found = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
-    torch.testing.assert_close(weight_matrix(found), 6 / 16 * ends[0] + 10 / 16 * ends[1], atol=1e-6, rtol=0)
+    model = run(run_sites, LocalEngine(run_sites), Plan(1)).state["model"]
+    torch.testing.assert_close(weight_matrix(model), 6 / 16 * ends[0] + 10 / 16 * ends[1], atol=1e-6, rtol=0)
 
 
 def test_the_anchor_of_each_round_is_what_that_round_sends():
@@ -39,8 +39,8 @@ def test_the_anchor_of_each_round_is_what_that_round_sends():
             once = w - 0.1 * site.gradient(w)
             ends.append(once - 0.1 * (site.gradient(once) + 2.0 * (once - w)))
         w = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    found = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
-    torch.testing.assert_close(weight_matrix(found), w, atol=1e-6, rtol=0)
+    model = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
+    torch.testing.assert_close(weight_matrix(model), w, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])

@@ -59,7 +59,7 @@ def test_two_rounds_by_hand(method: FedRep, steps: tuple[int, int]):
     a = layer(Weights.of(run_sites.server(0).new_net()), "body.1")
     heads = [layer(Weights.of(run_sites.open(i, 0, {}, fresh=True).model), "head") for i in (0, 1)]
     begun = [a, *heads]
-    found = run(run_sites, engine, Plan(2)).state["model"]
+    model = run(run_sites, engine, Plan(2)).state["model"]
     for _ in range(2):
         ends = []
         for i, site in enumerate(regression_per_site(run_sites)):
@@ -70,7 +70,7 @@ def test_two_rounds_by_hand(method: FedRep, steps: tuple[int, int]):
                 own = own - 0.1 * gradients(site, own, heads[i])[0]
             ends.append(own)
         a = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    torch.testing.assert_close(layer(found, "body.1"), a, atol=1e-6, rtol=0)
+    torch.testing.assert_close(layer(model, "body.1"), a, atol=1e-6, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(layer(engine.memory[i][PERSONAL], "head"), heads[i], atol=1e-6, rtol=0)
     assert all((old - new).abs().max() > 1e-2 for old, new in zip(begun, [a, *heads], strict=True))
@@ -163,9 +163,9 @@ def personal_prediction(toy: Toy, records: Records, state: Weights, i: int, head
     site = toy.run_sites(FedRep()).open(i, 0, {}, fresh=True)
     head(site).into(site.model)
     state.into(site.model)
-    told = records.rounds[-1].evaluation.predictions[f"site-{i}"]
+    predicted = records.rounds[-1].evaluation.predictions[f"site-{i}"]
     sets = {"test": site.test, "val": site.val, "common_test": site.common["test"]}
-    return all(torch.equal(told[name], site.predict(site.model, samples)) for name, samples in sets.items())
+    return all(torch.equal(predicted[name], site.predict(site.model, samples)) for name, samples in sets.items())
 
 
 def test_a_site_predicts_with_its_own_head_and_a_newcomer_with_its_initial_one():
@@ -173,11 +173,11 @@ def test_a_site_predicts_with_its_own_head_and_a_newcomer_with_its_initial_one()
     run_sites, records, plan = toy.run_sites(FedRep()), Records(), Plan(1, participation=0.67)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, plan, [records]).state["model"]
-    asked = cohorts(plan, [0, 1, 2])[0]
-    assert list(engine.memory) == asked
-    assert len(asked) == 2
+    cohort = cohorts(plan, [0, 1, 2])[0]
+    assert list(engine.memory) == cohort
+    assert len(cohort) == 2
     for i in range(4):
-        kept = engine.memory[i][PERSONAL] if i in asked else None
+        kept = engine.memory[i][PERSONAL] if i in cohort else None
         assert personal_prediction(toy, records, state, i, lambda site, kept=kept: kept or Weights.of(site.model))
 
 

@@ -66,11 +66,11 @@ def test_rounds_and_both_views_by_hand(gamma: float):
     torch.testing.assert_close(weight_matrix(state), w, atol=2e-6, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(personal(engine.memory[i]), phi[i], atol=2e-6, rtol=0)
-        site, told = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
+        site, predicted = run_sites.open(i, 0, {}), records.rounds[-1].evaluation.predictions[f"site-{i}"]
         for found, samples, v in (("test", site.test, w + phi[i]), ("common_test", site.common["test"], w)):
             x = samples.take(samples.index)[0].flatten(1).double()
             p = (x @ v[:, :-1].T + v[:, -1]).softmax(1)
-            torch.testing.assert_close(told[found].double(), p, atol=2e-6, rtol=0)
+            torch.testing.assert_close(predicted[found].double(), p, atol=2e-6, rtol=0)
     assert min(p.abs().max() for p in phi) > 1e-2
 
 
@@ -81,8 +81,10 @@ def test_without_the_prior_the_generic_part_is_fedavg_to_the_bit(task: str):
     for method in (FedRoD(gamma=0.0), FedAvg()):
         run_sites, records = Toy(task, sizes=((6, 2, 2), (9, 2, 2))).run_sites(method, training=training), Records()
         states.append(run_to_end(run_sites, LocalEngine(run_sites), records)["state"])
-        told = records.rounds[-1].evaluation.predictions
-        global_views.append(told["server"]["test"] if "server" in told else told["site-1"]["common_test"])
+        predictions = records.rounds[-1].evaluation.predictions
+        global_views.append(
+            predictions["server"]["test"] if "server" in predictions else predictions["site-1"]["common_test"]
+        )
     assert_same(*states)
     assert torch.equal(*global_views)
 
@@ -115,20 +117,20 @@ def test_the_personal_prediction_starts_as_the_generic_one(task: str):
     site = run_sites.open(0, 0, {}, fresh=True)
     assert not any(t.any() for t in Weights.of(site.model, select.under("p_head")).values())
     down = {"model": Weights.of(run_sites.server(0).new_net(), FedRoD.shared)}
-    told = [site.predict(FedRoD().predictor(site, down, view), site.test) for view in ("local", "global")]
-    assert torch.equal(*told)
+    predicted = [site.predict(FedRoD().predictor(site, down, view), site.test) for view in ("local", "global")]
+    assert torch.equal(*predicted)
 
 
 def test_a_site_that_has_not_taken_part_predicts_generically():
     toy = Toy(sizes=((6, 2, 2), (10, 2, 2), (8, 2, 2), (0, 2, 2)))
     run_sites, records, plan = toy.run_sites(FedRoD()), Records(), Plan(1, participation=0.67)
     state = run(run_sites, LocalEngine(run_sites), plan, [records]).state["model"]
-    asked = cohorts(plan, [0, 1, 2])[0]
+    cohort = cohorts(plan, [0, 1, 2])[0]
     for i in range(4):
-        site, told = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
+        site, predicted = run_sites.open(i, 0, {}, fresh=True), records.rounds[0].evaluation.predictions[f"site-{i}"]
         state.into(site.model)
-        assert torch.equal(told["common_test"], site.predict(site.model, site.common["test"]))
-        assert torch.equal(told["test"], site.predict(site.model, site.test)) is (i not in asked)
+        assert torch.equal(predicted["common_test"], site.predict(site.model, site.common["test"]))
+        assert torch.equal(predicted["test"], site.predict(site.model, site.test)) is (i not in cohort)
 
 
 def test_the_first_loss_of_a_segmentation_by_hand():
@@ -138,13 +140,13 @@ def test_the_first_loss_of_a_segmentation_by_hand():
     site = run_sites.open(0, 0, {}, fresh=True)
     down = {"model": Weights.of(run_sites.server(0).new_net(), FedRoD.shared)}
     answer(run_sites.method, site, "train", down, seed=0)
-    found = site.fits[0].loss
+    result = site.fits[0].loss
     net = run_sites.server(0).new_net().train()
     x, y = site.train.take(site.train.index)
     logits = net(x)
     shares = torch.stack([(y == c).double().mean() for c in range(3)])
     prior = torch.log(shares + 1e-9)[None, :, None, None]
-    assert found == pytest.approx((dice_loss(logits + 0.7 * prior, y) + dice_loss(logits, y)).item(), abs=1e-5)
+    assert result == pytest.approx((dice_loss(logits + 0.7 * prior, y) + dice_loss(logits, y)).item(), abs=1e-5)
     assert 0 < shares.min() < shares.max() < 1
 
 
@@ -182,10 +184,10 @@ def test_what_is_deployed_predicts_for_a_sites_own_patients():
     run_sites = TWO.run_sites(FedRoD())
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1)).state
-    kept = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
+    exported = Cohort(run_sites, engine, 0, [0], keep=False).ask("deploy", state)[0]
     predicted = Cohort(run_sites, engine, 0, [0], keep=False).ask("predict", state)[0]
     site = run_sites.open(0, 0, {}, fresh=True)
-    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, kept), site.test))
+    assert torch.equal(predicted["test"], site.predict(restore_predictor(run_sites.method, site, exported), site.test))
     assert not torch.equal(predicted["test"], site.predict(site.model, site.test))  # the generic prediction
 
 

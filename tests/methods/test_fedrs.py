@@ -51,8 +51,8 @@ def test_two_rounds_by_hand_and_predictions_without_the_factor():
     torch.testing.assert_close(weight_matrix(state), w, atol=2e-6, rtol=0)
     test = run_sites.open(0, 0, {}).test
     x = test.take(test.index)[0].flatten(1).double()
-    kept = records.rounds[-1].evaluation.predictions["site-0"]["test"]
-    torch.testing.assert_close(kept.double(), (x @ w[:, :-1].T + w[:, -1]).softmax(1), atol=2e-6, rtol=0)
+    predicted = records.rounds[-1].evaluation.predictions["site-0"]["test"]
+    torch.testing.assert_close(predicted.double(), (x @ w[:, :-1].T + w[:, -1]).softmax(1), atol=2e-6, rtol=0)
 
 
 def ended(method: FedRS | FedAvg, toy: Toy) -> Weights:
@@ -98,18 +98,18 @@ def test_missing_is_below_least_and_plugins_shift_what_is_restricted(
     least: int, scale: list[float], plugins: tuple[Plugin, ...]
 ):
     method = FedRS(alpha=0.4, least=least)
-    found, logits, y = first_loss(TWO.run_sites(method, plugins, Training(epochs=1, batch_size=64)))
+    result, logits, y = first_loss(TWO.run_sites(method, plugins, Training(epochs=1, batch_size=64)))
     tilt = torch.tensor([0.0, 1.0, 2.0]) if plugins else 0.0
-    assert found == pytest.approx(F.cross_entropy(logits * torch.tensor(scale) + tilt, y).item(), abs=1e-5)
+    assert result == pytest.approx(F.cross_entropy(logits * torch.tensor(scale) + tilt, y).item(), abs=1e-5)
 
 
 def test_the_first_loss_of_a_segmentation_by_hand():
     toy = Toy("segmentation", sizes=((5, 0, 0),), unseen=True)
-    found, logits, y = first_loss(toy.run_sites(FedRS(alpha=0.4), training=Training(epochs=1, batch_size=64)))
+    result, logits, y = first_loss(toy.run_sites(FedRS(alpha=0.4), training=Training(epochs=1, batch_size=64)))
     scale = torch.tensor([1.0, 1.0, 0.4])[:, None, None]
     assert y.unique().tolist() == [0, 1]
-    assert found == pytest.approx(dice_loss(logits * scale, y).item(), abs=1e-5)
-    assert abs(found - dice_loss(logits, y).item()) > 1e-3
+    assert result == pytest.approx(dice_loss(logits * scale, y).item(), abs=1e-5)
+    assert abs(result - dice_loss(logits, y).item()) > 1e-3
 
 
 def test_with_alpha_0_the_weights_of_a_missing_class_stay():

@@ -51,10 +51,10 @@ def vector(*values: float) -> Weights:
 
 def test_softpull_by_hand():
     models = {"0": vector(1.0, 0.0), "1": vector(4.0, 1.0), "4": vector(7.0, 8.0)}
-    found = pulled(models, 0.6)  # each of the others has a share of 0.2
-    torch.testing.assert_close(found["0"]["w"], torch.tensor([0.6 + 0.2 * 11, 0.2 * 9]))
-    torch.testing.assert_close(found["1"]["w"], torch.tensor([2.4 + 0.2 * 8, 0.6 + 0.2 * 8]))
-    torch.testing.assert_close(found["4"]["w"], torch.tensor([4.2 + 0.2 * 5, 4.8 + 0.2 * 1]))
+    pulled_models = pulled(models, 0.6)  # each of the others has a share of 0.2
+    torch.testing.assert_close(pulled_models["0"]["w"], torch.tensor([0.6 + 0.2 * 11, 0.2 * 9]))
+    torch.testing.assert_close(pulled_models["1"]["w"], torch.tensor([2.4 + 0.2 * 8, 0.6 + 0.2 * 8]))
+    torch.testing.assert_close(pulled_models["4"]["w"], torch.tensor([4.2 + 0.2 * 5, 4.8 + 0.2 * 1]))
     for third in pulled(models, 1 / 3).values():  # all alike: the plain mean
         torch.testing.assert_close(third["w"], torch.tensor([4.0, 3.0]))
     assert all(torch.equal(w["w"], models[k]["w"]) for k, w in pulled(models, 1.0).items())
@@ -98,8 +98,8 @@ def test_who_is_chosen():
 
 def test_each_image_is_predicted_by_the_network_of_its_group():
     x, groups = torch.arange(10.0).view(5, 2), torch.tensor([3, GLOBAL, 3, 0, GLOBAL])
-    found = by_group(x, groups, lambda k: lambda some: some * (k + 2))  # type: ignore[arg-type, return-value]
-    assert torch.equal(found, x * torch.tensor([5.0, 1.0, 5.0, 2.0, 1.0])[:, None])
+    logits = by_group(x, groups, lambda k: lambda some: some * (k + 2))  # type: ignore[arg-type, return-value]
+    assert torch.equal(logits, x * torch.tensor([5.0, 1.0, 5.0, 2.0, 1.0])[:, None])
 
 
 def test_it_must_know_how_many_sites_there_are():
@@ -160,8 +160,8 @@ def test_with_keep_1_personalised_models_are_trained_by_their_sites_alone_to_the
     run(other, LocalEngine(other, memory=memory), Plan(3))
     for i in (0, 1):
         kept = engine.memory[i]["personal"]
-        found = Weights({**state["personal"][str(i)], **kept.get(PERSONAL, {})})
-        assert all(torch.equal(found[name], tensor) for name, tensor in memory[i][PERSONAL].items())
+        result = Weights({**state["personal"][str(i)], **kept.get(PERSONAL, {})})
+        assert all(torch.equal(result[name], tensor) for name, tensor in memory[i][PERSONAL].items())
         assert_same(kept[OPTIMISER]["1"], memory[i][OPTIMISER]["0"])
     assert (state["personal"]["0"] - state["personal"]["1"]).norm() > 1e-2
 
@@ -172,12 +172,12 @@ def test_only_its_own_model_goes_to_a_site_that_trains():
     state = run(run_sites, engine, Plan(1), [records]).state
     assert set(SMALL.broadcast(state)) == {"model", "personal", "selector"}
     assert set(state["personal"]) == {"0", "1", "2"}
-    told = {(t.step, t.direction, t.item): t.bytes for t in records.rounds[0].traffic}
+    traffic = {(t.step, t.direction, t.item): t.bytes for t in records.rounds[0].traffic}
     model, chooser = sizes(state)["model"], sizes(state)["selector"]
-    assert told["train", "down", "personal"] == told["train", "up", "personal"] == 3 * model
-    assert told["train", "down", "model"] == 3 * model
-    assert told["recognise", "down", "selector"] == told["recognise", "up", "gradient"] == 3 * chooser
-    assert {step for step, _, _ in told} == {"recognise", "train"}
+    assert traffic["train", "down", "personal"] == traffic["train", "up", "personal"] == 3 * model
+    assert traffic["train", "down", "model"] == 3 * model
+    assert traffic["recognise", "down", "selector"] == traffic["recognise", "up", "gradient"] == 3 * chooser
+    assert {step for step, _, _ in traffic} == {"recognise", "train"}
     sent = [set(reply) for job, reply in engine.replies if job.step == "train"]
     assert sent == [{"model", "personal", "n"}] * 3
 
@@ -207,7 +207,7 @@ def test_who_is_lost_between_two_questions_is_left_out_of_the_rest(step: str):
 # the super model -----------------------------------------------------------------------------------------------------
 
 
-def told(method: FedSM | FedAvg, toy: Toy = THREE) -> tuple[RunSites, Tree, Tree]:
+def run_and_predict(method: FedSM | FedAvg, toy: Toy = THREE) -> tuple[RunSites, Tree, Tree]:
     run_sites, records = toy.run_sites(method), Records()
     state = run(run_sites, LocalEngine(run_sites), Plan(2), [records]).state
     return run_sites, state, records.rounds[-1].evaluation.predictions
@@ -216,12 +216,14 @@ def told(method: FedSM | FedAvg, toy: Toy = THREE) -> tuple[RunSites, Tree, Tree
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_above_1_no_selector_is_sure_enough_and_predictions_are_fedavgs_to_the_bit(task: str):
     toy = replace(THREE, task=task)
-    assert_same(told(replace(SMALL, gamma=1.1), toy)[2], told(FedAvg(), toy)[2])
+    assert_same(run_and_predict(replace(SMALL, gamma=1.1), toy)[2], run_and_predict(FedAvg(), toy)[2])
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_at_0_the_model_of_the_chosen_site_predicts_each_image(task: str):
-    run_sites, state, found = told(replace(SMALL, gamma=0.0, selector_lr=0.05), replace(THREE, task=task))
+    run_sites, state, predictions = run_and_predict(
+        replace(SMALL, gamma=0.0, selector_lr=0.05), replace(THREE, task=task)
+    )
     server = run_sites.open(-1, 0, {})
     x, _ = server.test.take(server.test.index)
     net = run_sites.server(0).new_net()
@@ -233,7 +235,7 @@ def test_at_0_the_model_of_the_chosen_site_predicts_each_image(task: str):
             state["personal"][str(int(k))].into(net)
             expected.append(net.eval()(image[None]))
     wanted = run_sites.task.prediction(torch.cat(expected))
-    torch.testing.assert_close(found["server"]["test"], wanted)
+    torch.testing.assert_close(predictions["server"]["test"], wanted)
 
 
 def test_the_selector_learns_to_tell_sites_apart():
@@ -261,9 +263,9 @@ def test_what_is_deployed_predicts_as_the_site_did(buffers: str):
     down = method.broadcast(run(run_sites, engine, Plan(2)).state)
     memory = engine.memory.get(1, {})
     expected: Tensor = answer(method, run_sites.open(1, 1, dict(memory)), "predict", down, seed=5)["test"]
-    kept = answer(method, run_sites.open(1, 1, dict(memory)), "deploy", down, seed=5)
+    exported = answer(method, run_sites.open(1, 1, dict(memory)), "deploy", down, seed=5)
     site = run_sites.open(1, 1, {}, fresh=True)
-    predictor = restore_predictor(method, site, kept)
+    predictor = restore_predictor(method, site, exported)
     assert torch.equal(site.predict(predictor, site.test), expected)
 
 

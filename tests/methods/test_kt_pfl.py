@@ -65,9 +65,9 @@ def test_two_rounds_by_hand():
             own[i] = own[i] - 0.1 * 2 / 3 * ((x @ own[i].T / 3).softmax(1) - teacher).T @ x / 4
             own[i] = own[i] - 0.1 * sites[i].gradient(own[i])
     engine = LocalEngine(run_sites)
-    found = run(run_sites, engine, Plan(2)).state["coefficients"]
-    torch.testing.assert_close(found, c, atol=1e-4, rtol=0)
-    assert (found - 0.5).abs().max() > 1e-2
+    coefficients = run(run_sites, engine, Plan(2)).state["coefficients"]
+    torch.testing.assert_close(coefficients, c, atol=1e-4, rtol=0)
+    assert (coefficients - 0.5).abs().max() > 1e-2
     for i in (0, 1):
         torch.testing.assert_close(weight_matrix(engine.memory[i]["_personal"]), own[i], atol=1e-5, rtol=0)
 
@@ -80,9 +80,9 @@ def test_two_rounds_by_hand():
 def test_rows_are_renewed_as_by_the_authors_program(rho: float, seed: int):
     p, c = predictions(6, seed=seed), torch.rand(6, 6, generator=torch.Generator().manual_seed(seed)).double()
     c = c / c.sum(1, keepdim=True)
-    found = KTpFL(rho=rho).stepped(c, products(p))
-    torch.testing.assert_close(found, by_the_code(c, p, rho))
-    torch.testing.assert_close(found.sum(1), torch.ones(6).double())
+    result = KTpFL(rho=rho).stepped(c, products(p))
+    torch.testing.assert_close(result, by_the_code(c, p, rho))
+    torch.testing.assert_close(result.sum(1), torch.ones(6).double())
 
 
 def test_the_rate_is_a_power_of_five():
@@ -159,20 +159,20 @@ def test_sites_that_are_there_share_anew_what_they_had():
     c = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]).double()
     here, p = torch.tensor([0, 2]), predictions(2)
     method = KTpFL()
-    found, shares = method.renewed(c, here, products(p))
+    result, shares = method.renewed(c, here, products(p))
     torch.testing.assert_close(shares, by_the_code(torch.tensor([[5 / 8, 3 / 8], [3 / 7, 4 / 7]]).double(), p, 0.7))
-    assert torch.equal(found[1], c[1])
-    assert torch.equal(found[:, 1], c[:, 1])
-    torch.testing.assert_close(found[0, here], 0.8 * shares[0])
-    torch.testing.assert_close(found[2, here], 0.7 * shares[1])
-    torch.testing.assert_close(found.sum(1), torch.ones(3).double())
+    assert torch.equal(result[1], c[1])
+    assert torch.equal(result[:, 1], c[:, 1])
+    torch.testing.assert_close(result[0, here], 0.8 * shares[0])
+    torch.testing.assert_close(result[2, here], 0.7 * shares[1])
+    torch.testing.assert_close(result.sum(1), torch.ones(3).double())
 
 
 def test_sites_without_a_coefficient_among_those_that_are_there_begin_equal():
     c = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).double()
     p = predictions(2)
-    found, shares = KTpFL(normalise="project").renewed(c, torch.tensor([0, 2]), products(p))
-    assert torch.equal(found[0], c[0])
+    result, shares = KTpFL(normalise="project").renewed(c, torch.tensor([0, 2]), products(p))
+    assert torch.equal(result[0], c[0])
     half = torch.tensor([[0.5, 0.5], [0.0, 1.0]]).double()
     torch.testing.assert_close(shares, KTpFL(normalise="project").stepped(half, products(p)))
 
@@ -188,22 +188,24 @@ def test_rows_sum_to_one_whoever_takes_part_and_a_site_without_images_has_no_say
 
 
 def test_the_row_of_a_site_that_is_lost_is_renewed_once_it_has_predicted():
-    found = []
+    results = []
     for step in ("train", "score"):
         run_sites = TWO.run_sites(KTpFL())
-        found.append(run(run_sites, DroppingEngine(LocalEngine(run_sites), 0, 0, step), Plan(1)).state["coefficients"])
-    assert (found[0][0] - 0.5).abs().min() > 1e-3
-    assert torch.equal(found[1], torch.full((2, 2), 0.5).double())
+        results.append(
+            run(run_sites, DroppingEngine(LocalEngine(run_sites), 0, 0, step), Plan(1)).state["coefficients"]
+        )
+    assert (results[0][0] - 0.5).abs().min() > 1e-3
+    assert torch.equal(results[1], torch.full((2, 2), 0.5).double())
 
 
 def test_each_site_is_sent_its_own_teacher_and_none_is_sent_coefficients():
     class Three:
         ids = [0, 1, 3]
-        said = dict(zip(ids, predictions(3, 4).float(), strict=True))
+        predicted = dict(zip(ids, predictions(3, 4).float(), strict=True))
 
         def ask(self, step, payload):
             if step == "score":
-                return {i: {"probabilities": p} for i, p in self.said.items()}
+                return {i: {"probabilities": p} for i, p in self.predicted.items()}
             self.sent = {i: payload(i) for i in self.ids}
             return {}
 
@@ -211,7 +213,7 @@ def test_each_site_is_sent_its_own_teacher_and_none_is_sent_coefficients():
     ctx = RoundContext(0, 1, 4, run_sites.task, run_sites.server(0))
     method = KTpFL(subset=4)
     state = method.round(method.start(ctx), clients, ctx)
-    p = torch.stack([*clients.said.values()]).double()
+    p = torch.stack([*clients.predicted.values()]).double()
     rows = by_the_code(torch.full((3, 3), 1 / 3).double(), p, 0.7)
     for k, i in enumerate(clients.ids):
         assert set(clients.sent[i]) == {"rows", "probabilities"}

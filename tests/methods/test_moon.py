@@ -41,8 +41,8 @@ def two_layers() -> nn.Module:
 
 
 def projected_net(toy: Toy, width: int) -> Callable[[], nn.Module]:
-    made = classifier if toy.task == "classification" else segmenter
-    return lambda: with_projection(made(), width)
+    net = classifier if toy.task == "classification" else segmenter
+    return lambda: with_projection(net(), width)
 
 
 # in numbers ----------------------------------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ def test_three_rounds_by_hand():
         prev = [*own]
         glob = Layers((6 * own[0].a + 10 * own[1].a) / 16, (6 * own[0].b + 10 * own[1].b) / 16)
     engine = LocalEngine(run_sites)
-    found = Layers.of(run(run_sites, engine, Plan(3)).state["model"])
-    torch.testing.assert_close(found.a, glob.a, atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.b, glob.b, atol=1e-5, rtol=0)
+    result = Layers.of(run(run_sites, engine, Plan(3)).state["model"])
+    torch.testing.assert_close(result.a, glob.a, atol=1e-5, rtol=0)
+    torch.testing.assert_close(result.b, glob.b, atol=1e-5, rtol=0)
     for i in (0, 1):
         torch.testing.assert_close(Layers.of(engine.memory[i][PREVIOUS]).a, prev[i].a, atol=1e-5, rtol=0)
     plain = TWO.run_sites(FedAvg(), training=run_sites.training, net=two_layers)

@@ -47,14 +47,16 @@ def watched(
 @pytest.mark.parametrize("net", NETS, ids=["alike", "mixed"])
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_the_federation_is_feddfs_to_the_bit(net: object, buffers: str):
-    told = []
+    results = []
     training = Training(2, 4, lr=0.05, momentum=0.5, keep_state=True)
-    for kind in (PFedDF, FedDF):
-        run_sites = THREE.run_sites(kind(distil_steps=3, distil_batch=3, buffers=buffers), training=training, net=net)
+    for method_class in (PFedDF, FedDF):
+        run_sites = THREE.run_sites(
+            method_class(distil_steps=3, distil_batch=3, buffers=buffers), training=training, net=net
+        )
         state, _, tap = watched(run_sites, 2)
         sent = {f"{job.round} {job.site}": reply for job, reply in tap.replies if job.step == "train"}
-        told.append({"state": state, "sent": sent})
-    assert_same(*told)
+        results.append({"state": state, "sent": sent})
+    assert_same(*results)
 
 
 @pytest.mark.parametrize("net", NETS, ids=["alike", "mixed"])
@@ -63,10 +65,10 @@ def test_a_site_predicts_with_what_it_ended_its_training_with(net: object):
     state, records, tap = watched(run_sites, 2)
     last = {job.site: reply["model"] for job, reply in tap.replies if job.step == "train" and job.round == 1}
     for i in range(3):
-        found = records.rounds[1].evaluation.predictions[f"site-{i}"]["test"]
-        assert torch.equal(found, predicted(run_sites, i, last[i]))
+        result = records.rounds[1].evaluation.predictions[f"site-{i}"]["test"]
+        assert torch.equal(result, predicted(run_sites, i, last[i]))
         fused = state["model"] if net is None else state["model"][net[i].__name__]
-        assert not torch.equal(found, predicted(run_sites, i, fused))
+        assert not torch.equal(result, predicted(run_sites, i, fused))
 
 
 def test_a_round_by_hand():
@@ -84,20 +86,20 @@ def test_who_is_absent_keeps_its_network_and_who_was_never_there_has_the_fused_o
     run_sites = toy.run_sites(SMALL)
     state, records, tap = watched(run_sites, 2, lost=(0, 1))
     sent = {(job.round, job.site): reply.get("model") for job, reply in tap.replies if job.step == "train"}
-    told = records.rounds[1].evaluation.predictions
-    assert torch.equal(told["site-0"]["test"], predicted(run_sites, 0, sent[0, 0]))
-    assert torch.equal(told["site-1"]["test"], predicted(run_sites, 1, sent[1, 1]))
-    assert torch.equal(told["site-2"]["test"], predicted(run_sites, 2, state["model"]))
+    predictions = records.rounds[1].evaluation.predictions
+    assert torch.equal(predictions["site-0"]["test"], predicted(run_sites, 0, sent[0, 0]))
+    assert torch.equal(predictions["site-1"]["test"], predicted(run_sites, 1, sent[1, 1]))
+    assert torch.equal(predictions["site-2"]["test"], predicted(run_sites, 2, state["model"]))
 
 
 def test_what_is_deployed_predicts_as_before_and_keeps_its_fine_tuning():
     run_sites = THREE.run_sites(SMALL, (Finetune(epochs=1),))
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(1)).state
-    kept = answer(SMALL, run_sites.open(0, 0, dict(engine.memory[0])), "deploy", SMALL.broadcast(state), seed=7)
+    exported = answer(SMALL, run_sites.open(0, 0, dict(engine.memory[0])), "deploy", SMALL.broadcast(state), seed=7)
     site = run_sites.open(0, 0, {}, fresh=True)
-    restore_predictor(SMALL, site, kept)
-    assert_same({"model": Weights.of(site.model)}, {"model": kept["model"]})
+    restore_predictor(SMALL, site, exported)
+    assert_same({"model": Weights.of(site.model)}, {"model": exported["model"]})
     assert (Weights.of(site.model) - engine.memory[0][OWN]).norm() > 1e-3
 
 

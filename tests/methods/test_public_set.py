@@ -101,12 +101,12 @@ def test_logits_are_of_eval_mode_in_the_order_of_the_rows():
     site = TWO.run_sites(Local()).open(0, 0, {}, fresh=True)
     rows = torch.tensor([4, 0, 5, 1])
     site.model.train()
-    found = public_logits(site, rows)
+    logits = public_logits(site, rows)
     assert site.model.training
     site.model.eval()
     with torch.no_grad():
         expected = site.model(site.public.take(site.public.index[rows])[0])
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(logits, expected)
 
 
 def test_two_epochs_of_digestion_by_hand():
@@ -160,8 +160,8 @@ class Seen(Plugin):
 def test_plugins_see_only_a_sites_own_images(method: Method):
     run_sites = TWO.run_sites(method, (Seen(),), Training(batch_size=10))
     site, rows = run_sites.open(1, 0, {"_personal": Weights({})}, fresh=True), torch.arange(6)
-    said = method.score(site, {"rows": rows})
-    method.train(site, {"rows": rows, "labels": next(iter(said.values()))} | said)
+    reply = method.score(site, {"rows": rows})
+    method.train(site, {"rows": rows, "labels": next(iter(reply.values()))} | reply)
     assert len(site.fits) == 2
     assert site.scratch["seen"] == [10]
 
@@ -214,8 +214,8 @@ def test_every_site_may_have_a_network_of_its_own(method: Method):
     for i, net in enumerate((classifier(), linear())):
         site = run_sites.open(i, 0, {}, fresh=True)
         own[i].into(net)
-        told = records.rounds[-1].evaluation.predictions[f"site-{i}"]["test"]
-        torch.testing.assert_close(told, site.predict(net.eval(), site.test))  # each with its own network
+        predicted = records.rounds[-1].evaluation.predictions[f"site-{i}"]["test"]
+        torch.testing.assert_close(predicted, site.predict(net.eval(), site.test))  # each with its own network
 
 
 @of_each
@@ -226,8 +226,8 @@ def test_only_predictions_and_rows_travel(method: Method, toy: Toy):
     numbers = 4 * 3 * (64 if toy is PIXELS else 1)  # |subset| x C, for a pixel or an image
     [item] = method.discloses
     back = "labels" if isinstance(method, DSpFL) else item
-    told = {(t.step, t.direction, t.item): (t.bytes, t.clients) for t in records.rounds[0].traffic}
-    assert told == {
+    traffic = {(t.step, t.direction, t.item): (t.bytes, t.clients) for t in records.rounds[0].traffic}
+    assert traffic == {
         ("score", "down", "rows"): (2 * 4 * 8, 2),
         ("score", "up", item): (2 * 4 * numbers, 2),
         ("train", "down", "rows"): (2 * 4 * 8, 2),

@@ -53,9 +53,9 @@ def test_two_rounds_by_hand():
             once = a - 0.1 * body_gradient(site, a, h)
             ends.append(once - 0.1 * body_gradient(site, once, h))
         a = 6 / 16 * ends[0] + 10 / 16 * ends[1]
-    found = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
-    torch.testing.assert_close(layer(found, "body.1"), a, atol=1e-6, rtol=0)
-    assert torch.equal(layer(found, "head"), h)
+    model = run(run_sites, LocalEngine(run_sites), Plan(2)).state["model"]
+    torch.testing.assert_close(layer(model, "body.1"), a, atol=1e-6, rtol=0)
+    assert torch.equal(layer(model, "head"), h)
     assert (a - layer(begun, "body.1")).abs().max() > 1e-2
 
 
@@ -110,9 +110,9 @@ def test_there_is_one_model_for_all():
     state = run(run_sites, LocalEngine(run_sites), Plan(1), [records]).state
     site = run_sites.open(1, 0, {}, fresh=True)
     state["model"].into(site.model)
-    found = records.rounds[0].evaluation.predictions
-    assert torch.equal(found["site-1"]["test"], site.predict(site.model, site.test))
-    assert "test" in found["server"]
+    predictions = records.rounds[0].evaluation.predictions
+    assert torch.equal(predictions["site-1"]["test"], site.predict(site.model, site.test))
+    assert "test" in predictions["server"]
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])

@@ -33,10 +33,10 @@ def test_predictions_are_those_of_a_fit_on_the_broadcast_model():
     end.state["model"].into(site.model)
     site.rng.manual_seed(derive(run_sites.seed, "predict", 0, 0, 1))
     site.fit(epochs=3)
-    found = records.rounds[0].evaluation.predictions["site-1"]
-    assert torch.equal(found["val"], site.predict(site.model, site.val))
-    assert torch.equal(found["test"], site.predict(site.model, site.test))
-    assert torch.equal(found["common_test"], site.predict(site.model, site.common["test"]))
+    predicted = records.rounds[0].evaluation.predictions["site-1"]
+    assert torch.equal(predicted["val"], site.predict(site.model, site.val))
+    assert torch.equal(predicted["test"], site.predict(site.model, site.test))
+    assert torch.equal(predicted["common_test"], site.predict(site.model, site.common["test"]))
 
 
 def test_two_steps_by_hand():
@@ -67,8 +67,8 @@ def test_the_copy_is_neither_sent_nor_kept(method: Method, keep_state: bool):
         end = run_to_end(run_sites, engine)
         ends.append({"state": end["state"], "memory": end["memory"]})
     assert_same(*ends)
-    told = {name for job, reply in engine.replies if job.step == "predict" for name in reply}
-    assert told == {"val", "test", "common_test"}
+    names = {name for job, reply in engine.replies if job.step == "predict" for name in reply}
+    assert names == {"val", "test", "common_test"}
 
 
 def test_predicting_again_changes_nothing():

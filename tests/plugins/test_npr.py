@@ -27,9 +27,9 @@ TOY = Toy(sizes=((12, 2, 2), (20, 2, 2)))  # the first site lacks class 2
 
 
 def opened(npr: Npr, site: int = 1, toy: Toy = TOY) -> Site:
-    made = toy.run_sites(FedAvg(), (npr,)).open(site, 0, {})
-    made.rng.manual_seed(0)
-    return made
+    result = toy.run_sites(FedAvg(), (npr,)).open(site, 0, {})
+    result.rng.manual_seed(0)
+    return result
 
 
 def passed(site: Site) -> Out:
@@ -50,33 +50,33 @@ def test_without_weight_it_is_nothing(method: FedAvg | Scaffold | FedRep, task: 
 
 def test_one_cluster_is_the_normalised_class_mean():
     site = opened(Npr(k=1))
-    found = Npr(k=1).clustered(site)
+    clusters = Npr(k=1).clustered(site)
     rows = [(F.normalize(z, dim=1), y) for z, y in site.vectors(site.train)]
     means = F.normalize(class_means(*class_sums(rows, 3)), dim=1)
-    torch.testing.assert_close(found.prototypes[:, 0], means)
-    assert found.whole
+    torch.testing.assert_close(clusters.prototypes[:, 0], means)
+    assert clusters.whole
 
 
 def test_clusters_by_hand():
     """Two tight pairs and two prototypes, one nearer to each: every pair becomes a cluster."""
     z = directions([1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0])
-    found = Npr(k=2).updated(z, directions([2.0, 1.0], [1.0, 2.0]))
-    torch.testing.assert_close(found, F.normalize(torch.stack([z[:2].mean(0), z[2:].mean(0)]), dim=1))
+    updated = Npr(k=2).updated(z, directions([2.0, 1.0], [1.0, 2.0]))
+    torch.testing.assert_close(updated, F.normalize(torch.stack([z[:2].mean(0), z[2:].mean(0)]), dim=1))
 
 
 def test_equal_shares_part_even_what_lies_on_one_side():
     """All four are nearest to the first prototype; clusters of equal size send the two least near to the second."""
     z = directions([1.0, 0.0], [1.0, 0.1], [1.0, 0.5], [1.0, 0.6])
-    found = Npr(k=2, iterations=50).updated(z, directions([1.0, 0.0], [0.0, 1.0]))
-    torch.testing.assert_close(found, F.normalize(torch.stack([z[:2].sum(0), z[2:].sum(0)]), dim=1))
+    updated = Npr(k=2, iterations=50).updated(z, directions([1.0, 0.0], [0.0, 1.0]))
+    torch.testing.assert_close(updated, F.normalize(torch.stack([z[:2].sum(0), z[2:].sum(0)]), dim=1))
 
 
 def test_an_empty_cluster_keeps_its_prototype():
     before = directions([1.0, 0.0], [-1.0, 0.0], [0.0, -1.0])
-    found = Npr(k=3).updated(directions([1.0, 0.0], [1.0, 0.1]), before)
-    kept = [bool((row == old).all()) for row, old in zip(found, before, strict=True)]
+    updated = Npr(k=3).updated(directions([1.0, 0.0], [1.0, 0.1]), before)
+    kept = [bool((row == old).all()) for row, old in zip(updated, before, strict=True)]
     assert sum(kept) >= 1
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
+    torch.testing.assert_close(updated.norm(dim=1), torch.ones(3))
 
 
 @pytest.mark.parametrize("layernorm", [True, False])
@@ -147,9 +147,11 @@ def test_the_next_round_starts_from_the_last_prototypes():
 
 def test_a_missing_class_is_a_rival_or_left_out():
     site = opened(Npr(), site=0)
-    found = Npr().clustered(site)
-    assert found.alive.tolist() == [[True] * 4] * 3  # 8 and 4 samples, and random rivals for the class that is missing
-    torch.testing.assert_close(found.prototypes.norm(dim=2), torch.ones(3, 4))
+    clusters = Npr().clustered(site)
+    assert (
+        clusters.alive.tolist() == [[True] * 4] * 3
+    )  # 8 and 4 samples, and random rivals for the class that is missing
+    torch.testing.assert_close(clusters.prototypes.norm(dim=2), torch.ones(3, 4))
     masked = Npr(missing="mask", weight=1.0, layernorm=False)
     site.scratch["npr"] = masked.clustered(site)
     out = passed(site)
@@ -176,10 +178,10 @@ def test_a_class_of_one_sample_keeps_random_prototypes():
     few = torch.cat([torch.nonzero(labels == 0)[:1], torch.nonzero(labels == 1)[:5]]).flatten()
     site.train = site.train.only(few)
     drawn = F.normalize(torch.randn(3, 2, 16, generator=stream(site.rng, "npr")), dim=2)
-    found = Npr(k=2).clustered(site)
-    torch.testing.assert_close(found.prototypes[[0, 2]], drawn[[0, 2]])
-    assert not torch.allclose(found.prototypes[1], drawn[1])
-    assert found.whole
+    clusters = Npr(k=2).clustered(site)
+    torch.testing.assert_close(clusters.prototypes[[0, 2]], drawn[[0, 2]])
+    assert not torch.allclose(clusters.prototypes[1], drawn[1])
+    assert clusters.whole
     assert Npr(k=2, missing="mask").clustered(site).alive.tolist() == [[False] * 2, [True] * 2, [False] * 2]
 
 
@@ -208,8 +210,8 @@ def test_pixels_of_each_class_are_limited():
 
 def test_classes_with_few_samples_are_told_before_a_run():
     counts = {"a": {"nv": 100, "mel": 3}, "b": {"nv": 0, "mel": 1}}
-    told = Npr(k=4).cautions(counts)
-    assert told == ["npr.k = 4 is more than a class has samples, in 2 case(s): a mel (3), b mel (1)"]
+    cautions = Npr(k=4).cautions(counts)
+    assert cautions == ["npr.k = 4 is more than a class has samples, in 2 case(s): a mel (3), b mel (1)"]
     assert Npr(k="auto").cautions(counts) == Npr(weight=0.0).cautions(counts) == []
 
 

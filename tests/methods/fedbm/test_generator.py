@@ -13,10 +13,10 @@ from crossward.methods.fedbm.generator import Generator, augment_generated, layo
 def test_the_papers_generator():
     generator = Generator(512, 3, 128)
     assert sum(p.numel() for p in generator.parameters()) == 4_758_211
-    made = generator(torch.randn(2, 512))
-    assert made.shape == (2, 3, 128, 128)
-    assert made.min() > 0
-    assert made.max() < 1
+    generated = generator(torch.randn(2, 512))
+    assert generated.shape == (2, 3, 128, 128)
+    assert generated.min() > 0
+    assert generated.max() < 1
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_where_it_starts_and_how_often_it_doubles(size: int, wanted: tuple[int, 
 
 @pytest.mark.parametrize(("size", "channels"), [(8, 1), (14, 32), (28, 3), (33, 3), (45, 1)])
 def test_any_size_and_channels(size: int, channels: int):
-    made = Generator(6, channels, size, width=0.125)(torch.randn(2, 6))
-    assert made.shape == (2, channels, size, size)
+    generated = Generator(6, channels, size, width=0.125)(torch.randn(2, 6))
+    assert generated.shape == (2, channels, size, size)
 
 
 @pytest.mark.parametrize("size", [7, 513])
@@ -40,18 +40,18 @@ def test_a_size_it_cannot_reach(size: int):
 
 
 def test_features_are_not_negative_and_not_bounded():
-    made = Generator(6, 4, 8, width=0.125, output="features")(50 * torch.randn(16, 6))
-    assert made.min() >= 0
-    assert made.max() > 1
+    generated = Generator(6, 4, 8, width=0.125, output="features")(50 * torch.randn(16, 6))
+    assert generated.min() >= 0
+    assert generated.max() > 1
 
 
 def test_labels_enter_by_an_embedding():
     torch.manual_seed(0)
     generator = Generator(6, 1, 8, width=0.125, labels=3).eval()
     z = torch.zeros(3, 6)
-    made = generator(z, torch.arange(3))
-    assert not torch.allclose(made[0], made[1])
-    assert torch.allclose(generator(generator.labels(torch.arange(3)) * 0, torch.arange(3)), made)
+    generated = generator(z, torch.arange(3))
+    assert not torch.allclose(generated[0], generated[1])
+    assert torch.allclose(generator(generator.labels(torch.arange(3)) * 0, torch.arange(3)), generated)
 
 
 def test_shaken_moves_flips_and_normalises():
@@ -60,10 +60,10 @@ def test_shaken_moves_flips_and_normalises():
     image[0, 0, 3, 2] = 1.0
     seen = set()
     for seed in range(60):
-        made = augment_generated(image, spec, torch.Generator().manual_seed(seed))
-        assert made.shape == image.shape
-        assert made.unique().tolist() == [-2.0, 2.0]  # (0 - .5) / .25 and (1 - .5) / .25
-        at = (made[0, 0] == 2.0).nonzero()[0].tolist()
+        augmented = augment_generated(image, spec, torch.Generator().manual_seed(seed))
+        assert augmented.shape == image.shape
+        assert augmented.unique().tolist() == [-2.0, 2.0]  # (0 - .5) / .25 and (1 - .5) / .25
+        at = (augmented[0, 0] == 2.0).nonzero()[0].tolist()
         seen.add(tuple(at))
     # one pixel either way from (3, 2), or from one of its mirror images: rows 2-5, columns 1-3 and 4-6
     assert {row for row, _ in seen} == {2, 3, 4, 5}
@@ -78,8 +78,8 @@ def test_a_width_without_end_is_refused():
 def test_shaken_is_one_decision_for_the_batch():
     spec = NetSpec(3, 16, 2, mean=(0.0,) * 3, std=(1.0,) * 3)
     images = torch.rand(1, 3, 16, 16).repeat(5, 1, 1, 1)
-    made = augment_generated(images, spec, torch.Generator().manual_seed(2))
-    assert all(torch.equal(made[0], other) for other in made)
+    augmented = augment_generated(images, spec, torch.Generator().manual_seed(2))
+    assert all(torch.equal(augmented[0], other) for other in augmented)
 
 
 def test_shown():

@@ -153,14 +153,14 @@ def test_real_images_come_first_and_generated_ones_are_never_used_twice():
     for x, y in batches:
         for image, label in zip(x[:-3], y[:-3], strict=True):
             assert any(torch.equal(image, mine) and label == t for mine, t in zip(own, targets, strict=True))
-    made = torch.cat([x[-3:] for x, _ in batches]).flatten(1)
-    assert len(made.unique(dim=0)) == len(made)
+    result = torch.cat([x[-3:] for x, _ in batches]).flatten(1)
+    assert len(result.unique(dim=0)) == len(result)
 
 
 def test_generated_labels_are_uniform_whatever_the_site_holds():
     site, down = client(replace(SMALL, synthetic=100))
-    made = replace(SMALL, synthetic=100).generated_batches(site, down)
-    counts = torch.bincount(torch.cat([next(made)[1] for _ in range(30)]), minlength=3)
+    batches = replace(SMALL, synthetic=100).generated_batches(site, down)
+    counts = torch.bincount(torch.cat([next(batches)[1] for _ in range(30)]), minlength=3)
     assert counts.sum() == 3000
     assert all(abs(n - 1000) < 120 for n in counts.tolist())
 
@@ -208,14 +208,14 @@ def test_measured_statistics_are_those_of_all_training_images():
             assert step == "observe"
             return {i: EACH_ROUND.observe(run_sites.open(i, 0, {}), payload) for i in run_sites.ids}
 
-    found = EACH_ROUND._observed_moments(state, Everyone(), torch.device("cpu"))  # type: ignore[arg-type]
+    result = EACH_ROUND._observed_moments(state, Everyone(), torch.device("cpu"))  # type: ignore[arg-type]
     net = ctx.server.new_net()
     images = [run_sites.open(i, 0, {}).train for i in run_sites.ids]
     x = torch.cat([samples.take(samples.index)[0] for samples in images])
     wanted = batch_moments(net.body[0][0](x))
-    assert len(found) == 1
-    assert torch.allclose(found[0].mean, wanted.mean, atol=1e-5)
-    assert torch.allclose(found[0].variance, wanted.variance, atol=1e-5)
+    assert len(result) == 1
+    assert torch.allclose(result[0].mean, wanted.mean, atol=1e-5)
+    assert torch.allclose(result[0].variance, wanted.variance, atol=1e-5)
 
 
 def test_they_are_asked_for_only_where_they_are_needed():

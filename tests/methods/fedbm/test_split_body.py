@@ -16,9 +16,9 @@ BRIEF = NetSpec(3, 28, 8)
 
 def test_as_deep_as_maps_have_eight_pixels():
     body = nets.build("resnet18", channels=3, classes=8, size=28, width=0.125).body
-    made = split_body(body, BRIEF)
-    assert made.shape == (16, 14, 14)  # stem, 28 and 14 pixels; the next stage has 7
-    assert (len(made.lower), len(made.upper)) == (3, 4)
+    split = split_body(body, BRIEF)
+    assert split.shape == (16, 14, 14)  # stem, 28 and 14 pixels; the next stage has 7
+    assert (len(split.lower), len(split.upper)) == (3, 4)
 
 
 def test_images_pass_as_through_the_whole_body():
@@ -29,11 +29,11 @@ def test_images_pass_as_through_the_whole_body():
 
 def test_maps_join_behind_the_images_and_share_their_batch_statistics():
     body = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.Flatten())
-    made = split_body(body, BRIEF, 1)
+    split = split_body(body, BRIEF, 1)
     x, maps = torch.randn(2, 3, 28, 28), torch.randn(3, 2, 28, 28)
-    both = made.train()(ImagesAndMaps(x, maps))
+    both = split.train()(ImagesAndMaps(x, maps))
     assert torch.equal(both, body[1:](torch.cat([body[0](x), maps])))
-    assert torch.equal(made.eval()(ImagesAndMaps(None, maps)), body[1:].eval()(maps))
+    assert torch.equal(split.eval()(ImagesAndMaps(None, maps)), body[1:].eval()(maps))
 
 
 def test_building_it_leaves_the_body_as_it_was():

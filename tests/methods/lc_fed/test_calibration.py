@@ -52,9 +52,9 @@ X = torch.tensor([[[[1.0, 3.0]], [[0.0, 1.0]]]])  # (1, 2, 1, 2): means 2 and 0.
 def test_gates_by_hand():
     """Of average and maximum with the site's embedding: the sum of both, then a sigmoid."""
     selection = by_hand()
-    found = selection.gates(X, torch.eye(3))[0]
+    result = selection.gates(X, torch.eye(3))[0]
     expected = [[sigmoid(3 + 4), sigmoid(0.5 + 1)], [sigmoid(2 + 3), 0.5], [sigmoid(2 + 3), sigmoid(0.5 + 1)]]
-    torch.testing.assert_close(found, torch.tensor(expected))
+    torch.testing.assert_close(result, torch.tensor(expected))
     selection.set_site(1)
     scale = torch.tensor([1 + sigmoid(5), 1.5])[None, :, None, None]
     torch.testing.assert_close(selection(X), X * scale)
@@ -144,10 +144,10 @@ def test_the_window_is_a_square():
 def test_spots_are_bells_of_height_one():
     point = torch.zeros(1, 1, 7, 7)
     point[0, 0, 3, 2] = 1
-    found = gaussian_spots(point, 5)[0, 0]  # standard deviation 2
-    assert found[3, 2] == 1
-    assert found[3, 4].item() == pytest.approx(math.exp(-4 / 8))
-    assert found[5, 3].item() == pytest.approx(math.exp(-5 / 8))
+    result = gaussian_spots(point, 5)[0, 0]  # standard deviation 2
+    assert result[3, 2] == 1
+    assert result[3, 4].item() == pytest.approx(math.exp(-4 / 8))
+    assert result[5, 3].item() == pytest.approx(math.exp(-5 / 8))
     assert gaussian_spots(point, 1)[0, 0, 3, 4] == 0  # beyond the radius
     assert gaussian_spots(torch.ones(1, 1, 7, 7), 5).unique().tolist() == [1]
 
@@ -230,9 +230,9 @@ def plain() -> Net:
     return Net(nn.Conv2d(1, 5, 3, padding=1), nn.Conv2d(5, 3, 1), 5)
 
 
-@pytest.mark.parametrize("kind", ["fcn", "plain"])
-def test_without_such_an_encoder_the_gates_are_on_the_features(kind: str):
-    net = plain() if kind == "plain" else build("fcn", channels=1, classes=3, size=16, base=5)
+@pytest.mark.parametrize("name", ["fcn", "plain"])
+def test_without_such_an_encoder_the_gates_are_on_the_features(name: str):
+    net = plain() if name == "plain" else build("fcn", channels=1, classes=3, size=16, base=5)
     before = deepcopy(net.body).eval()
     net = with_calibration(net, NetSpec(1, 16, 3, sites=2), radius=15, threshold=0.2)
     selection = selection_of(net)

@@ -45,7 +45,7 @@ def smoothing(radius: int) -> Tensor:
 
 def maps(p: Tensor, others: list[Tensor], radius: int, threshold: float) -> Tensor:
     """(1, 2(K-1), H, W): the two maps of each class for one image, without the shortcuts of the method."""
-    bell, found = smoothing(radius), []
+    bell, results = smoothing(radius), []
     u = torch.stack([(q - p) ** 2 for q in others]).mean(0).sqrt() if others else torch.zeros_like(p)
     for c in range(p.shape[1]):
         peak = torch.zeros(1, 1, *p.shape[2:])
@@ -54,11 +54,11 @@ def maps(p: Tensor, others: list[Tensor], radius: int, threshold: float) -> Tens
                 near = u[0, c, max(0, i - radius) : i + radius + 1, max(0, j - radius) : j + radius + 1]
                 here, top = u[0, c, i, j], u[0, c].max()
                 peak[0, 0, i, j] = float(here > 0 and here == near.max() and here > threshold * top)
-        found.append(F.conv2d(peak, bell, padding=radius).clamp(max=1))
+        results.append(F.conv2d(peak, bell, padding=radius).clamp(max=1))
     for c in range(p.shape[1]):
         total = F.conv2d(p[:, c : c + 1], bell, padding=radius)
-        found.append(total / F.conv2d(torch.ones_like(total), bell, padding=radius))
-    return torch.cat(found, 1)
+        results.append(total / F.conv2d(torch.ones_like(total), bell, padding=radius))
+    return torch.cat(results, 1)
 
 
 def second_head(net: Net, z: Tensor, logits: Tensor, others: Iterable[Weights], radius: int) -> Tensor:
@@ -315,13 +315,13 @@ def test_newcomers_and_sites_without_training_data_predict_with_initial_heads():
     run_sites, records, plan = toy.run_sites(LCFed()), Records(), Plan(1, participation=0.67)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, plan, [records]).state
-    asked = cohorts(plan, [0, 1, 2])[0]
-    assert [*state["heads"]] == [str(i) for i in asked]
-    assert len(asked) == 2
-    told = records.rounds[0].evaluation.predictions
+    cohort = cohorts(plan, [0, 1, 2])[0]
+    assert [*state["heads"]] == [str(i) for i in cohort]
+    assert len(cohort) == 2
+    predictions = records.rounds[0].evaluation.predictions
     for i in range(4):
-        memory = engine.memory[i] if i in asked else {}
-        assert torch.equal(told[f"site-{i}"]["test"].long(), predicted(toy.run_sites(LCFed()), i, memory, state))
+        memory = engine.memory[i] if i in cohort else {}
+        assert torch.equal(predictions[f"site-{i}"]["test"].long(), predicted(toy.run_sites(LCFed()), i, memory, state))
 
 
 def test_a_site_that_comes_late_is_shown_the_heads_of_those_before_it():
@@ -352,9 +352,9 @@ def test_what_a_site_deploys_predicts_as_the_site():
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, Plan(2, evaluate_every=0)).state
     site = run_sites.open(1, 2, dict(engine.memory[1]), fresh=True)
-    kept = answer(run_sites.method, site, "deploy", state, 1)
+    exported = answer(run_sites.method, site, "deploy", state, 1)
     other = run_sites.open(0, 0, {}, fresh=True)
-    predict, images = restore_predictor(run_sites.method, other, kept), site.test
+    predict, images = restore_predictor(run_sites.method, other, exported), site.test
     expected = predicted(run_sites, 1, engine.memory[1], state)
     assert torch.equal(other.predict(predict, images).long(), expected)
     assert selection_of(other.model).site_number == 1

@@ -35,9 +35,9 @@ def test_maps_are_weighted_channel_by_channel_as_their_means_say():
     x_g, x_l = torch.zeros(1, 2, 1, 2), torch.zeros(1, 2, 1, 2)
     x_g[0, 0, 0], x_l[0, 0, 0] = torch.tensor([3.0, 1.0]), torch.tensor([2.0, 0.0])  # means 2 and 1
     a = 1 / (1 + 2.718281828**-1)
-    found = fuse(x_g, x_l, "weighted")
-    torch.testing.assert_close(found[0, 0, 0], torch.tensor([a * 3 + (1 - a) * 2, a * 1 + (1 - a) * 0]))
-    assert not found[0, 1].any()
+    fused = fuse(x_g, x_l, "weighted")
+    torch.testing.assert_close(fused[0, 0, 0], torch.tensor([a * 3 + (1 - a) * 2, a * 1 + (1 - a) * 0]))
+    assert not fused[0, 1].any()
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 6, 3, 3)])
@@ -99,11 +99,11 @@ class Ramp(nn.Module):
 
 def test_a_body_that_needs_real_images_is_tried_on_them():
     net = Net(nn.Sequential(Ramp(), nn.BatchNorm2d(3), nn.Conv2d(3, 6, 3, padding=1)), nn.Conv2d(6, 2, 1), 6)
-    made, x = with_bypass(net, 3, 2, 24), torch.randn(2, 3, 24, 24)
+    fused, x = with_bypass(net, 3, 2, 24), torch.randn(2, 3, 24, 24)
     assert net.body[1].running_mean.tolist() == [0.0] * 3
     assert net.body.training
-    assert made(x).shape == (2, 2, 24, 24)
-    assert made.global_logits(made.features(x)).shape == (2, 2, 24, 24)
+    assert fused(x).shape == (2, 2, 24, 24)
+    assert fused.global_logits(fused.features(x)).shape == (2, 2, 24, 24)
 
 
 def test_joining_leaves_the_network_as_it_was():
