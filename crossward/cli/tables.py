@@ -23,8 +23,11 @@ METRIC_NAMES = {
     "auc": "bAUC",
     "f1": "F1",
     "dice": "Dice",
+    "dice_positive": "Dice+",
+    "false_positive_rate": "FP-",
     "iou": "IoU",
     "hd95": "HD95",
+    "hd95_penalised": "HD95",
 }
 
 
@@ -32,11 +35,18 @@ def results_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """Rows of crossward.comparison.rows: test metrics, the worst site, the best round, traffic and time."""
     metrics = list(rows[0]["global"])
     main = rows[0]["main"]
+    caption = (
+        "Test sets, at the round that validation chose. Global: one set for all; local: the mean of the sites' own."
+    )
+    if "dice_positive" in metrics:
+        caption += (
+            " Dice+: of images with the class; FP-: images without it where some is predicted; HD95: in pixels, a class"
+            " that is missed or invented costs the image's diagonal."
+        )
     table = Table(
         title=title,
         title_justify="left",
-        caption="Test sets, at the round that validation chose. "
-        "Global: one set for all; local: the mean of the sites' own.",
+        caption=caption,
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=0,
@@ -70,7 +80,7 @@ def _metric(name: str, value: float | None) -> str:
 
 def _scale(name: str) -> int:
     """Metrics are shown in percent, distances in pixels."""
-    return 1 if name == "hd95" else 100
+    return 1 if name.startswith("hd95") else 100
 
 
 def _megabytes(count: int) -> str:

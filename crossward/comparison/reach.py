@@ -33,7 +33,7 @@ from crossward.runs.result import Result, load
 
 PARAMETER = 4  # bytes of a float32
 MIB = 2**20
-UNBOUNDED = ("nll", "hd95")  # metrics that are no fraction
+UNBOUNDED = ("nll", "hd95", "hd95_penalised")  # metrics that are no fraction
 VIEWS = ("global", "local")
 SPLITS = ("test", "val")
 

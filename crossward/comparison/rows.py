@@ -10,7 +10,7 @@ from crossward.runs.result import Result
 
 METRICS = {  # of a row, by task
     "classification": ("accuracy", "f1", "auc"),
-    "segmentation": ("dice", "iou", "hd95"),
+    "segmentation": ("dice", "dice_positive", "false_positive_rate", "hd95_penalised"),
 }
 
 

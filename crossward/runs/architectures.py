@@ -14,7 +14,7 @@ from crossward.config.schema import Config, NetSettings, SiteSettings
 from crossward.core.net import Net
 from crossward.core.seeds import seeded
 from crossward.data.collection import Collection
-from crossward.data.partition import natural
+from crossward.data.partition import natural_key
 from crossward.errors import ConfigError
 from crossward.names import nearest
 
@@ -92,7 +92,7 @@ def settings_by_site(config: Config, sites: Sequence[str]) -> dict[str, SiteSett
     listed = _listed_nets(config)
     everyone = list(sites)
     if config.partition.leave_out:
-        everyone = sorted({*sites, *config.partition.leave_out}, key=natural)
+        everyone = sorted({*sites, *config.partition.leave_out}, key=natural_key)
     entries = _entries_by_site(config.site, everyone)
     settings = {}
     for turn, site in enumerate(everyone):

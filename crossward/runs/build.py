@@ -17,9 +17,9 @@ from crossward.core.run import Plan
 from crossward.core.store import TreeStore
 from crossward.core.task import Task
 from crossward.core.tree import Tree
+from crossward.data.audit import audit, warnings
 from crossward.data.augment import augmentation
 from crossward.data.collection import Collection
-from crossward.data.audit import audit, warnings
 from crossward.data.federate import federate
 from crossward.data.federation import Federation
 from crossward.data.manifest import from_manifest, load_manifest, named_federation

@@ -23,8 +23,10 @@ from crossward.methods import METHODS, method_class
 from crossward.names import nearest
 from crossward.runs.architectures import NetPlan
 from crossward.runs.sites import RunSites
+from crossward.tasks.segmentation import Segmentation
 
-SHOWN = 3  # BatchNorm layers in a message
+SHOWN = 3  # layers or sites in a message
+CHUNK = 256  # masks looked at in one go
 
 
 def check_engine(config: Config) -> None:
@@ -125,7 +127,12 @@ def _logits_of_noise(net: Net, shape: tuple[int, int, int]) -> Tensor:
 
 def cautions(config: Config, run_sites: RunSites) -> list[str]:
     """What is no reason to refuse a run, but worth knowing before it."""
-    return [*_about_engine(config), *_about_nets(config, run_sites), *_about_method(config, run_sites)]
+    return [
+        *_about_engine(config),
+        *_about_nets(config, run_sites),
+        *_about_empty_masks(run_sites),
+        *_about_method(config, run_sites),
+    ]
 
 
 def _about_engine(config: Config) -> list[str]:
@@ -140,6 +147,29 @@ def _about_nets(config: Config, run_sites: RunSites) -> list[str]:
     if listed > len(run_sites.ids) + len(config.partition.leave_out):
         return [f"net.name lists {listed} nets for {len(run_sites.ids)} sites: the last are not used"]
     return []
+
+
+def _about_empty_masks(run_sites: RunSites) -> list[str]:
+    task = run_sites.task
+    if not isinstance(task, Segmentation) or task.objective != "dice":
+        return []
+    masks = run_sites.federation.collection.targets
+    shares = []
+    for site in run_sites.federation.sites:
+        chunks = [_is_empty(masks[rows], len(task.classes)) for rows in site.train.split(CHUNK)]
+        empty = int(sum(int(chunk.sum()) for chunk in chunks))
+        if empty:
+            shares.append(f"{empty} of {len(site.train)} at {site.name}")
+    if not shares:
+        return []
+    listed = ", ".join(shares[:SHOWN]) + (f" and {len(shares) - SHOWN} sites more" if len(shares) > SHOWN else "")
+    advice = 'the Dice loss teaches nothing on them, task.objective = "dice+ce" does'
+    return [f"training masks without any foreground ({listed}): {advice}"]
+
+
+def _is_empty(masks: Tensor, classes: int) -> Tensor:
+    """(n,) whether a mask shows no class but the background."""
+    return ~((masks > 0) & (masks < classes)).flatten(1).any(1)
 
 
 def _about_method(config: Config, run_sites: RunSites) -> list[str]:

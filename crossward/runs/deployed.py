@@ -19,7 +19,7 @@ from crossward.core.samples import Samples
 from crossward.core.site import PREDICT_BATCH, Site
 from crossward.core.training import Training
 from crossward.core.tree import Tree
-from crossward.data.decode import Frame, box, image
+from crossward.data.decode import Frame, crop_box, decode_image
 from crossward.errors import ConfigError, DataError
 from crossward.nets import NETS
 from crossward.runs.architectures import NetPlan
@@ -82,7 +82,7 @@ class Deployed:
         problems, good = [], []
         for file in files:
             try:
-                image(file.read_bytes(), file.name, Frame(1, self.channels, self.fit, prepare=self.prepare))
+                decode_image(file.read_bytes(), file.name, Frame(1, self.channels, self.fit, prepare=self.prepare))
                 good.append(file)
             except (OSError, DataError) as error:
                 problems.append(f"{file}: {error}")
@@ -90,14 +90,14 @@ class Deployed:
             raise DataError(f"{len(problems)} of {len(files)} images cannot be read", details=problems)
         for at in range(0, len(good), PREDICT_BATCH):
             some = good[at : at + PREDICT_BATCH]
-            pixels, sizes = zip(*(image(file.read_bytes(), file.name, frame) for file in some), strict=True)
+            pixels, sizes = zip(*(decode_image(file.read_bytes(), file.name, frame) for file in some), strict=True)
             yield some, torch.from_numpy(np.stack(pixels)), list(sizes)
 
     def mask(self, classes: Tensor, size: Size) -> Image:
         """A class map as a grey picture of the size of its image; what the network was not shown is background."""
         from PIL import Image
 
-        left, top, right, bottom = (round(edge) for edge in box(size, self.fit))
+        left, top, right, bottom = (round(edge) for edge in crop_box(size, self.fit))
         shades = (classes * (255 // (len(self.classes) - 1))).numpy()
         shown = Image.fromarray(shades).resize((right - left, bottom - top), Image.Resampling.NEAREST)
         whole = Image.new("L", size)

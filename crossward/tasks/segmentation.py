@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Literal
@@ -57,32 +58,44 @@ class Segmentation:
         return logits.argmax(1).to(torch.uint8)
 
     def metrics(self, prediction: Tensor, y: Tensor, *, full: bool = True) -> Metrics:
-        """Per-class lists follow `classes`, with None for the background."""
+        """Per-class lists follow `classes`, with None for the background.
+
+        An image without a class, of which nothing is predicted, counts as right in "dice" and "iou": a model that sees
+        nothing scores by such images alone. So images with and without a class are also scored apart, by
+        "dice_positive" and by "false_positive_rate", the share of images without it where some is predicted.
+        """
         prediction, y = prediction.cpu(), y.cpu()
-        overlap, total = _overlaps(prediction, y, len(self.classes))
-        dices = _ratio(2 * overlap, total)  # (N, K-1)
-        ious = _ratio(overlap, total - overlap)
+        overlap, predicted, true = _overlaps(prediction, y, len(self.classes))
+        dices = _ratio(2 * overlap, predicted + true)  # (N, K-1)
+        ious = _ratio(overlap, predicted + true - overlap)
+        positive = true > 0  # (N, K-1)
         scores: Metrics = {
             "dice": _mean(dices),
             "iou": _mean(ious),
             "dice_per_class": [None, *map(_mean, dices.T)],
             "iou_per_class": [None, *map(_mean, ious.T)],
+            "dice_positive": _mean(dices[positive]),
+            "false_positive_rate": _mean((predicted[~positive] > 0).double()),
             "n": len(y),
+            "n_positive": int(positive.sum()),
+            "n_negative": int((~positive).sum()),
         }
         if full:
             scores |= _hausdorff(prediction, y, len(self.classes))
         return scores
 
 
-def _overlaps(prediction: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """|A ∩ B| and |A| + |B| for every image and foreground class, (N, K-1) each."""
+def _overlaps(prediction: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """|A ∩ B|, |A| and |B| for every image and foreground class, (N, K-1) each."""
     overlap = torch.zeros(len(y), k - 1, dtype=torch.float64)
-    total = torch.zeros_like(overlap)
+    predicted = torch.zeros_like(overlap)
+    true = torch.zeros_like(overlap)
     for c in range(1, k):
         a, b = (prediction == c).flatten(1), (y == c).flatten(1)
         overlap[:, c - 1] = (a & b).sum(1)
-        total[:, c - 1] = a.sum(1) + b.sum(1)
-    return overlap, total
+        predicted[:, c - 1] = a.sum(1)
+        true[:, c - 1] = b.sum(1)
+    return overlap, predicted, true
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -95,15 +108,30 @@ def _mean(values: Tensor) -> float | None:
 
 
 def _hausdorff(prediction: Tensor, y: Tensor, k: int) -> Metrics:
-    """Mean 95th percentile Hausdorff distance in pixels over the (image, class) pairs where both sets have pixels."""
+    """Mean 95th percentile Hausdorff distance in pixels.
+
+    "hd95" is over the (image, class) pairs where both sets have pixels, which favours a model that misses what is hard;
+    "hd95_undefined" counts the others. "hd95_penalised" is over the pairs where one set at least has pixels: a class
+    that is missed or invented costs the diagonal of the image, and "hd95_penalties" counts these.
+    """
     distances: list[Tensor] = []
+    penalties = 0
     for c in range(1, k):
         a, b = prediction == c, y == c
-        both = a.flatten(1).any(1) & b.flatten(1).any(1)
+        in_a, in_b = a.flatten(1).any(1), b.flatten(1).any(1)
+        both = in_a & in_b
+        penalties += int((in_a ^ in_b).sum())
         if both.any():
             distances.append(_distances(a[both, None], b[both, None]))
-    defined = torch.cat(distances).double() if distances else torch.zeros(0)
-    return {"hd95": _mean(defined), "hd95_undefined": len(y) * (k - 1) - len(defined)}
+    defined = torch.cat(distances).double() if distances else torch.zeros(0, dtype=torch.float64)
+    diagonal = math.hypot(*y.shape[1:])
+    penalised = torch.cat([defined, torch.full((penalties,), diagonal, dtype=torch.float64)])
+    return {
+        "hd95": _mean(defined),
+        "hd95_undefined": len(y) * (k - 1) - len(defined),
+        "hd95_penalised": _mean(penalised),
+        "hd95_penalties": penalties,
+    }
 
 
 def _distances(a: Tensor, b: Tensor) -> Tensor:

@@ -67,11 +67,11 @@ def mixed(tmp_path_factory):
 
 
 @pytest.fixture
-def refused(tmp_path, untrained):
+def refused(tmp_path, no_training):
     """The error of a configuration whose run never begins."""
 
     def run(sites=None, **sections) -> ConfigError:
-        with untrained(), pytest.raises(ConfigError) as error:
+        with no_training(), pytest.raises(ConfigError) as error:
             api.run(asked(tmp_path / "runs", sites, **sections))
         assert not (tmp_path / "runs").exists()
         return error.value
@@ -256,20 +256,20 @@ def test_mixed_networks_train_and_are_deployed(mixed, method):
         result.deployed()
 
 
-def test_a_mixed_run_that_was_interrupted_ends_the_same(mixed, stopped, left_behind, tmp_path):
-    folder = stopped(asked(tmp_path, MIXED, method={"name": "mh-pflgb"}))
+def test_a_mixed_run_that_was_interrupted_ends_the_same(mixed, interrupted_run, run_contents, tmp_path):
+    folder = interrupted_run(asked(tmp_path, MIXED, method={"name": "mh-pflgb"}))
     api.resume(folder)
-    assert left_behind(folder) == left_behind(mixed("mh-pflgb").folder)
+    assert run_contents(folder) == run_contents(mixed("mh-pflgb").folder)
 
 
-def test_workers_end_the_same(mixed, left_behind, tmp_path):
+def test_workers_end_the_same(mixed, run_contents, tmp_path):
     worker_pool = WorkerPool(1)
     try:
         pool = {"name": "pool", "workers": 1, "device": "cpu"}
         result = api.run(asked(tmp_path, MIXED, method={"name": "mh-pflgb"}, engine=pool), worker_pool=worker_pool)
     finally:
         worker_pool.stop()
-    assert left_behind(result.folder) == left_behind(mixed("mh-pflgb").folder)
+    assert run_contents(result.folder) == run_contents(mixed("mh-pflgb").folder)
 
 
 def test_a_shrunk_network_is_exported_with_its_shrinking(mixed, cli, tmp_path):

@@ -14,14 +14,14 @@ from crossward.runs import lifecycle as api
 
 
 @pytest.fixture
-def refused(config, cli, toml_file, untrained):
+def refused(config, cli, toml_file, no_training):
     """The error of a run that never begins, by the API and by the command line."""
 
     def run(kind: type[CrosswardError], **sections) -> CrosswardError:
         asked = config(**sections)
-        with untrained(), pytest.raises(CrosswardError) as error:
+        with no_training(), pytest.raises(CrosswardError) as error:
             api.run(asked)
-        with untrained():
+        with no_training():
             said = cli("run", toml_file(asked))
         assert type(error.value) is kind
         assert said.code == kind.exit_code
@@ -186,8 +186,8 @@ def test_a_strict_pool_is_refused(refused):
     assert "engine.strict" in refused(ConfigError, engine={"name": "pool", "strict": True, "device": "cpu"}).what
 
 
-def test_a_strict_pool_is_a_mistake_in_the_configuration(config, untrained):
-    with untrained(), pytest.raises(ConfigError, match=r"engine\.strict is for engine\.name"):
+def test_a_strict_pool_is_a_mistake_in_the_configuration(config, no_training):
+    with no_training(), pytest.raises(ConfigError, match=r"engine\.strict is for engine\.name"):
         api.run(config(engine={"name": "pool", "strict": True, "device": "cpu"}))
 
 

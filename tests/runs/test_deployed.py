@@ -23,8 +23,8 @@ def images(result, site, part="test"):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "central", "scaffold"])
-def test_a_shared_network_predicts_what_was_kept(finished, method):
-    result = finished(method)
+def test_a_shared_network_predicts_what_was_kept(finished_run, method):
+    result = finished_run(method)
     for which, round in (("best", result.summary["best"]["round"]), ("last", 3)):
         network = result.deployed(which=which)
         for site in ("server", "hospital-2"):
@@ -33,8 +33,8 @@ def test_a_shared_network_predicts_what_was_kept(finished, method):
 
 
 @pytest.mark.parametrize("method", ["local", "fedavg+ft"])
-def test_personal_networks_predict_what_was_kept(finished, method):
-    result = finished(method)
+def test_personal_networks_predict_what_was_kept(finished_run, method):
+    result = finished_run(method)
     kept = result.predictions(result.summary["best"]["round"])
     for site in result.about["sites"]:
         network = result.deployed(site)
@@ -43,27 +43,27 @@ def test_personal_networks_predict_what_was_kept(finished, method):
         torch.testing.assert_close(common, kept[site]["common_test"], atol=1e-6, rtol=1e-5)
 
 
-def test_fine_tuned_networks_differ(finished):
-    one, other = (finished("fedavg+ft").deployed(site) for site in ("hospital-1", "hospital-2"))
-    same = images(finished("fedavg+ft"), "server")
+def test_fine_tuned_networks_differ(finished_run):
+    one, other = (finished_run("fedavg+ft").deployed(site) for site in ("hospital-1", "hospital-2"))
+    same = images(finished_run("fedavg+ft"), "server")
     assert not one.predict(same).allclose(other.predict(same), atol=1e-4)
 
 
-def test_predicting_changes_nothing(finished):
-    network, some = finished().deployed(), images(finished(), "server")
+def test_predicting_changes_nothing(finished_run):
+    network, some = finished_run().deployed(), images(finished_run(), "server")
     assert network.predict(some).equal(network.predict(some))
     # one image or many at a time: only rounding differs
     torch.testing.assert_close(network.predict(some[:1]), network.predict(some)[:1], atol=1e-6, rtol=1e-5)
 
 
-def test_images_of_another_shape_are_refused(finished):
-    network = finished().deployed()
+def test_images_of_another_shape_are_refused(finished_run):
+    network = finished_run().deployed()
     with pytest.raises(ConfigError, match=r"images of \(32, 32, 3\) for a net of 28 px, 3 channels"):
         network.predict(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
 
 
-def test_files_are_read_as_the_network_wants_them(finished, tmp_path):
-    network, some = finished().deployed(), images(finished(), "server")
+def test_files_are_read_as_the_network_wants_them(finished_run, tmp_path):
+    network, some = finished_run().deployed(), images(finished_run(), "server")
     files = [tmp_path / f"{number}.png" for number in range(len(some))]
     for file, pixels in zip(files, some.numpy(), strict=True):
         Image.fromarray(pixels).save(file)
@@ -77,8 +77,8 @@ def test_files_are_read_as_the_network_wants_them(finished, tmp_path):
     assert sizes == [(40, 90)]
 
 
-def test_all_files_that_cannot_be_read_are_told(finished, tmp_path):
-    network = finished().deployed()
+def test_all_files_that_cannot_be_read_are_told(finished_run, tmp_path):
+    network = finished_run().deployed()
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "b.txt").write_text("no image")
     Image.new("RGB", (30, 30)).save(tmp_path / "good.png")
@@ -89,17 +89,17 @@ def test_all_files_that_cannot_be_read_are_told(finished, tmp_path):
     ]
 
 
-def test_the_module_takes_pixels_and_gives_probabilities(finished):
-    network, some = finished().deployed(), images(finished(), "server")
+def test_the_module_takes_pixels_and_gives_probabilities(finished_run):
+    network, some = finished_run().deployed(), images(finished_run(), "server")
     module = network.module().eval()
     probabilities = module(some.permute(0, 3, 1, 2) / 255)
     torch.testing.assert_close(probabilities, network.predict(some), atol=1e-5, rtol=1e-4)
     assert probabilities.sum(1).tolist() == pytest.approx([1.0] * 16)
 
 
-def test_a_damaged_network_is_named(finished, config, stopped, tmp_path):
+def test_a_damaged_network_is_named(finished_run, config, interrupted_run, tmp_path):
     rundir = RunDir.create(tmp_path / "run")
-    rundir.write("run.json", finished().about)
+    rundir.write("run.json", finished_run().about)
     (tmp_path / "run" / "weights" / "best").mkdir()
     file = tmp_path / "run" / "weights" / "best" / "global.safetensors"
     file.write_bytes(encode({"model": torch.ones(3)})[:-2])

@@ -33,9 +33,9 @@ def joins(folder, site, *overrides):
 
 
 @pytest.fixture(scope="module")
-def shared(finished):
+def shared(finished_run):
     """A federation of mh-pflgb that left hospital-2 out."""
-    return finished("mh-pflgb", **LEFT_OUT)
+    return finished_run("mh-pflgb", **LEFT_OUT)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,12 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def refused(untrained):
+def refused(no_training):
     """The error of a hospital that cannot join; neither it alone nor with the others has begun to train."""
 
     def call(folder, site, *overrides) -> CrosswardError:
         before = set(folder.rglob("*"))
-        with untrained(), pytest.raises(CrosswardError) as error:
+        with no_training(), pytest.raises(CrosswardError) as error:
             joins(folder, site, *overrides)
         assert set(folder.rglob("*")) == before
         return error.value
@@ -129,9 +129,9 @@ def test_its_network_predicts_what_was_kept(newcomer, config):
     )
 
 
-def test_a_second_attempt_leaves_the_first_alone(newcomer, shared, left_behind, cli):
+def test_a_second_attempt_leaves_the_first_alone(newcomer, shared, run_contents, cli):
     done, _ = newcomer
-    before = [left_behind(run.folder) for run in (shared, done.alone, done.joined)]
+    before = [run_contents(run.folder) for run in (shared, done.alone, done.joined)]
     said = cli("join", shared.folder, "--site", "hospital-2", "--json", "--set", "run.rounds=1")
     assert (said.code, said.err) == (0, "")
     *lines, told = map(json.loads, said.out.splitlines())
@@ -141,11 +141,11 @@ def test_a_second_attempt_leaves_the_first_alone(newcomer, shared, left_behind, 
     assert (told["alone"]["method"], told["joined"]["method"]) == ("local", "mh-pflgb")
     better = told["joined"]["local"]["f1"] - told["alone"]["local"]["f1"]
     assert told["gain"]["f1"] == pytest.approx(better, abs=1e-12)
-    assert [left_behind(run.folder) for run in (shared, done.alone, done.joined)] == before
+    assert [run_contents(run.folder) for run in (shared, done.alone, done.joined)] == before
 
 
-def test_the_command_line_shows_a_table(finished, cli):
-    folder = finished("fedavg", **LEFT_OUT).folder
+def test_the_command_line_shows_a_table(finished_run, cli):
+    folder = finished_run("fedavg", **LEFT_OUT).folder
     said = cli("join", folder, "--site", "hospital-2", "--set", "run.rounds=1")
     assert (said.code, said.err) == (0, "")
     told = said.out.splitlines()
@@ -196,16 +196,16 @@ def test_a_recipe_of_the_newcomer_is_not_overruled_by_the_run(shared, file):
 
 
 # who cannot join -----------------------------------------------------------------------------------------------------
-def test_a_site_that_is_not_known(shared, finished, refused):
+def test_a_site_that_is_not_known(shared, finished_run, refused):
     error = refused(shared.folder, "hospital-3")
     assert "'hospital-3' is neither a site that the run left out nor a TOML file" in error.what
     assert error.hint == "It left out: hospital-2."
-    assert "It left none out" in refused(finished().folder, "hospital-3").hint
+    assert "It left none out" in refused(finished_run().folder, "hospital-3").hint
     assert "cannot read the configuration" in refused(shared.folder, "none.toml").what
 
 
-def test_a_run_that_has_not_finished(config, stopped, refused):
-    folder = stopped(config(**LEFT_OUT))
+def test_a_run_that_has_not_finished(config, interrupted_run, refused):
+    folder = interrupted_run(config(**LEFT_OUT))
     error = refused(folder, "hospital-2")
     assert type(error) is StorageError
     assert error.what == f"{folder} has not finished: it is interrupted"
@@ -222,14 +222,14 @@ def test_a_run_that_has_not_finished(config, stopped, refused):
         ("fedproc", "fedproc cannot be joined: its rounds also tell the sites prototypes, known, alpha"),
     ],
 )
-def test_methods_that_cannot_be_joined(finished, refused, method, told):
-    federation = finished(method, run={"rounds": 1}, partition={"leave_out": ["hospital-2"], "public": 0.2})
+def test_methods_that_cannot_be_joined(finished_run, refused, method, told):
+    federation = finished_run(method, run={"rounds": 1}, partition={"leave_out": ["hospital-2"], "public": 0.2})
     error = refused(federation.folder, "hospital-2")
     assert (type(error), error.what) == (ConfigError, told)
 
 
-def test_a_network_that_does_not_fit(finished, refused):
-    folder = finished("fedavg", **LEFT_OUT).folder
+def test_a_network_that_does_not_fit(finished_run, refused):
+    folder = finished_run("fedavg", **LEFT_OUT).folder
     error = refused(folder, "hospital-2", 'net={ name = "resnet18", width = 0.125 }')
     assert error.what == "fedavg: what this federation shares does not fit the newcomer's network"
     assert "body.0.weight: (6, 3, 5, 5) is sent, its own is absent" in error.details

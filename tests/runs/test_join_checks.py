@@ -21,8 +21,8 @@ def joins(folder, site, *overrides):
 
 
 @pytest.fixture(scope="module")
-def federation(finished):
-    return finished("mh-pflgb", run={"rounds": 1})
+def federation(finished_run):
+    return finished_run("mh-pflgb", run={"rounds": 1})
 
 
 @pytest.fixture
@@ -49,27 +49,30 @@ def test_a_site_that_was_left_out_keeps_its_images_whatever_the_seed(dealt):
 
 
 @pytest.mark.parametrize("change", ["partition.seed=3", "partition.sites=2", "partition.split=[0.5, 0.25, 0.25]"])
-def test_a_site_that_was_left_out_is_not_dealt_anew(dealt, untrained, change):
-    with untrained(), pytest.raises(ConfigError, match="would not be the site that the run left out") as error:
+def test_a_site_that_was_left_out_is_not_dealt_anew(dealt, no_training, change):
+    with no_training(), pytest.raises(ConfigError, match="would not be the site that the run left out") as error:
         joins(dealt.folder, "site-2", change)
     assert error.value.details[0] in ("site-1", "site-3")
 
 
 @pytest.mark.parametrize("size", [28, 20])
-def test_images_that_the_federation_has_seen_are_refused(dealt, tmp_path, untrained, size):
+def test_images_that_the_federation_has_seen_are_refused(dealt, tmp_path, no_training, size):
     """However large they are read."""
     own = tmp_path / "own.toml"
     own.write_text(to_toml({"data": {"source": "folder", "path": dealt.config["data"]["path"], "size": size}}))
-    with untrained(), pytest.raises(DataError, match="24 of the newcomer's 36 images, or their patients, are the") as e:
+    with (
+        no_training(),
+        pytest.raises(DataError, match="24 of the newcomer's 36 images, or their patients, are the") as e,
+    ):
         joins(dealt.folder, own)
     assert "brings images that the federation has not seen" in e.value.hint
 
 
-def test_a_member_does_not_join_again(federation, tmp_path, untrained):
+def test_a_member_does_not_join_again(federation, tmp_path, no_training):
     own = tmp_path / "own.toml"
     out = ["hospital-1", "hospital-3"]
     own.write_text(to_toml({"data": PHANTOM, "partition": {"kind": "site", "leave_out": out}}))
-    with untrained(), pytest.raises(DataError, match="are the federation's"):
+    with no_training(), pytest.raises(DataError, match="are the federation's"):
         joins(federation.folder, own)
 
 

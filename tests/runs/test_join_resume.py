@@ -12,8 +12,8 @@ from crossward.errors import ConfigError
 from crossward.runs.join import join
 
 
-def test_it_is_joined_again_not_resumed(finished):
-    shared = finished("mh-pflgb", partition={"leave_out": ["hospital-2"]}, run={"rounds": 1})
+def test_it_is_joined_again_not_resumed(finished_run):
+    shared = finished_run("mh-pflgb", partition={"leave_out": ["hospital-2"]}, run={"rounds": 1})
     half = join(shared.folder, "hospital-2", [], lambda label: nullcontext([])).joined.folder
     about = json.loads((half / "run.json").read_text())
     (half / "run.json").write_text(json.dumps(about | {"status": "interrupted"}))

@@ -30,9 +30,9 @@ def lines(run, name):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_with_all_weights_shared_it_goes_on_from_the_federation_s(finished, method):
+def test_with_all_weights_shared_it_goes_on_from_the_federation_s(finished_run, method):
     """As a federation of one: each round starts where its last one ended, and what it learns is kept."""
-    federation = finished(method, **LEFT_OUT)
+    federation = finished_run(method, **LEFT_OUT)
     one, two = (joined(federation.folder, f"run.rounds={rounds}") for rounds in (1, 2))
     given, after_one, after_two = (
         model(federation.folder, BEST),
@@ -48,8 +48,8 @@ def test_with_all_weights_shared_it_goes_on_from_the_federation_s(finished, meth
     assert losses[1] < losses[0]
 
 
-def test_with_weights_of_its_own_what_is_shared_stays(finished):
-    federation = finished("fedrep", **LEFT_OUT)
+def test_with_weights_of_its_own_what_is_shared_stays(finished_run):
+    federation = finished_run("fedrep", **LEFT_OUT)
     run = joined(federation.folder, "run.rounds=2")
     given, after = model(federation.folder, BEST), model(run.folder, CHECKPOINT)
     assert {name for name in given if not after[name].equal(given[name])} == set()
@@ -58,8 +58,8 @@ def test_with_weights_of_its_own_what_is_shared_stays(finished):
 
 
 @pytest.mark.parametrize("method", ["mh-pflgb", "fedavg"])
-def test_it_is_given_the_federation_s_once_and_sends_nothing(finished, method):
-    federation = finished(method, **LEFT_OUT)
+def test_it_is_given_the_federation_s_once_and_sends_nothing(finished_run, method):
+    federation = finished_run(method, **LEFT_OUT)
     run = joined(federation.folder, "run.rounds=2")
     sent = lines(run, "traffic.jsonl")
     assert {(row["round"], row["direction"]) for row in sent} == {(1, "down")}
@@ -68,13 +68,13 @@ def test_it_is_given_the_federation_s_once_and_sends_nothing(finished, method):
     assert [line["bytes"] for line in lines(run, "metrics.jsonl")] == [{"down": size, "up": 0}, {"down": 0, "up": 0}]
 
 
-def test_an_interrupted_one_is_told_to_join_again(finished, cli, monkeypatch):
-    folder = finished("mh-pflgb", **LEFT_OUT).folder
+def test_an_interrupted_one_is_told_to_join_again(finished_run, cli, monkeypatch):
+    folder = finished_run("mh-pflgb", **LEFT_OUT).folder
 
-    def stopped(*_):
+    def interrupted_run(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("crossward.runs.recorder.Recorder.on_round", stopped)
+    monkeypatch.setattr("crossward.runs.recorder.Recorder.on_round", interrupted_run)
     said = cli("join", folder, "--site", "hospital-2")
     assert said.code == 130
     assert f"Join again by: crossward join {folder} --site hospital-2" in said.err

@@ -36,16 +36,16 @@ def test_the_others_keep_their_rows(config):
         ("hospital-1", "partition.leave_out: input should be a valid tuple"),
     ],
 )
-def test_what_cannot_be_left_out(config, untrained, names, told):
-    with untrained(), pytest.raises(ConfigError) as error:
+def test_what_cannot_be_left_out(config, no_training, names, told):
+    with no_training(), pytest.raises(ConfigError) as error:
         api.run(config(partition={"leave_out": names}))
     assert told in str(error.value)
 
 
-def test_an_interrupted_run_goes_on_without_them(config, stopped, finished, left_behind):
-    folder = stopped(config(**LESS))
+def test_an_interrupted_run_goes_on_without_them(config, interrupted_run, finished_run, run_contents):
+    folder = interrupted_run(config(**LESS))
     api.resume(folder)
-    assert left_behind(folder) == left_behind(finished("fedavg", **LESS).folder)
+    assert run_contents(folder) == run_contents(finished_run("fedavg", **LESS).folder)
     assert set(RunDir(folder).read("partition.json")["sites"]) == {"hospital-1", "hospital-3"}
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from crossward.runs import lifecycle as api
 from crossward.runs import overlays
-from crossward.runs.overlays import BAND, MISSED, RIGHT, SIDE, WRONG, spread_by_dice, side_by_side, draw, labels
+from crossward.runs.overlays import BAND, MISSED, RIGHT, SIDE, WRONG, draw, labels, side_by_side, spread_by_dice
 from crossward.runs.run_directory import RunDir
 
 WHITE = (255, 255, 255)
@@ -89,8 +89,8 @@ def test_the_legend_shows_every_colour_and_fits():
     assert [word for word, _ in overlays.CAPTIONS[2]] == ["prediction:", "found", "missed", "wrong"]
 
 
-def test_a_run_keeps_the_overlays_of_its_best_round(finished):
-    result = finished(**POLYPS)
+def test_a_run_keeps_the_overlays_of_its_best_round(finished_run):
+    result = finished_run(**POLYPS)
     best = result.summary["best"]["round"]
     names = [f"overlay-hospital-{site}-round-{best:04d}.png" for site in (1, 2)]
     assert sorted(file.name for file in (result.folder / "pictures").iterdir()) == names
@@ -118,13 +118,13 @@ def test_only_the_site_s_own_overlay_is_replaced(tmp_path):
     assert kept == {f"overlay-{name}.png" for name in ("a-round-0002", "a [1]-round-0001", "ab-round-0001")}
 
 
-def test_classification_has_none(finished):
-    assert not (finished().folder / "pictures").exists()
+def test_classification_has_none(finished_run):
+    assert not (finished_run().folder / "pictures").exists()
 
 
-def test_an_interrupted_run_ends_with_the_same_overlays(config, stopped, finished):
-    folder = stopped(config(**POLYPS))
+def test_an_interrupted_run_ends_with_the_same_overlays(config, interrupted_run, finished_run):
+    folder = interrupted_run(config(**POLYPS))
     api.resume(folder)
-    whole = finished(**POLYPS).folder
+    whole = finished_run(**POLYPS).folder
     told = [{file.name: file.read_bytes() for file in (run / "pictures").iterdir()} for run in (folder, whole)]
     assert told[0] == told[1]

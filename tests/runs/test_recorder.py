@@ -52,16 +52,16 @@ def rescored(result, round):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local", "fedavg+ft", "central"])
-def test_predictions_give_the_logged_metrics_again(finished, method):
-    result = finished(method)
+def test_predictions_give_the_logged_metrics_again(finished_run, method):
+    result = finished_run(method)
     for line in result.rounds:
         again = rescored(result, line["round"])
         assert line["metrics"]["val"]["local"] == again["val"]["local"]
         assert line["metrics"]["test"] == again["test"]
 
 
-def test_kept_masks_give_the_logged_metrics_again(finished):
-    result = finished(**POLYPS)
+def test_kept_masks_give_the_logged_metrics_again(finished_run):
+    result = finished_run(**POLYPS)
     for line in result.rounds:
         assert line["metrics"]["test"] == rescored(result, line["round"])["test"]
     assert [("hd95" in line["metrics"]["test"]["global"]) for line in result.rounds] == [
@@ -69,8 +69,8 @@ def test_kept_masks_give_the_logged_metrics_again(finished):
     ]
 
 
-def test_targets_are_those_of_the_partition(finished):
-    result = finished()
+def test_targets_are_those_of_the_partition(finished_run):
+    result = finished_run()
     manifest = RunDir(result.folder).read("partition.json")
     truth = result.targets()
     assert set(truth) == {*result.about["sites"], "server"}
@@ -82,8 +82,10 @@ def test_targets_are_those_of_the_partition(finished):
 
 @pytest.mark.parametrize("select", ["f1", "nll", "balanced_accuracy"])
 @pytest.mark.parametrize("view", ["local", "global"])
-def test_validation_chooses_the_best_round(finished, select, view):
-    result = finished(run={"rounds": 5}, evaluate={"select": select, "view": view}, train={"lr": 0.2, "batch_size": 4})
+def test_validation_chooses_the_best_round(finished_run, select, view):
+    result = finished_run(
+        run={"rounds": 5}, evaluate={"select": select, "view": view}, train={"lr": 0.2, "batch_size": 4}
+    )
     views = [line["metrics"]["val"][view] for line in result.rounds]
     values = [(v["mean"] if view == "local" else v)[select] for v in views]
     sign = -1 if select in LOWER_IS_BETTER else 1
@@ -95,8 +97,8 @@ def test_validation_chooses_the_best_round(finished, select, view):
     assert RunDir(result.folder).tree(BEST)["round"] == chosen + 1
 
 
-def test_without_validation_the_last_round_is_the_best(finished):
-    result = finished(data={"val": 0})
+def test_without_validation_the_last_round_is_the_best(finished_run):
+    result = finished_run(data={"val": 0})
     assert [line["best"] for line in result.rounds] == [True, True, True]
     assert result.summary["best"]["round"] == 3
     assert "there is no validation set: the last round counts as the best" in result.about["warnings"]
@@ -104,31 +106,31 @@ def test_without_validation_the_last_round_is_the_best(finished):
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_evaluating_every_second_round(finished):
-    result = finished(evaluate={"every": 2})
+def test_evaluating_every_second_round(finished_run):
+    result = finished_run(evaluate={"every": 2})
     assert [line["metrics"] is not None for line in result.rounds] == [False, True, True]
     kept = {file.stem for file in (result.folder / "predictions").iterdir()}
     assert kept == {"targets", "round-0002", "round-0003"}
 
 
-def test_never_evaluating(finished):
-    result = finished(evaluate={"every": 0})
+def test_never_evaluating(finished_run):
+    result = finished_run(evaluate={"every": 0})
     assert [line["metrics"] for line in result.rounds] == [None, None, None]
     assert result.deployed(which="last").classes == tuple(result.about["task"]["classes"])
 
 
-def test_predictions_need_not_be_kept(finished):
-    result = finished(evaluate={"keep_predictions": False})
+def test_predictions_need_not_be_kept(finished_run):
+    result = finished_run(evaluate={"keep_predictions": False})
     assert {file.stem for file in (result.folder / "predictions").iterdir()} == {"targets"}
     with pytest.raises(StorageError, match=r"round-0001\.safetensors"):
         result.predictions(1)
 
 
-def test_what_the_method_shows_is_kept_for_people(finished):
+def test_what_the_method_shows_is_kept_for_people(finished_run):
     from PIL import Image
 
     options = {"tau": 4.0, "cycle": 2, "iterations": 1, "generator_width": 0.125, "synthetic": 2}
-    result = finished("fedbm", options, run={"rounds": 4})
+    result = finished_run("fedbm", options, run={"rounds": 4})
     files = sorted((result.folder / "pictures").iterdir())
     assert [file.name for file in files] == ["generated-round-0002.png", "generated-round-0004.png"]
     for file in files:
@@ -136,11 +138,11 @@ def test_what_the_method_shows_is_kept_for_people(finished):
             assert picture.format == "PNG"
             assert picture.height > 8 * 56  # a row for each of the eight classes
     assert set(result.about["text"]["words"]) == set(result.about["task"]["classes"])
-    assert not (finished().folder / "pictures").exists()
+    assert not (finished_run().folder / "pictures").exists()
 
 
-def test_the_checkpoint_names_the_memory_that_is_there(finished):
-    folder = finished("scaffold").folder
+def test_the_checkpoint_names_the_memory_that_is_there(finished_run):
+    folder = finished_run("scaffold").folder
     named = {name for file in (CHECKPOINT, BEST) for name in RunDir(folder).tree(file)["memory"].values()}
     assert {file.name for file in (folder / "checkpoint" / "memory").iterdir()} == named
     assert RunDir(folder).tree(CHECKPOINT)["done"] == 3

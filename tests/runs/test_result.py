@@ -32,33 +32,33 @@ print(sorted(crossward.__all__))
     ]
 
 
-def test_a_mapping_a_file_and_a_config_run_alike(finished, config, toml_file, left_behind):
+def test_a_mapping_a_file_and_a_config_run_alike(finished_run, config, toml_file, run_contents):
     by_file = crossward.run(toml_file(config()))
     by_name = crossward.run(str(toml_file(config())), ["run.name=mine"])
     by_config = crossward.run(config_from(config()))
     assert [r.folder.name for r in (by_file, by_name, by_config)] == ["fedavg-blood-s0-1", "mine", "fedavg-blood-s0-2"]
     for result in (by_file, by_name, by_config):
         assert isinstance(result, crossward.Result)
-        assert left_behind(result.folder) == left_behind(finished().folder)
+        assert run_contents(result.folder) == run_contents(finished_run().folder)
 
 
 def test_overrides_of_a_mapping(config):
     assert len(crossward.run(config(), ["run.rounds=1"]).rounds) == 1
 
 
-def test_another_seed_gives_another_result(finished):
-    one, other = finished(), finished(run={"seed": 1})
+def test_another_seed_gives_another_result(finished_run):
+    one, other = finished_run(), finished_run(run={"seed": 1})
     assert one.folder != other.folder
     assert not one.predictions(1)["server"]["test"].equal(other.predictions(1)["server"]["test"])
 
 
-def test_strict_and_plain_give_the_same(finished, left_behind):
-    strict = finished("scaffold", engine={"strict": True, "device": "cpu"})
-    assert left_behind(strict.folder) == left_behind(finished("scaffold").folder)
+def test_strict_and_plain_give_the_same(finished_run, run_contents):
+    strict = finished_run("scaffold", engine={"strict": True, "device": "cpu"})
+    assert run_contents(strict.folder) == run_contents(finished_run("scaffold").folder)
 
 
-def test_what_a_result_tells(finished):
-    result = crossward.load(str(finished().folder))
+def test_what_a_result_tells(finished_run):
+    result = crossward.load(str(finished_run().folder))
     assert repr(result) == f"Result('{result.folder}', finished)"
     assert result.config["train"]["lr"] == 0.05
     assert [line["round"] for line in result.rounds] == [1, 2, 3]
@@ -70,8 +70,8 @@ def test_what_a_result_tells(finished):
     assert result.deployed().classes == tuple(result.about["task"]["classes"])
 
 
-def test_the_summary_adds_up(finished):
-    result = finished("scaffold")
+def test_the_summary_adds_up(finished_run):
+    result = finished_run("scaffold")
     assert summarised(RunDir(result.folder)) == result.summary
     for direction in ("down", "up"):
         assert result.summary["bytes"][direction] == sum(
@@ -94,8 +94,8 @@ def test_a_summary_of_rounds_that_were_not_evaluated(tmp_path):
     }
 
 
-def test_a_run_under_way_can_be_read(config, stopped):
-    result = crossward.load(stopped(config(), round=2))
+def test_a_run_under_way_can_be_read(config, interrupted_run):
+    result = crossward.load(interrupted_run(config(), round=2))
     assert result.about["status"] == "interrupted"
     assert [line["round"] for line in result.rounds] == [1, 2]
     with pytest.raises(StorageError, match="has not finished: it is interrupted") as error:
@@ -105,8 +105,8 @@ def test_a_run_under_way_can_be_read(config, stopped):
         _ = result.summary
 
 
-def test_whose_network(finished):
-    personal, shared = finished("local"), finished()
+def test_whose_network(finished_run):
+    personal, shared = finished_run("local"), finished_run()
     with pytest.raises(ConfigError, match="each site has a network of its own") as error:
         personal.deployed()
     assert error.value.hint == "Name one: hospital-1, hospital-2, hospital-3."

@@ -47,11 +47,11 @@ def killed():
 
 
 @pytest.fixture
-def same(left_behind):
+def same(run_contents):
     """Whether two runs left the same, by the names of what differs."""
 
     def differing(one: Path, other: Path) -> list[str]:
-        a, b = left_behind(one), left_behind(other)
+        a, b = run_contents(one), run_contents(other)
         return [name for name in {**a, **b} if a.get(name) != b.get(name)]
 
     return differing
@@ -71,8 +71,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "point", "more"), CASES)
-def test_a_killed_run_resumes_to_the_same_bits(finished, killed, same, config, method, point, more):
-    whole = finished(method, **SECTIONS | more)
+def test_a_killed_run_resumes_to_the_same_bits(finished_run, killed, same, config, method, point, more):
+    whole = finished_run(method, **SECTIONS | more)
     begun = config(**SECTIONS | more | {"method": {"name": method}})
     killed(run_and_die, begun, point)
     folder = folder_of(begun)
@@ -82,8 +82,8 @@ def test_a_killed_run_resumes_to_the_same_bits(finished, killed, same, config, m
 
 
 @pytest.mark.parametrize("write", [*range(5, WRITES, 3), WRITES])
-def test_a_file_cut_short_by_the_kill(finished, killed, same, config, write):
-    whole = finished("scaffold", **SECTIONS | KEEPING)
+def test_a_file_cut_short_by_the_kill(finished_run, killed, same, config, write):
+    whole = finished_run("scaffold", **SECTIONS | KEEPING)
     begun = config(**SECTIONS | KEEPING | {"method": {"name": "scaffold"}})
     killed(run_and_die, begun, write)
     api.resume(folder_of(begun))
@@ -91,17 +91,17 @@ def test_a_file_cut_short_by_the_kill(finished, killed, same, config, write):
     assert not list(folder_of(begun).rglob(".*"))
 
 
-def test_before_the_run_is_described_it_can_be_started_again(finished, killed, same, config):
+def test_before_the_run_is_described_it_can_be_started_again(finished_run, killed, same, config):
     begun = config(**SECTIONS | KEEPING | {"method": {"name": "scaffold"}})
     begun["run"]["name"] = "mine"
     for write in (1, 4):  # partition.json, run.json
         killed(run_and_die, begun, write)
     api.run(begun)
-    assert same(folder_of(begun), finished("scaffold", **SECTIONS | KEEPING).folder) == []
+    assert same(folder_of(begun), finished_run("scaffold", **SECTIONS | KEEPING).folder) == []
 
 
-def test_killed_again_and_again(finished, killed, same, config):
-    whole = finished("scaffold", **SECTIONS | KEEPING)
+def test_killed_again_and_again(finished_run, killed, same, config):
+    whole = finished_run("scaffold", **SECTIONS | KEEPING)
     begun = config(**SECTIONS | KEEPING | {"method": {"name": "scaffold"}})
     killed(run_and_die, begun, "between the best and the last checkpoint")
     for point in ("before old memory is discarded", "after the last round", "before the summary"):
@@ -110,17 +110,17 @@ def test_killed_again_and_again(finished, killed, same, config):
     assert same(folder_of(begun), whole.folder) == []
 
 
-def test_memory_that_lives_on_disk(finished, killed, same, config):
+def test_memory_that_lives_on_disk(finished_run, killed, same, config):
     """1 MiB holds the memory of two clients, so that the others are evicted, at other moments after resuming."""
     more = KEEPING | {"run": {"rounds": 3}}
-    whole = finished("scaffold", **SECTIONS | more)
+    whole = finished_run("scaffold", **SECTIONS | more)
     begun = config(**SECTIONS | more | {"method": {"name": "scaffold"}, "engine": {"memory_mib": 1, "device": "cpu"}})
     killed(run_and_die, begun, "between the best and the last checkpoint")
     api.resume(folder_of(begun))
     assert same(folder_of(begun), whole.folder) == []
 
 
-def test_the_pool_stopped_in_every_method(finished, killed, same, tmp_path, config):
+def test_the_pool_stopped_in_every_method(finished_run, killed, same, tmp_path, config):
     """The local engine takes up what the pool began: both compute the same bits."""
     methods = [("fedavg+ft", {}), *((name, {}) for name in CLASSIFYING), ("scaffold", KEEPING)]
     engine = {"engine": {"name": "pool", "workers": 2, "device": "cpu"}}
@@ -130,13 +130,13 @@ def test_the_pool_stopped_in_every_method(finished, killed, same, tmp_path, conf
     killed(pool_and_die, begun, tmp_path / "pids")
     for (name, more), each in zip(methods, begun, strict=True):
         api.resume(folder_of(each), ["engine.name=local"])
-        assert same(folder_of(each), finished(name, **SECTIONS | more).folder) == [], name
+        assert same(folder_of(each), finished_run(name, **SECTIONS | more).folder) == [], name
     for pid in map(int, (tmp_path / "pids").read_text().split()):
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_the_pool_takes_up_what_it_was_killed_in(finished, killed, same, config):
-    whole = finished("scaffold", **SECTIONS | KEEPING)
+def test_the_pool_takes_up_what_it_was_killed_in(finished_run, killed, same, config):
+    whole = finished_run("scaffold", **SECTIONS | KEEPING)
     begun = config(**SECTIONS | KEEPING | {"method": {"name": "scaffold"}, "engine": {"name": "pool", "workers": 2}})
     begun["engine"]["device"] = "cpu"
     killed(run_and_die, begun, "between the best and the last checkpoint")

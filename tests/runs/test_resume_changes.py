@@ -15,16 +15,16 @@ from crossward.runs.run_directory import RunDir
 
 
 @pytest.fixture
-def folder(config, stopped):
-    return stopped(config())
+def folder(config, interrupted_run):
+    return interrupted_run(config())
 
 
 @pytest.fixture
-def refused(untrained):
+def refused(no_training):
     """The error that resuming ends with, before anything is trained."""
 
     def resume(kind, folder, overrides=()):
-        with untrained(), pytest.raises(kind) as error:
+        with no_training(), pytest.raises(kind) as error:
             api.resume(folder, overrides)
         return error.value
 
@@ -53,18 +53,18 @@ def test_a_broken_configuration_names_its_line(folder, refused):
     assert f"trian: no such key ({file}, line " in refused(ConfigError, folder).details[0]
 
 
-def test_what_does_not_change_results_may_change(folder, finished, left_behind):
+def test_what_does_not_change_results_may_change(folder, finished_run, run_contents):
     api.resume(folder, ["engine.workers=7", "engine.memory_mib=1", "run.out=elsewhere", "run.name=else"])
-    assert left_behind(folder) == left_behind(finished().folder)
+    assert run_contents(folder) == run_contents(finished_run().folder)
 
 
-def test_a_finished_run_resumes_to_itself(finished, left_behind, untrained):
-    result = finished()
-    before = left_behind(result.folder), (result.folder / "run.json").read_bytes()
-    with untrained():
+def test_a_finished_run_resumes_to_itself(finished_run, run_contents, no_training):
+    result = finished_run()
+    before = run_contents(result.folder), (result.folder / "run.json").read_bytes()
+    with no_training():
         again = api.resume(result.folder)
     assert (again.folder, again.about) == (result.folder, result.about)
-    assert (left_behind(result.folder), (result.folder / "run.json").read_bytes()) == before
+    assert (run_contents(result.folder), (result.folder / "run.json").read_bytes()) == before
 
 
 def test_a_partition_that_was_edited_is_refused(folder, refused):
@@ -75,18 +75,18 @@ def test_a_partition_that_was_edited_is_refused(folder, refused):
     assert "hash" in refused(DataError, folder).what
 
 
-def test_changed_images_are_refused(config, stopped, gallery, refused):
+def test_changed_images_are_refused(config, interrupted_run, gallery, refused):
     rows = gallery.rows()
-    folder = stopped(config(data=gallery.table(rows)))
+    folder = interrupted_run(config(data=gallery.table(rows)))
     Image.new("RGB", (20, 20), "red").save(gallery.root / rows[0]["path"])
     error = refused(DataError, folder)
     assert error.what == "table is not what the manifest was made for"
     assert error.details[0].startswith("fingerprint: ")
 
 
-def test_images_that_are_gone_are_named(config, stopped, gallery, refused):
+def test_images_that_are_gone_are_named(config, interrupted_run, gallery, refused):
     rows = gallery.rows()
-    folder = stopped(config(data=gallery.table(rows)))
+    folder = interrupted_run(config(data=gallery.table(rows)))
     gallery.table(rows[1:])
     assert refused(DataError, folder).details == (rows[0]["path"],)
 
@@ -99,15 +99,15 @@ def test_a_checkpoint_that_was_damaged_is_named(folder, refused):
     assert str(refused(StorageError, folder)).startswith(f"{file}: damaged tree")
 
 
-def test_memory_that_was_lost_is_named(config, stopped, refused):
-    folder = stopped(config(method={"name": "scaffold"}))
+def test_memory_that_was_lost_is_named(config, interrupted_run, refused):
+    folder = interrupted_run(config(method={"name": "scaffold"}))
     files = sorted((folder / "checkpoint" / "memory").iterdir())
     files[0].unlink()
     assert refused(StorageError, folder).details == (files[0].name,)
 
 
-def test_memory_that_was_damaged_is_named(config, stopped):
-    folder = stopped(config(method={"name": "scaffold"}))
+def test_memory_that_was_damaged_is_named(config, interrupted_run):
+    folder = interrupted_run(config(method={"name": "scaffold"}))
     file = sorted((folder / "checkpoint" / "memory").iterdir())[0]
     file.write_bytes(file.read_bytes()[:-5])
     with pytest.raises(StorageError, match=f"{file}: damaged tree"):
@@ -120,10 +120,10 @@ def test_a_run_of_another_format_is_refused(folder, refused):
     assert "format 2" in refused(StorageError, folder).what
 
 
-def test_a_quarantine_is_kept_over_a_resume(config, stopped, gallery):
+def test_a_quarantine_is_kept_over_a_resume(config, interrupted_run, gallery):
     rows = gallery.rows()
     (gallery.root / rows[1]["path"]).write_bytes(b"")
-    folder = stopped(config(data=gallery.table(rows) | {"bad_files": "quarantine"}))
+    folder = interrupted_run(config(data=gallery.table(rows) | {"bad_files": "quarantine"}))
     left_out = RunDir(folder).read("quarantine.json")["left_out"]
     assert left_out == [f"row 3: {rows[1]['path']}: is empty (0 bytes)"]
     assert api.resume(folder).about["status"] == "finished"
@@ -143,13 +143,13 @@ def test_only_what_is_left_is_computed(folder):
     assert rounds.seen == [2, 3]
 
 
-def test_a_plugin_without_options_resumes(config, stopped):
-    folder = stopped(config(method={"name": "fedavg+prox"}, plugin={"prox": {}}))
+def test_a_plugin_without_options_resumes(config, interrupted_run):
+    folder = interrupted_run(config(method={"name": "fedavg+prox"}, plugin={"prox": {}}))
     assert api.resume(folder).about["status"] == "finished"
 
 
-def test_a_run_that_is_under_way_is_left_alone(stopped, config):
-    folder = stopped(config(), 1)
+def test_a_run_that_is_under_way_is_left_alone(interrupted_run, config):
+    folder = interrupted_run(config(), 1)
     with RunDir.open(folder).locked(), pytest.raises(StorageError, match="another process is running"):
         api.resume(folder)
     assert api.resume(folder).about["status"] == "finished"

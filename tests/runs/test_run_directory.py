@@ -19,8 +19,8 @@ DOCUMENTS = {"run.json", "partition.json", "environment.json", "summary.json", "
              "traffic.jsonl"}  # fmt: skip
 
 
-def test_what_a_run_leaves(finished):
-    folder = finished("scaffold").folder
+def test_what_a_run_leaves(finished_run):
+    folder = finished_run("scaffold").folder
     assert {file.name for file in folder.iterdir() if file.is_file()} == DOCUMENTS
     assert {file.name for file in (folder / "predictions").iterdir()} == {
         "targets.safetensors", "round-0001.safetensors", "round-0002.safetensors", "round-0003.safetensors",
@@ -36,8 +36,8 @@ def test_what_a_run_leaves(finished):
     assert not list(folder.rglob(".*.part"))
 
 
-def test_documents_are_valid(finished):
-    result = finished("scaffold")
+def test_documents_are_valid(finished_run):
+    result = finished_run("scaffold")
     read = RunDir(result.folder).read
     about = read("run.json")
     assert (about["format"], about["status"], about["task"]["name"]) == (FORMAT, "finished", "classification")
@@ -53,8 +53,8 @@ def test_documents_are_valid(finished):
     assert set(read("partition.json")["sites"]) == set(about["sites"])
 
 
-def test_one_whole_line_a_round(finished):
-    text = (finished().folder / "metrics.jsonl").read_text()
+def test_one_whole_line_a_round(finished_run):
+    text = (finished_run().folder / "metrics.jsonl").read_text()
     assert text.endswith("\n")
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
@@ -62,10 +62,10 @@ def test_one_whole_line_a_round(finished):
     assert lines[0]["clients"] == list(lines[0]["loss"]) == ["hospital-1", "hospital-2", "hospital-3"]
 
 
-def test_traffic_of_fedavg_is_its_parameters(finished):
+def test_traffic_of_fedavg_is_its_parameters(finished_run):
     # cnn at 28 pixels: 6(3*25+1) + 16(6*25+1) + 120(16*16+1) + 84(120+1) + 8(84+1)
     parameters = 456 + 2416 + 30840 + 10164 + 680
-    result = finished()
+    result = finished_run()
     rows = [row for row in result.traffic if row["item"] == "model"]
     assert [(row["round"], row["direction"]) for row in rows] == [(r, d) for r in (1, 2, 3) for d in ("down", "up")]
     assert all(row["bytes"] == 4 * parameters * 3 for row in rows)
@@ -81,24 +81,24 @@ def _sizes(result):
     return [len(site["train"]) for site in manifest["sites"].values()]
 
 
-def test_local_training_sends_nothing(finished):
-    assert finished("local").traffic == []
-    assert finished("local").summary["bytes"] == {"down": 0, "up": 0}
+def test_local_training_sends_nothing(finished_run):
+    assert finished_run("local").traffic == []
+    assert finished_run("local").summary["bytes"] == {"down": 0, "up": 0}
 
 
 @pytest.mark.parametrize(
     ("method", "name"), [("fedavg", "global"), ("local", "hospital-2"), ("fedavg+ft", "hospital-3")]
 )
-def test_weights_are_plain_safetensors(finished, method, name):
-    tensors = load_file(finished(method).folder / "weights" / "best" / f"{name}.safetensors")
+def test_weights_are_plain_safetensors(finished_run, method, name):
+    tensors = load_file(finished_run(method).folder / "weights" / "best" / f"{name}.safetensors")
     model = {path: tensor for path, tensor in tensors.items() if path.startswith("model/")}
     assert model["model/body.0.weight"].shape == (6, 3, 5, 5)
     assert model["model/head.bias"].shape == (8,)
     assert sum(tensor.numel() for tensor in model.values()) == 44556
 
 
-def test_personal_networks_are_kept_for_every_site(finished):
-    files = {file.stem for file in (finished("local").folder / "weights" / "last").iterdir()}
+def test_personal_networks_are_kept_for_every_site(finished_run):
+    files = {file.stem for file in (finished_run("local").folder / "weights" / "last").iterdir()}
     assert files == {"hospital-1", "hospital-2", "hospital-3"}
 
 
@@ -156,8 +156,8 @@ def test_forgetting_drops_later_pictures(tmp_path):
     assert kept == ["generated-round-0001", "generated-round-0002"]
 
 
-def test_a_folder_that_holds_a_run_is_refused(finished):
-    folder = finished().folder
+def test_a_folder_that_holds_a_run_is_refused(finished_run):
+    folder = finished_run().folder
     with pytest.raises(StorageError, match="already holds a run") as error:
         RunDir.create(folder)
     assert f"crossward resume {folder}" in error.value.hint

@@ -69,8 +69,8 @@ def test_weights_that_fit_are_averaged_whatever_the_size(asked):
         torch.testing.assert_close(told, kept[site.name]["test"], atol=1e-6, rtol=1e-5)
 
 
-def test_weights_that_depend_on_the_size_are_not(asked, untrained):
-    with untrained(), pytest.raises(ConfigError) as error:
+def test_weights_that_depend_on_the_size_are_not(asked, no_training):
+    with no_training(), pytest.raises(ConfigError) as error:
         api.run(asked(net={"name": "cnn"}))
     assert error.value.what.endswith("those of hospital-1 (cnn) and hospital-2 (cnn at 16 px) differ")
     assert error.value.details == ("body.7.weight: (120, 400) and (120, 16)",)

@@ -70,7 +70,7 @@ def full(monkeypatch):
     return from_file
 
 
-def test_a_full_disk_keeps_what_was_computed(small_disk, config, finished, left_behind):
+def test_a_full_disk_keeps_what_was_computed(small_disk, config, finished_run, run_contents):
     folder, change = small_disk
     begun, watch = config(method={"name": "scaffold"}), Watch()
     begun["run"]["out"] = str(folder)
@@ -88,20 +88,20 @@ def test_a_full_disk_keeps_what_was_computed(small_disk, config, finished, left_
         api.resume(run)
     change("size=16m")
     api.resume(run)
-    assert left_behind(run) == left_behind(finished("scaffold").folder)
+    assert run_contents(run) == run_contents(finished_run("scaffold").folder)
 
 
-def test_a_disk_mounted_read_only_is_told_before_training(small_disk, config, untrained):
+def test_a_disk_mounted_read_only_is_told_before_training(small_disk, config, no_training):
     folder, change = small_disk
     change("ro")
     begun = config()
     begun["run"]["out"] = str(folder / "runs")
-    with untrained(), pytest.raises(StorageError, match=f"cannot write {folder / 'runs'}.*: Read-only file system"):
+    with no_training(), pytest.raises(StorageError, match=f"cannot write {folder / 'runs'}.*: Read-only file system"):
         api.run(begun)
 
 
 @pytest.mark.parametrize("write", [12, 14, 16, 20])
-def test_full_from_some_file_on(full, config, finished, left_behind, monkeypatch, write):
+def test_full_from_some_file_on(full, config, finished_run, run_contents, monkeypatch, write):
     refused, watch = full(write), Watch()
     with pytest.raises(StorageError, match="No space left on device"):
         api.run(config(method={"name": "scaffold"}), observers=[watch])
@@ -110,7 +110,7 @@ def test_full_from_some_file_on(full, config, finished, left_behind, monkeypatch
     [folder] = Path(config()["run"]["out"]).iterdir()
     assert len([line for line in watch.told if line.startswith("round")]) <= len(RunDir(folder).lines("metrics.jsonl"))
     api.resume(folder)
-    assert left_behind(folder) == left_behind(finished("scaffold").folder)
+    assert run_contents(folder) == run_contents(finished_run("scaffold").folder)
 
 
 def test_the_error_names_the_file_that_failed_first(full, config):
@@ -120,33 +120,33 @@ def test_the_error_names_the_file_that_failed_first(full, config):
     assert refused[0].removeprefix(".").removesuffix(".part") in error.value.what
 
 
-def test_a_disk_that_is_full_from_the_start_is_told_before_training(full, config, untrained):
+def test_a_disk_that_is_full_from_the_start_is_told_before_training(full, config, no_training):
     full(1)
-    with untrained(), pytest.raises(StorageError, match=r"partition\.json: No space left"):
+    with no_training(), pytest.raises(StorageError, match=r"partition\.json: No space left"):
         api.run(config())
 
 
-def test_a_disk_that_fills_with_the_configuration(full, config, untrained):
+def test_a_disk_that_fills_with_the_configuration(full, config, no_training):
     full(3)
-    with untrained(), pytest.raises(StorageError, match=r"config\.toml"):
+    with no_training(), pytest.raises(StorageError, match=r"config\.toml"):
         api.run(config())
 
 
-def test_a_folder_below_a_file_is_told_before_training(config, tmp_path, untrained):
+def test_a_folder_below_a_file_is_told_before_training(config, tmp_path, no_training):
     (tmp_path / "file").write_text("I am no folder")
     begun = config()
     begun["run"]["out"] = str(tmp_path / "file" / "runs")
     with (
-        untrained(),
+        no_training(),
         pytest.raises(StorageError, match=f"cannot write {tmp_path / 'file' / 'runs'}.*: Not a directory"),
     ):
         api.run(begun)
 
 
-def test_a_folder_that_holds_a_run_is_told_before_training(config, finished, untrained):
-    begun, folder = config(), finished().folder
+def test_a_folder_that_holds_a_run_is_told_before_training(config, finished_run, no_training):
+    begun, folder = config(), finished_run().folder
     begun["run"] |= {"out": str(folder.parent), "name": folder.name}
-    with untrained(), pytest.raises(StorageError, match="already holds a run"):
+    with no_training(), pytest.raises(StorageError, match="already holds a run"):
         api.run(begun)
 
 

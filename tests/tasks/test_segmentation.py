@@ -149,11 +149,71 @@ def test_hausdorff_averages_pairs_of_all_classes_as_monai():
     assert m["hd95_undefined"] == 1  # the spleen is in neither map of the second image
 
 
+def frames_with_and_without_a_polyp() -> torch.Tensor:
+    """Two frames with a polyp of 4 x 4 pixels, two without any."""
+    empty = torch.zeros(1, 16, 16, dtype=torch.uint8)
+    return torch.cat([square(0, 0, 4), square(8, 8, 4), empty, empty])
+
+
+def test_a_model_that_sees_nothing_is_seen_through():
+    truth = frames_with_and_without_a_polyp()
+    m = POLYP.metrics(torch.zeros_like(truth), truth.long())
+    assert m["dice"] == 0.5  # empty frames count as right
+    assert m["dice_positive"] == 0.0
+    assert m["false_positive_rate"] == 0.0
+    assert m["n_positive"] == 2
+    assert m["n_negative"] == 2
+
+
+def test_positive_and_negative_frames_are_scored_apart():
+    truth = frames_with_and_without_a_polyp()
+    prediction = torch.cat([square(0, 2, 4), square(8, 8, 4), square(3, 3, 1), truth[3:]])
+    m = POLYP.metrics(prediction, truth.long(), full=False)
+    assert m["dice_positive"] == pytest.approx((0.5 + 1.0) / 2)
+    assert m["false_positive_rate"] == 0.5
+    assert m["dice"] == pytest.approx((0.5 + 1.0 + 0.0 + 1.0) / 4)
+
+
+def test_positives_are_counted_by_class():
+    y = torch.cat([square(0, 0, 2) + square(8, 8, 2, value=2), square(4, 4, 2)])
+    m = ORGANS.metrics(y, y.long(), full=False)
+    assert m["n_positive"] == 3
+    assert m["n_negative"] == 1  # the second image has no spleen
+
+
+def test_a_missed_or_invented_polyp_costs_the_diagonal():
+    truth = frames_with_and_without_a_polyp()
+    prediction = torch.cat([square(0, 0, 4), torch.zeros_like(truth[:1]), square(3, 3, 1), truth[3:]])
+    m = POLYP.metrics(prediction, truth.long())
+    diagonal = (16**2 + 16**2) ** 0.5
+    assert m["hd95"] == 0.0  # the one frame where both show something
+    assert m["hd95_penalised"] == pytest.approx(2 * diagonal / 3)  # found, missed, invented; both empty is no pair
+    assert m["hd95_penalties"] == 2
+
+
+def test_hausdorff_is_symmetric():
+    truth = square(2, 2, 6) + square(12, 12, 1)
+    prediction = square(3, 5, 4)
+    forth = POLYP.metrics(prediction, truth)["hd95"]
+    back = POLYP.metrics(truth, prediction)["hd95"]
+    assert forth == back
+    assert forth > 2  # the far pixel counts, whichever side it is on
+
+
+def test_without_frames_of_a_sort_there_is_no_figure():
+    positive = POLYP.metrics(square(0, 0, 4), square(0, 0, 4), full=False)
+    assert positive["false_positive_rate"] is None
+    negative = POLYP.metrics(torch.zeros(1, 8, 8, dtype=torch.uint8), torch.zeros(1, 8, 8, dtype=torch.int64))
+    assert negative["dice_positive"] is None
+    assert negative["hd95_penalised"] is None
+
+
 def test_nothing_to_compare():
     m = POLYP.metrics(torch.zeros(0, 8, 8, dtype=torch.uint8), torch.zeros(0, 8, 8, dtype=torch.int64))
     assert m == {
         "dice": None, "iou": None, "dice_per_class": [None, None], "iou_per_class": [None, None],
-        "n": 0, "hd95": None, "hd95_undefined": 0,
+        "dice_positive": None, "false_positive_rate": None, "n": 0, "n_positive": 0, "n_negative": 0,
+        "hd95": None, "hd95_undefined": 0, "hd95_penalised": None, "hd95_penalties": 0,
     }  # fmt: skip
 
 
