@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -38,9 +40,14 @@ EXACT = ("PNG", "TIFF")  # whose 16-bit values Pillow gives as they are: others 
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG2000": b"\xff\xd9"}  # the marks whose absence Pillow forgives
 
 
+FIT = r"stretch|crop|centre:[1-9]\d*"
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
 @dataclass(frozen=True)
 class Frame:
-    """What every image becomes: `size` x `size` pixels of `channels`, stretched or cropped to the square."""
+    """What every image becomes: `size` x `size` pixels of `channels`. `fit` makes it square: "stretch", "crop" (the
+    largest square in its middle), or "centre:200" (a square of 200 pixels of the original in its middle)."""
 
     size: int
     channels: int = 3
@@ -53,8 +60,8 @@ class Frame:
             raise ConfigError(f"size is {self.size}.", hint="Use a number of pixels, such as 64.")
         if self.channels not in (1, 3):
             raise ConfigError(f"channels is {self.channels}.", hint="Use 1 (grey) or 3 (colour).")
-        if self.fit not in ("stretch", "crop"):
-            raise ConfigError(f'fit is "{self.fit}".', hint='Use "stretch" or "crop".')
+        if not re.fullmatch(FIT, self.fit):
+            raise ConfigError(f'fit is "{self.fit}".', hint='Use "stretch", "crop", or "centre:200" (pixels).')
         _ = self.preparation  # understood now, or refused
 
     @cached_property
@@ -73,12 +80,14 @@ def decode_image(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[in
 
     with _open_image(data, path) as picture:
         shape = _upright_size(picture)
-        picture.draft(None, (2 * frame.size, 2 * frame.size))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
+        least = 2 * frame.size * _enlargement(shape, frame.fit)
+        picture.draft(None, (least, least))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
         ImageOps.exif_transpose(picture, in_place=True)
         window = frame.preparation.window
         mode = "L" if frame.channels == 1 else "RGB"
         plain = _windowed(picture, window) if window else _eight_bits(picture, mode)
-        small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=crop_box(plain.size, frame.fit))
+        box = _box_in(plain.size, shape, frame.fit)
+        small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=box)
         pixels = np.asarray(small, dtype=np.uint8).reshape(1, frame.size, frame.size, frame.channels)
         return frame.preparation(pixels)[0], shape
 
@@ -144,13 +153,32 @@ def _upright_size(picture: Image) -> tuple[int, int]:
     return (height, width) if picture.getexif().get(Base.Orientation, 1) in (5, 6, 7, 8) else (width, height)
 
 
-def crop_box(size: tuple[int, int], fit: str) -> tuple[float, float, float, float]:
+def crop_box(size: tuple[int, int], fit: str) -> Box:
+    """What of an image of (width, height) pixels is kept: left, top, right, bottom."""
     width, height = size
     if fit == "stretch":
         return 0, 0, width, height
     side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
+    if fit.startswith("centre:"):
+        side = min(side, int(fit.removeprefix("centre:")))
+        left, top = (width - side) // 2, (height - side) // 2  # whole pixels: nothing is interpolated at the edges
+        return left, top, left + side, top + side
+    return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
+
+
+def _enlargement(size: tuple[int, int], fit: str) -> int:
+    """How many times the kept part goes into the image: so much larger must the whole be decoded."""
+    left, _, right, _ = crop_box(size, fit)
+    return math.ceil(min(size) / (right - left)) if fit.startswith("centre:") else 1
+
+
+def _box_in(decoded: tuple[int, int], original: tuple[int, int], fit: str) -> Box:
+    """What is kept of an image that may have been decoded at a part of its size."""
+    if decoded == original or not fit.startswith("centre:"):
+        return crop_box(decoded, fit)
+    across, down = decoded[0] / original[0], decoded[1] / original[1]
+    left, top, right, bottom = crop_box(original, fit)
+    return left * across, top * down, right * across, bottom * down
 
 
 def _eight_bits(picture: Image, mode: str) -> Image:

@@ -50,18 +50,10 @@ def federate(
     partition.
     """
     site_names = {*(collection.sites or ())} - {""}
-    names_held_out_rows = bool({*(collection.splits or ())} & {*PARTS[1:]})
     own: dict[str, Any] = {"alphas": alphas, "removal": removal, "counts": counts}
     scheme, count = partitions.resolve(partition, sites, site_names, collection.groups is not None, **own)
-    if global_split is not None and names_held_out_rows:
-        raise ConfigError(
-            f"global_split is for data without a split of their own, and {collection.name} names val or test rows",
-            hint="leave global_split out",
-        )
-    holds_out = names_held_out_rows or global_split is not None
-    local = local_split or ((1.0, 0.0, 0.0) if holds_out else split)
-    if not 0 <= seed < 2**31:
-        raise ConfigError(f"seed = {seed}: a seed lies between 0 and 2147483647")
+    local = local_split or ((1.0, 0.0, 0.0) if _holds_out_rows(collection, global_split) else split)
+    _check_seed(seed)
     recipe = {
         "partition": scheme,
         "sites": count,
@@ -79,6 +71,22 @@ def federate(
     federation = _follow(recipe, collection)
     audit(federation)
     return federation
+
+
+def _holds_out_rows(collection: Collection, global_split: splits.Fractions | None) -> bool:
+    """Whether val and test rows are named by the collection, or held out for the server."""
+    named = bool({*(collection.splits or ())} & {*PARTS[1:]})
+    if named and global_split is not None:
+        raise ConfigError(
+            f"global_split is for data without a split of their own, and {collection.name} names val or test rows",
+            hint="leave global_split out",
+        )
+    return named or global_split is not None
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**31:
+        raise ConfigError(f"seed = {seed}: a seed lies between 0 and 2147483647")
 
 
 def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:

@@ -6,8 +6,10 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Len
+from pydantic import StringConstraints
 
 from crossward.data.collection import Collection
+from crossward.data.decode import FIT
 from crossward.settings import AbsolutePath, Count, Section
 from crossward.user_folders import cache_folder
 
@@ -35,7 +37,7 @@ class ImageFileSettings(SourceSettings):
     prepare: tuple[str, ...] = ()  # "shades-of-grey", "brightness", "window:40:80": once, before anything else
     size: Count = 64
     channels: Literal[1, 3] = 3
-    fit: Literal["stretch", "crop"] = "stretch"
+    fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": squares
     bad_files: Literal["refuse", "quarantine"] = "refuse"
 
     def decoding(self) -> dict[str, Any]:
