@@ -33,7 +33,7 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
     """Train all clients in every round, on the blood phantom, in this process."""
     from crossward.core.run import Plan, run
     from crossward.core.training import Training
-    from crossward.data.federation import federate
+    from crossward.data.federate import federate
     from crossward.data.sources.phantom.source import blood
     from crossward.engines.local import LocalEngine
     from crossward.methods import method_class

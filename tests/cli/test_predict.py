@@ -21,9 +21,9 @@ def csv_rows(text):
 
 
 @pytest.fixture
-def pictures(finished, tmp_path):
+def pictures(finished_run, tmp_path):
     """The server's test images of the phantom as files."""
-    federation = prepare(config_from(finished().config)).federation
+    federation = prepare(config_from(finished_run().config)).federation
     folder = tmp_path / "pictures"
     folder.mkdir()
     for number, row in enumerate(federation.server.test.tolist()):
@@ -36,8 +36,8 @@ def segmented(config, gallery):
     return crossward.run(config(data=gallery.table(gallery.masked()), net={"base": 4, "levels": 2}, run={"rounds": 1}))
 
 
-def test_predictions_are_those_that_the_run_stored(cli, finished, pictures):
-    result = finished()
+def test_predictions_are_those_that_the_run_stored(cli, finished_run, pictures):
+    result = finished_run()
     classes = result.about["task"]["classes"]
     output = cli("predict", result.folder, pictures)
     assert output.code == 0
@@ -51,8 +51,8 @@ def test_predictions_are_those_that_the_run_stored(cli, finished, pictures):
     assert [row["predicted"] for row in rows] == [classes[i] for i in stored.argmax(1).tolist()]
 
 
-def test_predict_writes_a_file_for_a_site_and_a_round(cli, finished, pictures, tmp_path):
-    result = finished("local")
+def test_predict_writes_a_file_for_a_site_and_a_round(cli, finished_run, pictures, tmp_path):
+    result = finished_run("local")
     words = ["--site", "hospital-3", "--which", "last", "--out", tmp_path / "p.csv"]
     output = cli("predict", result.folder, pictures / "03.png", pictures / "01.png", *words)
     assert output.code == 0
@@ -77,11 +77,11 @@ def test_predict_writes_a_file_for_a_site_and_a_round(cli, finished, pictures, t
         (["{fedavg}", "{pictures}", "--masks", "{empty}"], 2, "it has no use for --masks"),
     ],
 )
-def test_predictions_that_are_refused(cli, finished, pictures, tmp_path, words, code, message):
+def test_predictions_that_are_refused(cli, finished_run, pictures, tmp_path, words, code, message):
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.png").write_bytes(b"rubbish")
     places = {"pictures": pictures, "empty": tmp_path / "empty", "bad": tmp_path / "bad.png"}
-    runs = {"local": finished("local").folder, "fedavg": finished().folder}
+    runs = {"local": finished_run("local").folder, "fedavg": finished_run().folder}
     output = cli("predict", *(word.format(**places, **runs) for word in words))
     assert output.code == code
     assert message in output.err
@@ -125,8 +125,8 @@ def test_the_mask_of_a_cropped_image_covers_what_was_seen(segmented):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local"])
-def test_exported_networks_agree(cli, finished, method, tmp_path):
-    result = finished(method)
+def test_exported_networks_agree(cli, finished_run, method, tmp_path):
+    result = finished_run(method)
     site = ["--site", "hospital-2"] if method == "local" else []
     output = cli("export", result.folder, "--to", "onnx", *site, "--out", tmp_path / "net.onnx")
     assert output.code == 0
@@ -139,21 +139,21 @@ def test_exported_networks_agree(cli, finished, method, tmp_path):
         np.testing.assert_allclose(probabilities, network.predict(pixels).numpy(), atol=1e-4)
 
 
-def test_an_export_that_cannot_be_written(cli, finished, tmp_path):
-    output = cli("export", finished().folder, "--out", tmp_path / "none" / "net.onnx")
+def test_an_export_that_cannot_be_written(cli, finished_run, tmp_path):
+    output = cli("export", finished_run().folder, "--out", tmp_path / "none" / "net.onnx")
     assert output.code == 5
     assert "none/net.onnx" in output.err
 
 
-def test_a_network_without_a_graph_is_refused(cli, finished, tmp_path):
-    output = cli("export", finished("fedsm").folder, "--out", tmp_path / "net.onnx")
+def test_a_network_without_a_graph_is_refused(cli, finished_run, tmp_path):
+    output = cli("export", finished_run("fedsm").folder, "--out", tmp_path / "net.onnx")
     assert output.code == 2
     assert not (tmp_path / "net.onnx").exists()
     assert "cannot be written as one graph" in output.err
     assert "Traceback" not in output.err
 
 
-def test_an_unknown_format_is_refused(cli, finished):
-    output = cli("export", finished().folder, "--to", "tflite")
+def test_an_unknown_format_is_refused(cli, finished_run):
+    output = cli("export", finished_run().folder, "--to", "tflite")
     assert output.code == 2
     assert "Known: onnx." in output.err

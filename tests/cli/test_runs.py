@@ -36,16 +36,16 @@ def test_engine_overrides_the_file(cli, toml_file, config):
     assert crossward.load(output.out.strip()).config["engine"]["name"] == "pool"
 
 
-def test_flower_simulates_where_it_is_the_engine(cli, toml_file, config, finished, monkeypatch):
+def test_flower_simulates_where_it_is_the_engine(cli, toml_file, config, finished_run, monkeypatch):
     simulated = []
 
     def simulate(settings):
         simulated.append(settings)
-        return finished()
+        return finished_run()
 
     monkeypatch.setattr("crossward.hospitals.flower.simulated_run.simulate", simulate)
     output = cli("run", toml_file(config()), "-q", "--engine", "flower-sim")
-    assert output.out == f"{finished().folder}\n"
+    assert output.out == f"{finished_run().folder}\n"
     [settings] = simulated
     assert settings.engine.name == "local"
 
@@ -60,18 +60,18 @@ def test_json_is_the_metrics_then_the_result(cli, toml_file, config):
     assert last["result"]["bytes"] == sum(last["summary"]["bytes"].values())
 
 
-def test_resume(cli, config, stopped, finished, left_behind):
-    folder = stopped(config())
+def test_resume(cli, config, interrupted_run, finished_run, run_contents):
+    folder = interrupted_run(config())
     output = cli("resume", folder)
     assert output.code == 0
     assert output.out.splitlines()[0] == "fedavg: 3 sites, 3 rounds, going on after round 1"
-    assert left_behind(folder) == left_behind(finished().folder)
+    assert run_contents(folder) == run_contents(finished_run().folder)
     [only] = json_lines(cli("resume", folder, "--json"))
     assert only["summary"] == crossward.load(folder).summary
 
 
-def test_resume_refuses_by_exit_code(cli, config, stopped, tmp_path):
-    folder = stopped(config())
+def test_resume_refuses_by_exit_code(cli, config, interrupted_run, tmp_path):
+    folder = interrupted_run(config())
     output = cli("resume", folder, "--set", "train.lr=9")
     assert output.code == 2
     assert "  train.lr: 0.05 in the run, 9.0 now\n" in output.err

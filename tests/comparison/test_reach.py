@@ -275,8 +275,8 @@ def test_spread():
     assert spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
 
 
-def test_a_real_run(finished):
-    run = finished()
+def test_a_real_run(finished_run):
+    run = finished_run()
     result = cost_to_target([run.folder], reference="fedavg", metric="accuracy", last=3)
     cost = only_run(result, "fedavg")
     scores = [line["metrics"]["test"]["global"]["accuracy"] for line in run.rounds]
@@ -288,8 +288,8 @@ def test_a_real_run(finished):
     assert result.warnings == ()
 
 
-def test_a_result_stands_for_its_folder(finished):
-    result = cost_to_target([crossward.load(finished().folder)], reference="fedavg")
+def test_a_result_stands_for_its_folder(finished_run):
+    result = cost_to_target([crossward.load(finished_run().folder)], reference="fedavg")
     assert only_run(result, "fedavg").times_rounds == 1
 
 

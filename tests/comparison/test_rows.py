@@ -7,8 +7,8 @@ import pytest
 from crossward.comparison.rows import gains, result_rows
 
 
-def test_a_row_holds_the_test_metrics_of_the_best_round(finished):
-    result = finished()
+def test_a_row_holds_the_test_metrics_of_the_best_round(finished_run):
+    result = finished_run()
     best = result.summary["best"]
     [row] = result_rows([result])
     assert row["method"] == "fedavg"

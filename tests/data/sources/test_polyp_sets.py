@@ -67,9 +67,12 @@ def read(tmp_path):
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_each_set_is_a_site(root, read):
-    collection, aside = read(polyp_sets.locate(root))
-    assert (collection.name, collection.task, collection.classes) == ("polyps", "segmentation", polyps.CLASSES)
-    assert (aside, collection.splits) == ([], None)
+    collection, left_out = read(polyp_sets.locate(root))
+    assert collection.name == "polyps"
+    assert collection.task == "segmentation"
+    assert collection.classes == polyps.CLASSES
+    assert left_out == []
+    assert collection.splits is None
     assert collection.sites == tuple(name for name in SITES for _ in NUMBERS)
     assert collection.ids[5:8] == ("cvc-clinicdb/51.tif", "cvc-colondb/1.bmp", "cvc-colondb/2.bmp")
     greys = [start + place for start in (80, 0, 40, 120) for place in range(6)]
@@ -79,19 +82,23 @@ def test_each_set_is_a_site(root, read):
     assert collection.groups == (first, first, first, second, second, third, *collection.ids[6:])
     untold = "the names of 18 of 24 frames tell no patient: the same may be trained and tested on"
     assert collection.notes == (untold,)
-    made = federate(collection)
-    assert ([site.name for site in made.sites], made.recipe["partition"]) == (list(SITES), "site")
-    assert untold in warnings(made)
-    assert from_manifest(collection, manifest(made)).recipe == made.recipe
+    federation = federate(collection)
+    assert [site.name for site in federation.sites] == list(SITES)
+    assert federation.recipe["partition"] == "site"
+    assert untold in warnings(federation)
+    assert from_manifest(collection, manifest(federation)).recipe == federation.recipe
 
 
 def test_the_order_of_sets_and_how_they_are_packed_change_nothing(root, read, tmp_path, zip_folder):
     plain, _ = read(polyp_sets.locate(root))
     zip_folder(root / "ETIS-LaribPolypDB", tmp_path / "packed" / "any")
     paths = {"etis": tmp_path / "packed" / "any.zip", "polypgen": tmp_path / "not asked for"}
-    found, _ = read(polyp_sets.locate(root, SITES[::-1], paths))
-    assert (found.ids, found.hashes, found.groups, found.sites) == (plain.ids, plain.hashes, plain.groups, plain.sites)
-    assert found.targets.equal(plain.targets)
+    collection, _ = read(polyp_sets.locate(root, SITES[::-1], paths))
+    assert collection.ids == plain.ids
+    assert collection.hashes == plain.hashes
+    assert collection.groups == plain.groups
+    assert collection.sites == plain.sites
+    assert collection.targets.equal(plain.targets)
 
 
 def test_without_any_group_there_are_none(root, read):
@@ -123,7 +130,8 @@ def test_a_file_that_changed_or_is_another_of_the_same_stamp_is_read_again(root,
             os.utime(file, (seconds, seconds))  # long ago, so that the stamp is believed
         return top
 
-    places, file = polyp_sets.locate(aged(root, 1e9)), "Kvasir-SEG/images/51.png"
+    places = polyp_sets.locate(aged(root, 1e9))
+    file = "Kvasir-SEG/images/51.png"
     read(places)
     Image.new("RGB", (8, 8), (200,) * 3).save(root / file)
     aged(root / "Kvasir-SEG", 1.1e9)
@@ -152,18 +160,19 @@ def copied(root, read):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_copy_in_two_sets_is_trained_on_at_both_and_told(copied, seed):
     assert copied.notes[1] == "1 image(s) are there at more than one site; first: etis/2.png = kvasir-seg/copy.png"
-    made = federate(copied, seed=seed)
-    trained = {copied.ids[row] for site in made.sites for row in site.train.tolist()}
+    federation = federate(copied, seed=seed)
+    trained = {copied.ids[row] for site in federation.sites for row in site.train.tolist()}
     assert {"etis/2.png", "kvasir-seg/copy.png"} <= trained
-    assert {copied.notes[1], "1 image(s) are trained on at more than one site"} <= {*warnings(made)}
+    assert {copied.notes[1], "1 image(s) are trained on at more than one site"} <= {*warnings(federation)}
 
 
 def test_a_copy_on_both_sides_is_refused(copied):
-    made, row = federate(copied), copied.ids.index("kvasir-seg/copy.png")
-    *others, last = made.sites
+    federation = federate(copied)
+    row = copied.ids.index("kvasir-seg/copy.png")
+    *others, last = federation.sites
     tested = replace(last, train=last.train[last.train != row], test=torch.tensor([*last.test.tolist(), row]))
     with pytest.raises(DataError, match="not sound") as error:
-        audit(replace(made, sites=(*others, tested)))
+        audit(replace(federation, sites=(*others, tested)))
     assert error.value.details == (
         "duplicate image: etis/2.png (etis, train) = kvasir-seg/copy.png (kvasir-seg, test)",
     )
@@ -187,16 +196,16 @@ def test_sets_that_are_not_there_are_told_together(root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "what", "detail"),
+    ("options", "what", "detail"),
     [
         ({"sets": ("etis", "kvasir-seg", "etis")}, "names a set twice", "etis"),
         ({"sets": ("etis", "kvasir")}, "is no set of polyps", "'kvasir': Did you mean 'kvasir-seg'?"),
         ({"paths": {"colon": Path("x")}}, "is no set of polyps", "'colon': "),
     ],
 )
-def test_names_that_are_wrong(root, asked, what, detail):
+def test_names_that_are_wrong(root, options, what, detail):
     with pytest.raises(ConfigError, match=what) as error:
-        polyp_sets.locate(root, **asked)
+        polyp_sets.locate(root, **options)
     assert error.value.details[0].startswith(detail)
 
 
@@ -223,8 +232,9 @@ def test_bad_files_of_all_sets_are_told_together_or_set_aside(root, read):
         "etis/images/2.png:",
         "kvasir-seg/images/1.png:",
     ]
-    collection, aside = read(polyp_sets.locate(root), bad_files="quarantine")
-    assert (len(collection), [str(bad) for bad in aside]) == (22, [*error.value.details])
+    collection, left_out = read(polyp_sets.locate(root), bad_files="quarantine")
+    assert len(collection) == 22
+    assert [str(bad) for bad in left_out] == [*error.value.details]
     assert {"cvc-clinicdb/613.tif", "etis/2.png", "kvasir-seg/1.png"}.isdisjoint(collection.ids)
 
 
@@ -260,17 +270,17 @@ def test_the_sets_of_a_configuration():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "line"),
     [
         ({"sets": ["etis", "kvasir"]}, "data.sets.1: input should be 'polypgen', 'kvasir-seg'"),
         ({"paths": {"kvasir": "x"}}, "data.paths.kvasir"),
         ({"path": "x"}, "data.path: no such key. Did you mean 'paths'?"),
     ],
 )
-def test_wrong_sets_are_told_with_their_key(wrong, told):
+def test_wrong_sets_are_told_with_their_key(wrong, line):
     with pytest.raises(ConfigError) as error:
         config_from({"data": {"source": "polyps"} | wrong})
-    assert error.value.details[0].startswith(told)
+    assert error.value.details[0].startswith(line)
 
 
 def test_missing_sets_and_one_named_twice_are_refused_by_the_run(config, no_training):
@@ -283,30 +293,31 @@ def test_missing_sets_and_one_named_twice_are_refused_by_the_run(config, no_trai
 def test_sets_are_found_where_datasets_are_kept_unless_said_otherwise(section, gallery, monkeypatch):
     monkeypatch.setenv("CROSSWARD_DATA", str(gallery.root))
     plain, left_out = config_from({"data": {key: section[key] for key in ("source", "sets", "size")}}).data.load()
-    assert (len(plain), left_out) == (12, [])
+    assert len(plain) == 12
+    assert left_out == []
     assert plain.ids == config_from({"data": section}).data.load()[0].ids
 
 
 def test_inspect_shows_a_site_for_each_set(cli, toml_file, section):
-    said = cli("data", "inspect", toml_file({"data": section}), "--json")
-    assert said.code == 0, said.err
-    told = json.loads(said.out)
-    assert list(told["sites"]) == ["etis", "kvasir-seg", "server"]
-    assert [sum(told["sites"][name].values()) for name in told["sites"]] == [6, 6, 0]
+    result = cli("data", "inspect", toml_file({"data": section}), "--json")
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert list(document["sites"]) == ["etis", "kvasir-seg", "server"]
+    assert [sum(document["sites"][name].values()) for name in document["sites"]] == [6, 6, 0]
 
 
 def test_sets_train_networks_of_their_own(config, section):
-    asked = config(
+    options = config(
         data=section,
         partition={"split": [0.7, 0.3, 0.0]},  # the surface distances of tests would cost an import of MONAI
         net={"name": ["unet", "fcn"], "base": 4},
         method={"name": "mh-pflgb"},
         run={"rounds": 1},
     )
-    result = crossward.run(asked)
+    result = crossward.run(options)
     assert {name: net["name"] for name, net in result.about["nets"].items()} == {"etis": "unet", "kvasir-seg": "fcn"}
     assert result.summary["failures"] == 0
-    assert config_from(crossward.load(result.folder).config).data == config_from(asked).data
+    assert config_from(crossward.load(result.folder).config).data == config_from(options).data
 
 
 # the real ones -------------------------------------------------------------------------------------------------------
