@@ -68,9 +68,7 @@ def federate(
         recipe["imbalance"] = float(imbalance)
     if global_split is not None:
         recipe["global_split"] = splits.check_fractions(global_split).tolist()
-    federation = _follow(recipe, collection)
-    audit(federation)
-    return federation
+    return _follow(recipe, collection)
 
 
 def _holds_out_rows(collection: Collection, global_split: splits.Fractions | None) -> bool:
@@ -90,7 +88,7 @@ def _check_seed(seed: int) -> None:
 
 
 def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
-    """The federation that the recipe describes."""
+    """The federation that the recipe describes, audited."""
     by_site = recipe["partition"] == "site"
     labels = splits.strata_of(collection)
     unnamed = [""] * len(collection)
@@ -116,7 +114,9 @@ def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
         )
     server_val, server_test = _named_rows("", site_of, part_of)
     server = Split("server", NO_ROWS, row_tensor(server_val, held_val), row_tensor(server_test, held_test))
-    return Federation(collection, tuple(sites), server, row_tensor(public), recipe)
+    federation = Federation(collection, tuple(sites), server, row_tensor(public), recipe)
+    audit(federation)
+    return federation
 
 
 def _globally_held_out(recipe: dict[str, Any], collection: Collection, labels: Ints) -> tuple[Ints, Ints, Ints]:

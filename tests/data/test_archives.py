@@ -128,8 +128,8 @@ def test_settle_refuses_with_every_problem_in_order():
 
 
 def test_settle_sets_aside_unless_too_little_is_left():
-    aside = set_aside(Path("t.csv"), BAD, bad_files="quarantine", before=["x", "y"], after=["x", "y"])
-    assert aside == [BAD[1], BAD[0]]
+    left_out = set_aside(Path("t.csv"), BAD, bad_files="quarantine", before=["x", "y"], after=["x", "y"])
+    assert left_out == [BAD[1], BAD[0]]
     with pytest.raises(DataError, match="no usable image is left"):
         set_aside(Path("t.csv"), BAD, bad_files="quarantine", before=["x"], after=[])
     with pytest.raises(DataError, match="no image is left of y, z"):

@@ -100,7 +100,8 @@ def test_jitter_by_hand_and_on_images_only():
     x, y = batch(5)
     moved, masks = jitter(x, y, seeded(), 0.3)
     rng = seeded()
-    contrast, brightness = 0.7 + 0.6 * torch.rand(5, generator=rng), -0.3 + 0.6 * torch.rand(5, generator=rng)
+    contrast = 0.7 + 0.6 * torch.rand(5, generator=rng)
+    brightness = -0.3 + 0.6 * torch.rand(5, generator=rng)
     for i in range(5):
         assert torch.allclose(moved[i], (x[i] - x[i].mean()) * contrast[i] + x[i].mean() + brightness[i], atol=1e-6)
     assert masks is y
@@ -120,13 +121,14 @@ def test_blur_spreads_a_spot_by_a_normal_density_and_keeps_flat_images():
 
 def convolved(image: torch.Tensor, sigma: float) -> torch.Tensor:
     """(C, H, W) with a kernel of 9 rows and 5 columns over reflected edges, pixel by pixel."""
-    down, right = torch.arange(-4.0, 5.0)[:, None], torch.arange(-2.0, 3.0)
+    down = torch.arange(-4.0, 5.0)[:, None]
+    right = torch.arange(-2.0, 3.0)
     kernel = torch.exp(-(down**2 + right**2) / (2 * sigma**2))
     kernel /= kernel.sum()
     wide = torch.nn.functional.pad(image[None], (2, 2, 4, 4), mode="reflect")[0]
     _, height, width = image.shape
-    made = [[(wide[:, i : i + 9, j : j + 5] * kernel).sum((1, 2)) for j in range(width)] for i in range(height)]
-    return torch.stack([torch.stack(row, 1) for row in made], 1)
+    parts = [[(wide[:, i : i + 9, j : j + 5] * kernel).sum((1, 2)) for j in range(width)] for i in range(height)]
+    return torch.stack([torch.stack(row, 1) for row in parts], 1)
 
 
 @pytest.mark.parametrize("most", [5.0, 2.0])
@@ -144,7 +146,10 @@ def test_blur5x9_reaches_two_pixels_across_and_four_down():
     x[0, 0, 7, 7] = 1.0
     moved, _ = blur5x9(x, torch.zeros(1), seeded())
     rows, columns = torch.nonzero(moved[0, 0]).T
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (3, 11, 5, 9)
+    assert rows.min() == 3
+    assert rows.max() == 11
+    assert columns.min() == 5
+    assert columns.max() == 9
 
 
 @pytest.mark.parametrize("size", [(1, 1), (4, 4), (3, 9), (20, 20)])
@@ -185,10 +190,11 @@ def test_operations_do_not_touch_the_global_generator():
 
 
 def test_an_augmentation_can_go_to_another_process_and_be_compared():
-    made = augmentation(["hflip", "crop", "rotate:15"])
-    assert made.steps == (("hflip", None), ("crop", 4), ("rotate", 15.0))
-    assert pickle.loads(pickle.dumps(made)) == made
-    first, second = made(*batch(), seeded()), pickle.loads(pickle.dumps(made))(*batch(), seeded())
+    augment = augmentation(["hflip", "crop", "rotate:15"])
+    assert augment.steps == (("hflip", None), ("crop", 4), ("rotate", 15.0))
+    assert pickle.loads(pickle.dumps(augment)) == augment
+    first = augment(*batch(), seeded())
+    second = pickle.loads(pickle.dumps(augment))(*batch(), seeded())
     assert torch.equal(first[0], second[0])
     assert augmentation([]) is None
 

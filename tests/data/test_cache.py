@@ -71,12 +71,15 @@ def values(result: DecodedImages) -> list[int]:
 
 
 def test_decodes_once(root, store, decodings):
-    first, second = run(root, store), run(root, store)
+    first = run(root, store)
+    second = run(root, store)
     assert sorted(decodings) == ["a.png", "b.png", "c.png"]
     assert values(first) == values(second) == [1, 2, 3]
     assert first.hashes == second.hashes
     assert first.hashes[0] == blake2b(bytes([1] * 16), digest_size=16).hexdigest()
-    assert (second.rows, second.problems, second.masks) == ((0, 1, 2), (), None)
+    assert second.rows == (0, 1, 2)
+    assert second.problems == ()
+    assert second.masks is None
     assert second.file is not None
     assert second.file.read_bytes() == bytes([1] * 16 + [2] * 16 + [3] * 16)
 
@@ -179,7 +182,8 @@ def test_damage_is_repaired_silently(root, store, decodings, damage):
 
 
 def killed_at(replacement: int, root: Path, store: Path) -> None:
-    plain, calls = Path.replace, []
+    plain = Path.replace
+    calls = []
 
     def replace(self: Path, target: Path) -> Path:
         calls.append(target)
@@ -247,14 +251,18 @@ def test_bad_rows_are_remembered_and_left_out(root, store, decodings):
     rows = [*ROWS, ImagePaths("d.png")]
     for _ in range(2):
         result = run(root, store, rows)
-        assert (values(result), result.rows, len(result.hashes)) == ([1, 3], (0, 2), 2)
+        assert values(result) == [1, 3]
+        assert result.rows == (0, 2)
+        assert len(result.hashes) == 2
         assert result.problems == ((1, "is empty (0 bytes)"), (3, f"no such file in {root}"))
     assert len(decodings) == 3
 
 
 def test_nothing_left_stores_nothing(root, store):
     result = run(root, store, [ImagePaths("x.png"), ImagePaths("y.png")])
-    assert (len(result.images), result.rows, len(result.problems)) == (0, (), 2)
+    assert len(result.images) == 0
+    assert result.rows == ()
+    assert len(result.problems) == 2
     (root / "b.png").write_bytes(b"no image")
     result = run(root, store, [ImagePaths("b.png")])
     assert result.problems == ((0, "has the extension .png of PNG, but its content is not an image"),)
@@ -301,4 +309,6 @@ def test_entries_of_before_there_were_habits_are_found(root, store, decodings):
     body = json.loads(file.read_text())["body"]
     del body["habits"]
     module._write_sealed(file, body)
-    assert (values(run(root, store)), run(root, store).notes, len(decodings)) == ([1, 2, 3], (), 3)
+    assert values(run(root, store)) == [1, 2, 3]
+    assert run(root, store).notes == ()
+    assert len(decodings) == 3

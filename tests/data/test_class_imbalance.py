@@ -58,7 +58,8 @@ def test_each_class_follows_its_own_alpha_and_one_without_samples_takes_nobody_e
 
 
 def test_removed_cells_are_empty_and_their_samples_go_to_the_owners():
-    labels, zeros = np.repeat(np.arange(5), 200), []
+    labels = np.repeat(np.arange(5), 200)
+    zeros = []
     for seed in range(40):
         table = table_of(labels, imbalance.per_class(labels, 10, 1e6, 0.3, seed), 5)
         assert table.sum(0).tolist() == [200] * 5
@@ -121,7 +122,8 @@ def test_per_class_gives_up_after_1000_tries_and_says_so():
 
 
 def test_counts_are_dealt_as_the_table_says_and_the_rest_is_nobodys():
-    labels, table = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0]), [[2, 0, 1], [1, 2, 0]]
+    labels = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0])
+    table = [[2, 0, 1], [1, 2, 0]]
     drawn = [imbalance.by_counts(labels, table, seed) for seed in range(20)]
     assert all(table_of(labels, parts, 3).tolist() == table for parts in drawn)
     assert all(len(set(np.concatenate(parts).tolist())) == 6 for parts in drawn)
@@ -208,7 +210,8 @@ def test_a_long_tail_by_hand():
 def test_a_long_tail_keeps_some_of_each_class_and_all_of_the_largest(labels, factor, seed):
     kept = imbalance.long_tail(labels, factor, seed)
     assert kept.tolist() == sorted({*kept.tolist()})
-    had, has = np.bincount(labels, minlength=5), np.bincount(labels[kept], minlength=5)
+    had = np.bincount(labels, minlength=5)
+    has = np.bincount(labels[kept], minlength=5)
     assert ((has > 0) == (had > 0)).all()
     assert has.max() == had.max()
     assert factor > 1 or kept.tolist() == list(range(len(labels)))

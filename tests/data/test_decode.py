@@ -24,7 +24,9 @@ def reason(data: bytes, path: str, frame: Frame = Frame(2)) -> str:
 
 def test_pixels_come_out_as_they_are():
     pixels, size = decode_image(encoded(grey([[0, 10], [20, 255]])), "a.png", Frame(2, 1))
-    assert (pixels[..., 0].tolist(), pixels.dtype, size) == ([[0, 10], [20, 255]], np.uint8, (2, 2))
+    assert pixels[..., 0].tolist() == [[0, 10], [20, 255]]
+    assert pixels.dtype == np.uint8
+    assert size == (2, 2)
     assert decode_image(encoded(grey([[7, 7]])), "a.PNG", Frame(1, 3))[0].tolist() == [[[7, 7, 7]]]
 
 
@@ -144,7 +146,9 @@ def test_a_window_acts_on_the_sixteen_bits():
         (encoded(grey(UNITS, np.int32), "TIFF"), "a.tif"),
     ):
         pixels, size = decode_image(data, path, CT)
-        assert (pixels[..., 0].tolist(), pixels.dtype, size) == (SHADES, np.uint8, (2, 2))
+        assert pixels[..., 0].tolist() == SHADES
+        assert pixels.dtype == np.uint8
+        assert size == (2, 2)
 
 
 def test_a_window_comes_before_resizing_and_brightness_after():

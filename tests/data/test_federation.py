@@ -61,63 +61,64 @@ def by_hand(data: Collection, *sites: tuple, server: tuple = ((), ()), public: t
 def test_no_row_is_lost_or_used_twice_and_no_group_straddles(kind, groups, labels, sites, public, seed):
     data = collection(48, targets=torch.tensor(labels), groups=tuple(groups))
     own = {"alphas": (50.0, 5.0, 0.5), "removal": 0.3} if kind == "per-class" else {}
-    made = federate(data, partition=kind, sites=sites, beta=5.0, min_size=1, public=public, seed=seed, **own)
-    assert held(made) == list(range(48))
-    assert (len(made.public) > 0) == (public > 0)
-    sides = [{groups[r] for s in made.sites for r in getattr(s, part).tolist()} - {""} for part in PARTS]
-    sides.append({groups[r] for r in made.public.tolist()} - {""})
+    federation = federate(data, partition=kind, sites=sites, beta=5.0, min_size=1, public=public, seed=seed, **own)
+    assert held(federation) == list(range(48))
+    assert (len(federation.public) > 0) == (public > 0)
+    sides = [{groups[r] for s in federation.sites for r in getattr(s, part).tolist()} - {""} for part in PARTS]
+    sides.append({groups[r] for r in federation.public.tolist()} - {""})
     assert sum(map(len, sides)) == len(set().union(*sides))
 
 
 def test_undecided_rows_are_dealt_by_dirichlet_and_split_at_each_site():
-    made = federate(collection(), sites=3, seed=1)
-    assert held(made) == list(range(60))
-    assert made.recipe["partition"] == "dirichlet"
-    assert [site.name for site in made.sites] == ["site-1", "site-2", "site-3"]
-    assert all(len(site.train) and len(site.val) and len(site.test) for site in made.sites)
-    assert len(made.server.test) == len(made.public) == 0
+    federation = federate(collection(), sites=3, seed=1)
+    assert held(federation) == list(range(60))
+    assert federation.recipe["partition"] == "dirichlet"
+    assert [site.name for site in federation.sites] == ["site-1", "site-2", "site-3"]
+    assert all(len(site.train) and len(site.val) and len(site.test) for site in federation.sites)
+    assert len(federation.server.test) == len(federation.public) == 0
 
 
 def test_named_val_and_test_rows_are_the_servers_and_sites_keep_all_else():
     splits = ("train",) * 40 + ("val",) * 8 + ("test",) * 12
-    made = federate(collection(splits=splits), partition="iid", sites=4)
-    assert made.server.val.tolist() == list(range(40, 48))
-    assert made.server.test.tolist() == list(range(48, 60))
-    assert [len(site.train) for site in made.sites] == [10, 10, 10, 10]
-    assert all(len(site.val) == len(site.test) == 0 for site in made.sites)
+    federation = federate(collection(splits=splits), partition="iid", sites=4)
+    assert federation.server.val.tolist() == list(range(40, 48))
+    assert federation.server.test.tolist() == list(range(48, 60))
+    assert [len(site.train) for site in federation.sites] == [10, 10, 10, 10]
+    assert all(len(site.val) == len(site.test) == 0 for site in federation.sites)
     local = federate(collection(splits=splits), partition="iid", sites=4, local_split=(0.5, 0.0, 0.5))
     assert local.server.test.tolist() == list(range(48, 60))
     assert all(len(site.test) in (4, 5, 6) and len(site.val) == 0 for site in local.sites)
 
 
 def test_train_rows_alone_are_split_locally():
-    made = federate(collection(splits=("train",) * 60), partition="iid", sites=2)
-    assert all(len(site.test) > 0 for site in made.sites)
+    federation = federate(collection(splits=("train",) * 60), partition="iid", sites=2)
+    assert all(len(site.test) > 0 for site in federation.sites)
 
 
 def test_sites_and_splits_of_the_collection_are_used_as_they_are():
     where = ("north",) * 30 + ("east",) * 24 + ("",) * 6
     part = ("train",) * 20 + ("val",) * 4 + ("test",) * 6 + ("train",) * 24 + ("test",) * 6
-    made = federate(collection(sites=where, splits=part))
-    east, north = made.sites
-    assert (east.name, north.name) == ("east", "north")
+    federation = federate(collection(sites=where, splits=part))
+    east, north = federation.sites
+    assert east.name == "east"
+    assert north.name == "north"
     assert [len(getattr(north, p)) for p in PARTS] == [20, 4, 6]
     assert [len(getattr(east, p)) for p in PARTS] == [24, 0, 0]
-    assert made.server.test.tolist() == list(range(54, 60))
-    assert made.recipe["sites"] == 2
+    assert federation.server.test.tolist() == list(range(54, 60))
+    assert federation.recipe["sites"] == 2
 
 
 def test_sites_without_splits_are_each_split_by_fractions():
-    made = federate(collection(sites=("b",) * 30 + ("a",) * 30))
-    assert [[len(getattr(site, p)) for p in PARTS] for site in made.sites] == [[21, 3, 6], [21, 3, 6]]
-    assert set(made.sites[0].train.tolist()) < set(range(30, 60))
+    federation = federate(collection(sites=("b",) * 30 + ("a",) * 30))
+    assert [[len(getattr(site, p)) for p in PARTS] for site in federation.sites] == [[21, 3, 6], [21, 3, 6]]
+    assert set(federation.sites[0].train.tolist()) < set(range(30, 60))
 
 
 def test_another_partition_forgets_the_sites_of_the_collection():
     part = ("train",) * 20 + ("test",) * 10
-    made = federate(collection(sites=("a",) * 30 + ("b",) * 30, splits=part + part), partition="iid", sites=5)
-    assert [len(site.train) for site in made.sites] == [8] * 5
-    assert len(made.server.test) == 20
+    federation = federate(collection(sites=("a",) * 30 + ("b",) * 30, splits=part + part), partition="iid", sites=5)
+    assert [len(site.train) for site in federation.sites] == [8] * 5
+    assert len(federation.server.test) == 20
 
 
 def test_a_row_without_site_or_split_is_refused_by_name():
@@ -131,17 +132,17 @@ def test_a_row_without_site_or_split_is_refused_by_name():
 
 def test_duplicate_images_stay_on_one_side_when_rows_are_split_locally():
     hashes = tuple(f"h{row // 6}" for row in range(60))
-    made = federate(collection(hashes=hashes), partition="iid", sites=2, seed=3)
-    sides = [{hashes[r] for s in made.sites for r in getattr(s, part).tolist()} for part in PARTS]
+    federation = federate(collection(hashes=hashes), partition="iid", sites=2, seed=3)
+    sides = [{hashes[r] for s in federation.sites for r in getattr(s, part).tolist()} for part in PARTS]
     assert not sides[0] & (sides[1] | sides[2])
 
 
 def test_a_patient_of_two_hospitals_is_only_trained_on():
     groups = tuple("shared" if row % 30 == 0 else f"{row // 30}-{row // 2}" for row in range(60))
     for seed in range(10):
-        made = federate(collection(sites=("a",) * 30 + ("b",) * 30, groups=groups), seed=seed)
-        assert 0 in made.sites[0].train
-        assert 30 in made.sites[1].train
+        federation = federate(collection(sites=("a",) * 30 + ("b",) * 30, groups=groups), seed=seed)
+        assert 0 in federation.sites[0].train
+        assert 30 in federation.sites[1].train
 
 
 def test_groups_that_straddle_the_given_splits_are_refused_unless_accepted():
@@ -150,37 +151,39 @@ def test_groups_that_straddle_the_given_splits_are_refused_unless_accepted():
     with pytest.raises(DataError, match="not sound: 10 problem") as caught:
         federate(collection(splits=splits, groups=groups), partition="group", sites=2)
     assert any(line.startswith("group in train and test: p3 (train: site-") for line in caught.value.details)
-    made = federate(collection(splits=splits, groups=groups), partition="iid", sites=2, group_aware=False)
-    assert "10 group(s) have rows in train and in test" in warnings(made)
+    federation = federate(collection(splits=splits, groups=groups), partition="iid", sites=2, group_aware=False)
+    assert "10 group(s) have rows in train and in test" in warnings(federation)
 
 
 def test_limit_and_public_come_before_the_partition():
-    made = federate(collection(), partition="iid", sites=2, limit=30, public=0.2, local_split=(1.0, 0.0, 0.0))
-    assert (made.collection.targets[made.public].bincount()).tolist() == [2, 2, 2]
-    assert made.counts().sum(0).tolist() == [8, 8, 8]
-    assert len(held(made)) == 30
+    federation = federate(collection(), partition="iid", sites=2, limit=30, public=0.2, local_split=(1.0, 0.0, 0.0))
+    assert (federation.collection.targets[federation.public].bincount()).tolist() == [2, 2, 2]
+    assert federation.counts().sum(0).tolist() == [8, 8, 8]
+    assert len(held(federation)) == 30
 
 
 def test_limit_leaves_every_site_its_share():
-    made = federate(collection(sites=("a",) * 6 + ("b",) * 54), limit=20, local_split=(1.0, 0.0, 0.0))
-    assert [len(site.train) for site in made.sites] == [3, 17]  # one row at least of each of the six cells
+    federation = federate(collection(sites=("a",) * 6 + ("b",) * 54), limit=20, local_split=(1.0, 0.0, 0.0))
+    assert [len(site.train) for site in federation.sites] == [3, 17]  # one row at least of each of the six cells
 
 
 def test_segmentation_counts_pixels_and_splits_by_foreground():
     masks = torch.zeros(20, 2, 2, dtype=torch.uint8)
     masks[::2, 0, 0] = 1
     data = collection(20, 2, task="segmentation", targets=masks)
-    made = federate(data, partition="iid", sites=1, local_split=(0.5, 0.0, 0.5))
-    assert made.counts().tolist() == [[35, 5]]  # 10 rows of 4 pixels, 5 of them with one pixel of foreground
-    assert (made.classes, made.num_classes, made.task) == (("c0", "c1"), 2, "segmentation")
+    federation = federate(data, partition="iid", sites=1, local_split=(0.5, 0.0, 0.5))
+    assert federation.counts().tolist() == [[35, 5]]  # 10 rows of 4 pixels, 5 of them with one pixel of foreground
+    assert federation.classes == ("c0", "c1")
+    assert federation.num_classes == 2
+    assert federation.task == "segmentation"
 
 
 def test_pooling_moves_training_rows_to_the_first_site_and_nothing_else():
-    made = federate(collection(), sites=3, seed=1)
-    pooled = made.pooled()
-    assert sorted(pooled.sites[0].train.tolist()) == sorted(r for s in made.sites for r in s.train.tolist())
+    federation = federate(collection(), sites=3, seed=1)
+    pooled = federation.pooled()
+    assert sorted(pooled.sites[0].train.tolist()) == sorted(r for s in federation.sites for r in s.train.tolist())
     assert [len(site.train) for site in pooled.sites[1:]] == [0, 0]
-    assert [s.test.tolist() for s in pooled.sites] == [s.test.tolist() for s in made.sites]
+    assert [s.test.tolist() for s in pooled.sites] == [s.test.tolist() for s in federation.sites]
     audit(federate(collection(splits=("train",) * 50 + ("test",) * 10), partition="iid", sites=2).pooled())
 
 
@@ -208,8 +211,8 @@ def test_the_audit_wants_two_classes_in_training():
 
 def test_warnings_by_hand():
     data = collection(9, hashes=("x", "b", "c", "x", "e", "f", "g", "h", "i"))
-    made = by_hand(data, ((0, 4), (), (1,)), ((3,), (), (6,)))
-    assert warnings(made) == [
+    federation = by_hand(data, ((0, 4), (), (1,)), ((3,), (), (6,)))
+    assert warnings(federation) == [
         "site s1 trains on one sample",
         "site s1 trains on one class only: c0",
         "nobody trains on class c2",
@@ -220,12 +223,12 @@ def test_warnings_by_hand():
 
 
 def test_a_manifest_goes_through_json_and_back():
-    made = federate(collection(), sites=3, public=0.1, seed=1)
-    text = json.dumps(manifest(made))
+    federation = federate(collection(), sites=3, public=0.1, seed=1)
+    text = json.dumps(manifest(federation))
     again = from_manifest(collection(), json.loads(text))
     assert json.dumps(manifest(again)) == text
-    assert [s.train.tolist() for s in again.sites] == [s.train.tolist() for s in made.sites]
-    assert again.public.tolist() == made.public.tolist()
+    assert [s.train.tolist() for s in again.sites] == [s.train.tolist() for s in federation.sites]
+    assert again.public.tolist() == federation.public.tolist()
 
 
 def test_a_manifest_edited_by_hand_is_refused():
@@ -255,16 +258,17 @@ def test_rows_of_the_same_name_have_no_manifest():
 
 
 def test_saving_leaves_one_file_and_damage_is_told(tmp_path):
-    made, file = federate(collection(), sites=2), tmp_path / "deep" / "one.json"
-    save_manifest(made, file)
+    federation = federate(collection(), sites=2)
+    file = tmp_path / "deep" / "one.json"
+    save_manifest(federation, file)
     assert [path.name for path in file.parent.iterdir()] == ["one.json"]
-    assert manifest(load_manifest(collection(), file)) == manifest(made)
+    assert manifest(load_manifest(collection(), file)) == manifest(federation)
     file.write_text(file.read_text()[:-40])
     with pytest.raises(DataError, match=r"one\.json cannot be read"):
         load_manifest(collection(), file)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
-        save_manifest(made, tmp_path / "file" / "one.json")
+        save_manifest(federation, tmp_path / "file" / "one.json")
 
 
 def test_a_named_partition_is_made_once_and_then_reused(tmp_path):
@@ -327,7 +331,8 @@ def test_a_manifest_whose_public_rows_are_also_at_a_site_is_refused():
 
 
 def test_the_first_ten_of_what_is_public_and_at_a_site_are_named():
-    ids, hashes = [f"r{row}" for row in range(26)], [f"h{row % 13}" for row in range(26)]
+    ids = [f"r{row}" for row in range(26)]
+    hashes = [f"h{row % 13}" for row in range(26)]
     lines = overlaps(ids, hashes, (), list(range(13)), [("north", "train", list(range(13, 26)))])
     assert len(lines) == 11
     assert lines[9:] == [
@@ -340,9 +345,9 @@ def test_the_first_ten_of_what_is_public_and_at_a_site_are_named():
 def test_copies_of_public_images_are_public(seed):
     hashes = tuple(f"h{row // 4}" for row in range(80))  # two of each class, four times each
     data = collection(84, 2, hashes=(*hashes, "v", "w", "x", "y"), splits=("train",) * 80 + ("test",) * 4)
-    made = federate(data, partition="iid", sites=2, public=0.2, seed=seed)
-    seen = {data.hashes[row] for row in made.public.tolist()}
-    held = {data.hashes[row] for site in made.sites for row in site.train.tolist()}
+    federation = federate(data, partition="iid", sites=2, public=0.2, seed=seed)
+    seen = {data.hashes[row] for row in federation.public.tolist()}
+    held = {data.hashes[row] for site in federation.sites for row in site.train.tolist()}
     assert seen
     assert held
     assert not seen & held
@@ -351,16 +356,21 @@ def test_copies_of_public_images_are_public(seed):
 # schemes with options of their own ------------------------------------------------------------------------------------
 def test_a_federation_per_class_knows_its_recipe_again(tmp_path):
     data = collection(90)
-    asked = {"partition": "per-class", "sites": 3, "alphas": (9, 1, 1), "removal": 0.3}
-    made = federate(data, **asked)
-    assert [made.recipe[key] for key in ("beta", "min_size", "alphas", "removal")] == [None, 2, [9.0, 1.0, 1.0], 0.3]
-    named_federation(data, "mine", tmp_path, **asked)
-    assert manifest(named_federation(data, "mine", tmp_path, **asked)) == manifest(made)
+    options = {"partition": "per-class", "sites": 3, "alphas": (9, 1, 1), "removal": 0.3}
+    federation = federate(data, **options)
+    assert [federation.recipe[key] for key in ("beta", "min_size", "alphas", "removal")] == [
+        None,
+        2,
+        [9.0, 1.0, 1.0],
+        0.3,
+    ]
+    named_federation(data, "mine", tmp_path, **options)
+    assert manifest(named_federation(data, "mine", tmp_path, **options)) == manifest(federation)
     with pytest.raises(DataError, match="made otherwise") as caught:
-        named_federation(data, "mine", tmp_path, **asked | {"removal": 0.2, "imbalance": 2})
+        named_federation(data, "mine", tmp_path, **options | {"removal": 0.2, "imbalance": 2})
     assert caught.value.details == ("removal: stored 0.3, asked 0.2", "imbalance: stored null, asked 2.0")
     with pytest.raises(ConfigError, match=r"alphas has 2 number\(s\), but there are 3 classes: c0, c1, c2"):
-        federate(data, **asked | {"alphas": (1.0, 2.0)})
+        federate(data, **options | {"alphas": (1.0, 2.0)})
 
 
 def test_recipes_of_other_partitions_have_no_new_keys():
@@ -371,11 +381,14 @@ def test_recipes_of_other_partitions_have_no_new_keys():
 def test_a_federation_by_counts_needs_no_number_of_sites(tmp_path):
     table = ((10, 0, 5), (0, 20, 5))
     data = collection(90)
-    made = named_federation(data, "table", tmp_path, partition="counts", counts=table, local_split=(0.8, 0.0, 0.2))
-    assert made.counts().tolist() == [[8, 0, 4], [0, 16, 4]]
-    assert [len(site.test) for site in made.sites] == [3, 5]
-    assert (made.recipe["sites"], made.recipe["counts"]) == (2, [[10, 0, 5], [0, 20, 5]])
-    assert warnings(made) == ["2 of 6 (site, class) pairs have no training sample"]
+    federation = named_federation(
+        data, "table", tmp_path, partition="counts", counts=table, local_split=(0.8, 0.0, 0.2)
+    )
+    assert federation.counts().tolist() == [[8, 0, 4], [0, 16, 4]]
+    assert [len(site.test) for site in federation.sites] == [3, 5]
+    assert federation.recipe["sites"] == 2
+    assert federation.recipe["counts"] == [[10, 0, 5], [0, 20, 5]]
+    assert warnings(federation) == ["2 of 6 (site, class) pairs have no training sample"]
     with pytest.raises(DataError, match="fewer samples") as caught:
         federate(data, partition="counts", counts=((10, 31, 5), (1, 0, 0)))
     assert caught.value.details == ("c1: the table asks for 31, there are 30",)
@@ -384,11 +397,11 @@ def test_a_federation_by_counts_needs_no_number_of_sites(tmp_path):
 def test_a_long_tail_is_made_of_training_rows_before_any_partition():
     parts = ("train",) * 90 + ("test",) * 30
     data = collection(120, splits=parts, sites=("north", "south") * 60)
-    for asked in ({"partition": "site"}, {"partition": "dirichlet", "sites": 2, "beta": 5.0}):
-        made = federate(data, imbalance=9, **asked)
-        assert made.counts().sum(0).tolist() == [30, 10, 3]  # 30, 30 / 3, 30 / 9
-        assert sum(len(split.test) for split in (*made.sites, made.server)) == 30
-        assert made.recipe["imbalance"] == 9.0
+    for options in ({"partition": "site"}, {"partition": "dirichlet", "sites": 2, "beta": 5.0}):
+        federation = federate(data, imbalance=9, **options)
+        assert federation.counts().sum(0).tolist() == [30, 10, 3]  # 30, 30 / 3, 30 / 9
+        assert sum(len(split.test) for split in (*federation.sites, federation.server)) == 30
+        assert federation.recipe["imbalance"] == 9.0
     few = federate(data, imbalance=9, partition="iid", sites=2, limit=22)
     assert few.counts().sum(0).tolist() == [15, 5, 2]  # about half of it
     with pytest.raises(ConfigError, match=r"imbalance = 0\.5"):
@@ -399,7 +412,7 @@ def test_foreground_and_none_are_the_classes_of_masks():
     masks = torch.zeros(20, 2, 2, dtype=torch.uint8)
     masks[::2, 0, 0] = 2
     data = collection(20, task="segmentation", targets=masks)
-    made = federate(data, partition="counts", counts=((6, 2), (1, 3)), local_split=(1.0, 0.0, 0.0))
-    assert [sum(row % 2 == 0 for row in site.train.tolist()) for site in made.sites] == [2, 3]
+    federation = federate(data, partition="counts", counts=((6, 2), (1, 3)), local_split=(1.0, 0.0, 0.0))
+    assert [sum(row % 2 == 0 for row in site.train.tolist()) for site in federation.sites] == [2, 3]
     with pytest.raises(ConfigError, match=r"3 number\(s\), but there are 2 classes: no foreground, foreground"):
         federate(data, partition="per-class", sites=2, alphas=(1, 1, 1))

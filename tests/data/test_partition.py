@@ -156,7 +156,8 @@ def test_units_are_dealt_whole_and_single_rows_by_the_recipe(is_partition):
 
 
 def test_a_table_counts_units_by_their_majority():
-    labels, units = np.array([0, 0, 1, 1, 1, 0, 2, 0]), np.array([0, 0, 0, 1, 1, 1, 2, 3])  # majorities 0, 1, 2, 0
+    labels = np.array([0, 0, 1, 1, 1, 0, 2, 0])
+    units = np.array([0, 0, 0, 1, 1, 1, 2, 3])  # majorities 0, 1, 2, 0
     parts = partition.deal("counts", labels, units, 2, 0, counts=[[1, 0, 0], [0, 1, 1]])
     assert parts[0].tolist() in ([0, 1, 2], [7])
     assert parts[1].tolist() == [3, 4, 5, 6]
@@ -228,7 +229,8 @@ def test_options_of_a_kind_are_ready_for_json():
 
 def test_gaps_are_told_in_a_few_lines():
     counts = np.array([[4, 1, 0, 2], [0, 3, 0, 0], [0, 0, 0, 0]])
-    names, classes = ["s1", "s2", "s3"], ["a", "b", "c", "d"]
+    names = ["s1", "s2", "s3"]
+    classes = ["a", "b", "c", "d"]
     assert partition.missing_classes(counts, names, classes, drawn=True) == [
         "site s2 trains on one class only: b",
         "2 of 6 (site, class) pairs have no training sample",  # of sites that train and classes they know

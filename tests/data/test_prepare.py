@@ -37,10 +37,10 @@ def test_a_coloured_light_becomes_neutral():
     scene = noise(1, 8, 8, 1, high=100).astype(float)
     light = np.array([1.6, 1.0, 0.7])
     seen = np.rint(scene * light).astype(np.uint8)
-    found = preparation(["shades-of-grey"])(seen).astype(float)
+    prepared = preparation(["shades-of-grey"])(seen).astype(float)
     assert np.ptp(seen.astype(float), axis=3).max() > 60
-    assert np.ptp(found, axis=3).max() <= 2  # what rounding to whole levels leaves
-    assert np.abs(found - scene * np.sqrt((light**2).sum() / 3)).max() <= 2  # |light| / sqrt(3), for every channel
+    assert np.ptp(prepared, axis=3).max() <= 2  # what rounding to whole levels leaves
+    assert np.abs(prepared - scene * np.sqrt((light**2).sum() / 3)).max() <= 2  # |light| / sqrt(3), for every channel
 
 
 def test_two_pixels_by_hand():
@@ -56,9 +56,9 @@ def test_two_pixels_by_hand():
 @pytest.mark.parametrize("shape", [(5, 6), (40, 150)])
 def test_every_norm_is_that_of_the_formula(norm, shape):
     images = noise(3, *shape, 3) // np.array([1, 2, 3], dtype=np.uint8)
-    found = preparation([f"shades-of-grey:{norm}"], 3)(images)
-    for image, made in zip(images, found, strict=True):
-        assert np.abs(made - by_hand(image, norm)).max() <= 0.501
+    prepared = preparation([f"shades-of-grey:{norm}"], 3)(images)
+    for image, pixels in zip(images, prepared, strict=True):
+        assert np.abs(pixels - by_hand(image, norm)).max() <= 0.501
 
 
 def test_black_stays_black():
@@ -70,8 +70,8 @@ def test_black_stays_black():
 
 def test_bright_pixels_are_clipped():
     image = np.array([[[[250, 40, 40], [0, 0, 0]]]], dtype=np.uint8)
-    found = preparation(["shades-of-grey:1", "brightness:0.9"])(image)
-    assert found.tolist() == [[[[255, 255, 255], [0, 0, 0]]]]
+    prepared = preparation(["shades-of-grey:1", "brightness:0.9"])(image)
+    assert prepared.tolist() == [[[[255, 255, 255], [0, 0, 0]]]]
 
 
 def test_brightness_puts_the_mean_of_all_channels_at_the_target():
@@ -90,14 +90,15 @@ def test_operations_follow_each_other_and_round_once():
 
 @pytest.mark.parametrize("shape", [(1, 4, 4, 3), (60, 28, 28, 3), (3, 200, 90, 3), (0, 4, 4, 3)])
 def test_images_of_a_batch_know_nothing_of_each_other(shape):
-    made = preparation(["shades-of-grey", "brightness"], 3)
+    prepare = preparation(["shades-of-grey", "brightness"], 3)
     images = noise(*shape)
     before = images.copy()
-    found = made(images)
-    assert (found.shape, found.dtype) == (shape, np.uint8)
+    prepared = prepare(images)
+    assert prepared.shape == shape
+    assert prepared.dtype == np.uint8
     assert np.array_equal(images, before)
-    for alone, together in zip(images, found, strict=True):
-        assert np.array_equal(made(alone[None])[0], together)
+    for alone, together in zip(images, prepared, strict=True):
+        assert np.array_equal(prepare(alone[None])[0], together)
 
 
 def test_a_window_in_hounsfield_units():
@@ -109,10 +110,10 @@ def test_a_window_in_hounsfield_units():
 
 
 def test_words_become_numbers():
-    made = preparation(("window:40:80", "brightness"), 1)
-    assert made == Preparation(Window(40.0, 80.0), (("brightness", (0.5,)),))
+    prepare = preparation(("window:40:80", "brightness"), 1)
+    assert prepare == Preparation(Window(40.0, 80.0), (("brightness", (0.5,)),))
     assert preparation(["shades-of-grey", "brightness:0.6"]).steps == (("shades-of-grey", (6,)), ("brightness", (0.6,)))
-    assert pickle.loads(pickle.dumps(made)) == made
+    assert pickle.loads(pickle.dumps(prepare)) == prepare
     plain = noise(1, 2, 2, 3)
     assert preparation(()) == Preparation(None, ())
     assert preparation(())(plain) is plain

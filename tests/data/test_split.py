@@ -33,7 +33,8 @@ def test_rows_are_kept_once_and_single_samples_trained_on(values, fractions, see
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", *"abcdef"])), max_size=50), st.integers(0, 99))
 def test_groups_are_kept_whole_and_every_row_once(rows, seed):
-    labels, groups = np.array([label for label, _ in rows], dtype=np.int64), [group for _, group in rows]
+    labels = np.array([label for label, _ in rows], dtype=np.int64)
+    groups = [group for _, group in rows]
     sides = splits.split(labels, groups, USUAL, seed)
     assert sorted(np.concatenate(sides).tolist()) == list(range(len(rows)))
     for group in set(groups) - {""}:

@@ -61,13 +61,17 @@ def read(tmp_path):
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_classes_patients_and_magnifications(tiny, read):
-    collection, aside = read(tiny)
-    assert (collection.name, collection.task, aside) == ("breakhis", "classification", [])
+    collection, left_out = read(tiny)
+    assert collection.name == "breakhis"
+    assert collection.task == "classification"
+    assert left_out == []
     assert collection.classes == ("benign", "malignant")
     assert collection.images.shape == (72, 4, 4, 3)
     assert collection.targets.bincount().tolist() == [40, 32]
     assert collection.ids[0] == "SOB_B_A-14-22549AB-100-001.png"
-    assert (collection.sites, collection.splits, collection.notes) == (None, None, ())
+    assert collection.sites is None
+    assert collection.splits is None
+    assert collection.notes == ()
     patients = Counter(collection.groups)
     assert patients == {
         "14-22549": 16,
@@ -116,10 +120,10 @@ def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped, zip_folder):
     plain, _ = read(tiny)
     shutil.copytree(tiny, tmp_path / "top" / wrap, dirs_exist_ok=True)
     top = tmp_path / "top"
-    found, _ = read(zip_folder(top, tmp_path / "packed") if zipped else top)
+    collection, _ = read(zip_folder(top, tmp_path / "packed") if zipped else top)
     for part in ("ids", "hashes", "groups", "classes"):
-        assert getattr(found, part) == getattr(plain, part)
-    assert found.targets.equal(plain.targets)
+        assert getattr(collection, part) == getattr(plain, part)
+    assert collection.targets.equal(plain.targets)
 
 
 @pytest.mark.parametrize("change", [str.lower, str.upper, str.title])
@@ -130,9 +134,12 @@ def test_names_in_any_case(tiny, read, tmp_path, change, classes):
         place = tmp_path / "other" / change(file.relative_to(tiny).as_posix())
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place)
-    found, aside = read(tmp_path / "other", classes=classes)
-    assert (found.classes, found.hashes, found.groups, aside) == (plain.classes, plain.hashes, plain.groups, [])
-    assert found.targets.equal(plain.targets)
+    collection, left_out = read(tmp_path / "other", classes=classes)
+    assert collection.classes == plain.classes
+    assert collection.hashes == plain.hashes
+    assert collection.groups == plain.groups
+    assert left_out == []
+    assert collection.targets.equal(plain.targets)
 
 
 def test_options_reach_the_images(tiny, read):
@@ -145,7 +152,8 @@ def test_options_reach_the_images(tiny, read):
 
 # what is refused -----------------------------------------------------------------------------------------------------
 def test_paths_that_contradict_themselves_are_told_together_or_set_aside(tiny, read):
-    benign, nowhere = f"{HOME}/benign/SOB/adenosis", f"{HOME}/benign/SOB/cyst/SOB_B_C_14-4/40X/d.png"
+    benign = f"{HOME}/benign/SOB/adenosis"
+    nowhere = f"{HOME}/benign/SOB/cyst/SOB_B_C_14-4/40X/d.png"
     paths = {
         f"{HOME}/malignant/SOB/adenosis/SOB_B_A_14-1/40X/a.png": "adenosis is not malignant",
         f"{benign}/SOB_B_F_14-2/40X/b.png": "its slide SOB_B_F_14-2 is not named SOB_B_A_<year>-<number>",
@@ -159,8 +167,9 @@ def test_paths_that_contradict_themselves_are_told_together_or_set_aside(tiny, r
     with pytest.raises(DataError, match="5 problems") as error:
         read(tiny)
     assert error.value.details == tuple(sorted(f"{path}: {reason}" for path, reason in paths.items()))
-    collection, aside = read(tiny, bad_files="quarantine")
-    assert (len(collection), len(aside)) == (71, 5)
+    collection, left_out = read(tiny, bad_files="quarantine")
+    assert len(collection) == 71
+    assert len(left_out) == 5
 
 
 def test_an_image_in_folders_of_two_cases(tiny, read):
@@ -221,9 +230,11 @@ def test_the_real_set_is_listed(real_file):
     archive = real_file(f"{breakhis.NAME}.zip")
     with open_files(archive) as files:
         entries, problems = breakhis.list_images(archive, files.listing(), "400", "subtypes")
-    assert (len(entries), problems) == (1693, [])
+    assert len(entries) == 1693
+    assert problems == []
     assert Counter(entry.side for entry in entries) == {"benign": 547, "malignant": 1146}
-    assert (len({entry.slide for entry in entries}), len({entry.patient for entry in entries})) == (82, 70)
+    assert len({entry.slide for entry in entries}) == 82
+    assert len({entry.patient for entry in entries}) == 70
     under = {entry.patient: set() for entry in entries}
     for entry in entries:
         under[entry.patient].add(entry.subtype)
@@ -241,6 +252,7 @@ def test_some_real_images(tmp_path, read, real_file):
         for path in first.values():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_bytes(files.read(path))
-    collection, aside = read(tmp_path / breakhis.NAME, classes="subtypes", size=16)
-    assert (sorted(collection.targets.tolist()), aside) == (list(range(8)), [])
+    collection, left_out = read(tmp_path / breakhis.NAME, classes="subtypes", size=16)
+    assert sorted(collection.targets.tolist()) == list(range(8))
+    assert left_out == []
     assert collection.images.float().std() > 20

@@ -75,9 +75,9 @@ def write_sheets(folder: Path) -> Path:
 
 def packed(folder: Path, archive: Path) -> Path:
     """The files in reverse order, as an archive need not keep the order of the batches."""
-    with tarfile.open(archive, "w:gz") as made:
+    with tarfile.open(archive, "w:gz") as federation:
         for file in sorted(folder.iterdir(), reverse=True):
-            made.add(file, f"{folder.name}/{file.name}")
+            federation.add(file, f"{folder.name}/{file.name}")
     return archive
 
 
@@ -99,20 +99,28 @@ def problems(root: Path, name: str = "cifar10") -> tuple[str, ...]:
 def test_all_ways_give_the_same_rows(tmp_path, name, write, zipped):
     folder = write(tmp_path / "top" / "inner", name)
     read = cifar.read(packed(folder, tmp_path / "set.tar.gz") if zipped else tmp_path / "top", name=name)
-    assert (read.name, read.task, len(read.classes)) == (name, "classification", 10 if name == "cifar10" else 100)
-    assert (read.images.dtype, read.targets.dtype) == (torch.uint8, torch.int64)
+    assert read.name == name
+    assert read.task == "classification"
+    assert len(read.classes) == (10 if name == "cifar10" else 100)
+    assert read.images.dtype == torch.uint8
+    assert read.targets.dtype == torch.int64
     assert read.images.equal(torch.from_numpy(IMAGES))
     assert read.targets.tolist() == LABELS[name]
     assert read.ids == tuple([f"train/{row}" for row in range(15)] + [f"test/{row}" for row in range(3)])
     assert read.splits == ("train",) * 15 + ("test",) * 3
     assert read.hashes == tuple(digest(image.tobytes()) for image in IMAGES)
-    assert (read.sites, read.groups) == (None, None)
+    assert read.sites is None
+    assert read.groups is None
 
 
 def test_names_of_classes():
     assert cifar.CLASSES["cifar10"][6] == "frog"
     names = cifar.CLASSES["cifar100"]
-    assert (len(names), names[0], names[19], names[49], names[99]) == (100, "apple", "cattle", "mountain", "worm")
+    assert len(names) == 100
+    assert names[0] == "apple"
+    assert names[19] == "cattle"
+    assert names[49] == "mountain"
+    assert names[99] == "worm"
     assert sorted(names) == list(names)
 
 
@@ -203,9 +211,9 @@ def test_binary_files_cut_short_or_too_long_are_all_told(tmp_path):
 def test_labels_of_no_class_are_named_by_their_record(tmp_path, monkeypatch):
     monkeypatch.setitem(LABELS, "cifar10", [*range(10), 10, 1, 4, 1, 255, 9, 2, 6])
     wrong = "has the label {}, not 0 to 9"
-    told = ("data_batch_4{}: record 1 " + wrong.format(10), "data_batch_5{}: record 2 " + wrong.format(255))
-    assert problems(write_binary(tmp_path / "bin", "cifar10")) == tuple(line.format(".bin") for line in told)
-    assert problems(write_python(tmp_path / "py", "cifar10")) == tuple(line.format("") for line in told)
+    expected = ("data_batch_4{}: record 1 " + wrong.format(10), "data_batch_5{}: record 2 " + wrong.format(255))
+    assert problems(write_binary(tmp_path / "bin", "cifar10")) == tuple(line.format(".bin") for line in expected)
+    assert problems(write_python(tmp_path / "py", "cifar10")) == tuple(line.format("") for line in expected)
     lines = [f"train_lables.json: record {row} {wrong.format(label)}" for row, label in ((10, 10), (14, 255))]
     assert problems(write_sheets(tmp_path / "sheets")) == tuple(lines)
     folder = write_binary(tmp_path / "fine", "cifar100")
@@ -258,15 +266,15 @@ def test_sheets_of_something_else(tmp_path):
     (folder / "data_batch_4.png").write_bytes(stream.getvalue())
     (folder / "train_lables.json").write_text("[1, 2, 3")
     (folder / "test_lables.json").write_text("[1, 2]")
-    told = problems(folder)
+    lines = problems(folder)
     wrong = [f"data_batch_{number}.png" for number in range(1, 5)] + ["test_lables.json", "train_lables.json"]
-    assert [line.split(": ")[0] for line in told] == wrong
-    assert told[0].endswith("is a sheet of 2 images of 1024 pixels (RGB), not of 3 images of 1024 (RGB)")
-    assert "3 images of 1024 pixels (L)" in told[1]
-    assert f"its {len(whole) // 2} bytes cannot be decoded as 3 images" in told[2]
-    assert "cannot be decoded as 3 images" in told[3]
-    assert told[4].endswith("has 2 labels, not 3")
-    assert "its 8 bytes are not whole JSON" in told[5]
+    assert [line.split(": ")[0] for line in lines] == wrong
+    assert lines[0].endswith("is a sheet of 2 images of 1024 pixels (RGB), not of 3 images of 1024 (RGB)")
+    assert "3 images of 1024 pixels (L)" in lines[1]
+    assert f"its {len(whole) // 2} bytes cannot be decoded as 3 images" in lines[2]
+    assert "cannot be decoded as 3 images" in lines[3]
+    assert lines[4].endswith("has 2 labels, not 3")
+    assert "its 8 bytes are not whole JSON" in lines[5]
 
 
 def test_archives_cut_short(tmp_path):

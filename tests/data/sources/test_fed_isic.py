@@ -71,16 +71,19 @@ def read(tmp_path, listing):
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_classes_rows_hospitals_and_split(images, read):
-    collection, aside = read(images)
-    assert (collection.name, collection.task, aside) == ("fed-isic2019", "classification", [])
+    collection, left_out = read(images)
+    assert collection.name == "fed-isic2019"
+    assert collection.task == "classification"
+    assert left_out == []
     assert collection.classes == ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
     assert collection.ids == tuple(f"ISIC_{number}.jpg" for number in range(1, 9))
     assert collection.targets.tolist() == [1, 0, 2, 3, 4, 7, 1, 1]
-    run_sites = ("vienna_dias", "bcn", "vidir_molemax", "vidir_modern", "rosendahl", "msk4", "bcn", "vienna_dias")
-    assert collection.sites == run_sites
+    hospitals = ("vienna_dias", "bcn", "vidir_molemax", "vidir_modern", "rosendahl", "msk4", "bcn", "vienna_dias")
+    assert collection.sites == hospitals
     assert collection.splits == ("train", "test", "train", "train", "test", "train", "train", "test")
     assert collection.groups is None
-    assert (collection.images.shape, collection.images.dtype) == ((8, 4, 4, 3), torch.uint8)
+    assert collection.images.shape == (8, 4, 4, 3)
+    assert collection.images.dtype == torch.uint8
     assert collection.images[:, 0, 0, 0].tolist() == [10, 20, 30, 40, 50, 60, 70, 80]
 
 
@@ -95,7 +98,9 @@ def test_each_hospital_trains_and_tests_as_published(images, read):
 def test_an_archive_is_read_as_the_folder_is(images, read, tmp_path):
     plain, _ = read(images)
     packed, _ = read(Path(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path, images.name)))
-    assert (packed.ids, packed.hashes, packed.splits) == (plain.ids, plain.hashes, plain.splits)
+    assert packed.ids == plain.ids
+    assert packed.hashes == plain.hashes
+    assert packed.splits == plain.splits
 
 
 def test_options_reach_the_images(images, read):
@@ -109,8 +114,8 @@ def test_options_reach_the_images(images, read):
 def test_a_copy_of_a_test_image_is_left_out_of_training(images, read, bad_files):
     shutil.copy(images / "ISIC_8.jpg", images / "ISIC_1.jpg")
     shutil.copy(images / "ISIC_3.jpg", images / "ISIC_4.jpg")  # both are trained on, which does no harm
-    collection, aside = read(images, bad_files=bad_files)
-    assert [str(bad) for bad in aside] == ["row 8: ISIC_1: is the picture of ISIC_8, which is tested on"]
+    collection, left_out = read(images, bad_files=bad_files)
+    assert [str(bad) for bad in left_out] == ["row 8: ISIC_1: is the picture of ISIC_8, which is tested on"]
     assert collection.ids == tuple(f"ISIC_{number}.jpg" for number in range(2, 9))
     assert collection.images[:, 0, 0, 0].tolist() == [20, 30, 30, 50, 60, 70, 80]
     assert len(federate(collection).sites) == 6
@@ -136,9 +141,9 @@ def test_a_hospital_without_images_disappears(images, read):
     for number in (7, 2, 3):
         (images / f"ISIC_{number}.jpg").unlink()
     (images / "ISIC_5.jpg").write_bytes(b"")
-    collection, aside = read(images, bad_files="quarantine")
-    assert [bad.row for bad in aside] == [2, 3, 4, 6]
-    assert str(aside[3]) == "row 6: ISIC_5: is empty (0 bytes)"
+    collection, left_out = read(images, bad_files="quarantine")
+    assert [bad.row for bad in left_out] == [2, 3, 4, 6]
+    assert str(left_out[3]) == "row 6: ISIC_5: is empty (0 bytes)"
     assert sorted({*collection.sites}) == ["msk4", "vidir_modern", "vienna_dias"]
     assert collection.classes == fed_isic.CLASSES  # BCC, of which nothing is left, keeps its place
     assert [site.name for site in federate(collection).sites] == ["msk4", "vidir_modern", "vienna_dias"]
@@ -281,9 +286,10 @@ def test_real_images_of_four_hospitals(real, ham, tmp_path):
         for path in {f"HAM10000_images/{entry.image}.jpg" for entry in some}:
             part.writestr(path, whole.read(path))
     options = {"listing": real, "size": 8, "bad_files": "quarantine", "cache": tmp_path / "cache"}
-    collection, aside = fed_isic.read(tmp_path / "some.zip", **options)
-    assert len(collection) + len(aside) == 23247
-    assert (aside[-1].where, aside[-1].reason) == ("ISIC_0029938", "is the picture of ISIC_0024777, which is tested on")
+    collection, left_out = fed_isic.read(tmp_path / "some.zip", **options)
+    assert len(collection) + len(left_out) == 23247
+    assert left_out[-1].where == "ISIC_0029938"
+    assert left_out[-1].reason == "is the picture of ISIC_0024777, which is tested on"
     assert collection.images.float().std() > 20
     federation = federate(collection)
     held = {site.name: (len(site.train), len(site.test)) for site in federation.sites}

@@ -68,13 +68,18 @@ def users_of(collection, split: str) -> dict[str, int]:
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_users_are_sites(everything):
-    collection, aside = leaf.read(everything)
-    assert (collection.name, collection.task, aside) == ("femnist", "classification", [])
-    assert (collection.images.shape, collection.images.dtype) == ((21, 28, 28, 1), torch.uint8)
+    collection, left_out = leaf.read(everything)
+    assert collection.name == "femnist"
+    assert collection.task == "classification"
+    assert left_out == []
+    assert collection.images.shape == (21, 28, 28, 1)
+    assert collection.images.dtype == torch.uint8
     assert collection.ids[:4] == ("f1/0", "f2/0", "f2/1", "f3/0")
     assert collection.sites == tuple(f"f{n}" for n in range(1, 7) for _ in range(n))
     assert collection.targets.tolist()[:4] == [7, 14, 15, 21]
-    assert (collection.targets.dtype, collection.splits, collection.groups) == (torch.int64, None, None)
+    assert collection.targets.dtype == torch.int64
+    assert collection.splits is None
+    assert collection.groups is None
     assert "".join(collection.classes) == "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -127,8 +132,8 @@ def test_the_folder_of_the_files_themselves(everything):
 
 def test_users_without_samples_are_dropped_and_told(tmp_path):
     save(tmp_path / "all_data/all_data_0.json", written(f1=[1], f2=[], f3=[2, 3]))
-    collection, aside = leaf.read(tmp_path)
-    assert [str(bad) for bad in aside] == ["f2: has no samples in all_data/all_data_0.json"]
+    collection, left_out = leaf.read(tmp_path)
+    assert [str(bad) for bad in left_out] == ["f2: has no samples in all_data/all_data_0.json"]
     assert set(collection.sites) == {"f1", "f3"}
 
 
@@ -164,14 +169,17 @@ def test_drawn_users_train_validate_or_test(everything):
 
 def test_a_seed_names_a_draw_whatever_the_files(everything, tmp_path):
     first, again = (leaf.read(everything, users=(2, 1, 1), users_seed=5)[0] for _ in range(2))
-    assert (first.ids, first.splits) == (again.ids, again.splits)
+    assert first.ids == again.ids
+    assert first.splits == again.splits
     draws = {leaf.read(everything, users=(2, 1, 1), users_seed=seed)[0].ids for seed in range(5)}
     assert len(draws) > 1
     parts = [json.loads(file.read_text()) for file in sorted((everything / "data/all_data").iterdir(), reverse=True)]
     joined = {key: parts[0][key] + parts[1][key] for key in ("users", "num_samples")}
     save(tmp_path / "one/all_data.json", joined | {"user_data": parts[0]["user_data"] | parts[1]["user_data"]})
     one, _ = leaf.read(tmp_path / "one", users=(2, 1, 1), users_seed=5)
-    assert (one.ids, one.splits, one.hashes) == (first.ids, first.splits, first.hashes)
+    assert one.ids == first.ids
+    assert one.splits == first.splits
+    assert one.hashes == first.hashes
 
 
 def test_all_that_a_drawn_user_wrote_is_on_one_side(tmp_path):
@@ -203,11 +211,11 @@ def test_places(tmp_path):
 
 def test_missing_files(tmp_path):
     save(tmp_path / "data/train/a.json", written(f1=[1]))
-    for root, told in ((tmp_path, ("test",)), (tmp_path / "data" / "nothing", ("train", "test"))):
+    for root, lines in ((tmp_path, ("test",)), (tmp_path / "data" / "nothing", ("train", "test"))):
         root.mkdir(exist_ok=True)
         with pytest.raises(DataError) as error:
             leaf.read(root)
-        assert error.value.details == tuple(f"missing: {side}/*.json" for side in told)
+        assert error.value.details == tuple(f"missing: {side}/*.json" for side in lines)
     with pytest.raises(DataError, match="There is no folder"):
         leaf.read(tmp_path / "gone")
 

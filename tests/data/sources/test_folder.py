@@ -39,14 +39,20 @@ def test_classes_are_folders(tmp_path, read, zipped, wrap, zip_folder):
     (root / "readme.txt").write_text("not an image")
     (root / "__MACOSX" / "benign").mkdir(parents=True)
     (root / "__MACOSX" / "benign" / "._2.png").write_bytes(b"litter")
-    collection, aside = read(zip_folder(root, root) if zipped else root)
-    assert (collection.name, collection.task, collection.classes) == ("set", "classification", ("benign", "malignant"))
+    collection, left_out = read(zip_folder(root, root) if zipped else root)
+    assert collection.name == "set"
+    assert collection.task == "classification"
+    assert collection.classes == ("benign", "malignant")
     assert collection.ids == (f"{wrap}benign/2.png", f"{wrap}benign/deep/1.png", f"{wrap}malignant/x/y/1.PNG")
     assert collection.targets.tolist() == [0, 0, 1]
     assert collection.targets.dtype == torch.int64
     assert collection.images[:, 0, 0, 0].tolist() == [0, 20, 10]
-    assert (collection.images.shape, collection.images.dtype) == ((3, 4, 4, 1), torch.uint8)
-    assert (collection.splits, collection.groups, collection.sites, aside) == (None, None, None, [])
+    assert collection.images.shape == (3, 4, 4, 1)
+    assert collection.images.dtype == torch.uint8
+    assert collection.splits is None
+    assert collection.groups is None
+    assert collection.sites is None
+    assert left_out == []
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -81,8 +87,9 @@ def test_a_path_without_group_is_a_problem(tmp_path, read):
     with pytest.raises(DataError) as error:
         read(root, group=r"-(\d+)-")
     assert error.value.details == (r"cnv/stray.png: the group pattern -(\d+)- finds no patient in its path",)
-    collection, aside = read(root, group=r"-(\d+)-", bad_files="quarantine")
-    assert (collection.groups, [bad.where for bad in aside]) == (("17", "4"), ["cnv/stray.png"])
+    collection, left_out = read(root, group=r"-(\d+)-", bad_files="quarantine")
+    assert collection.groups == ("17", "4")
+    assert [bad.where for bad in left_out] == ["cnv/stray.png"]
     with pytest.raises(DataError, match="no image is left of dme"):
         read(root, group=r"CNV-(\d+)-", bad_files="quarantine")
 
@@ -106,10 +113,10 @@ def test_bad_files_are_all_named_or_set_aside(tmp_path, read, zipped, zip_folder
     assert [line.split(":")[0] for line in error.value.details] == [
         "a/empty.jpg", "a/text.jpg", "b/2.png", "b/other.jpg", "loose.png",
     ]  # fmt: skip
-    collection, aside = read(source, bad_files="quarantine")
+    collection, left_out = read(source, bad_files="quarantine")
     assert collection.ids == ("a/1.png", "b/1.png")
-    assert aside[0] == BadFile("a/empty.jpg", None, "is empty (0 bytes)")
-    assert [bad.reason for bad in aside][3:] == [
+    assert left_out[0] == BadFile("a/empty.jpg", None, "is empty (0 bytes)")
+    assert [bad.reason for bad in left_out][3:] == [
         "has the extension .jpg of JPEG, but its content is PNG", "is not in a class folder",
     ]  # fmt: skip
 
@@ -168,8 +175,9 @@ def test_a_window_refuses_each_file_of_eight_bits(tmp_path, read):
         f"{name}/1.png: is already 8 bits: the window cannot be applied" for name in ("a", "b")
     )
     (root / "a" / "1.png").unlink()
-    found, _ = read(root, prepare=("window:40:80",), bad_files="quarantine")
-    assert (found.ids, found.images.unique().tolist()) == (("b/2.png",), [128])
+    collection, _ = read(root, prepare=("window:40:80",), bad_files="quarantine")
+    assert collection.ids == ("b/2.png",)
+    assert collection.images.unique().tolist() == [128]
 
 
 @pytest.mark.parametrize(
@@ -189,13 +197,14 @@ def sample(archive: Path, every: int, to: Path) -> Path:
 
 
 def test_real_blood_cells(tmp_path, read, real_file):
-    collection, aside = read(
+    collection, left_out = read(
         sample(real_file("PBC_dataset_normal_DIB.zip"), 200, tmp_path / "pbc.zip"), size=28, channels=3
     )
     assert collection.classes == (
         "basophil", "eosinophil", "erythroblast", "ig", "lymphocyte", "monocyte", "neutrophil", "platelet",
     )  # fmt: skip
-    assert (collection.images.shape, aside) == ((86, 28, 28, 3), [])
+    assert collection.images.shape == (86, 28, 28, 3)
+    assert left_out == []
     assert collection.images.float().std() > 20
 
 
@@ -214,9 +223,9 @@ def test_real_slides_are_wrapped_three_times(tmp_path, read, real_file):
 
 def test_classes_that_are_named_need_no_folder_here(tmp_path, read):
     planted(tmp_path, "b/1.png", "a/1.png", "b/2.png")
-    found, _ = read(tmp_path, classes=["c", "b", "a"])
-    assert found.classes == ("c", "b", "a")
-    assert sorted(found.targets.tolist()) == [1, 1, 2]
+    collection, _ = read(tmp_path, classes=["c", "b", "a"])
+    assert collection.classes == ("c", "b", "a")
+    assert sorted(collection.targets.tolist()) == [1, 1, 2]
     with pytest.raises(DataError, match=r"folders that data.classes does not name(.|\n)*b: "):
         read(tmp_path, classes=["a"])
     with pytest.raises(ConfigError, match="twice"):

@@ -54,15 +54,18 @@ def read(tmp_path):
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_classes_rows_lesions_and_hospitals(tiny, read):
-    collection, aside = read(tiny)
-    assert (collection.name, collection.task, aside) == ("ham10000", "classification", [])
+    collection, left_out = read(tiny)
+    assert collection.name == "ham10000"
+    assert collection.task == "classification"
+    assert left_out == []
     assert collection.classes == ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
     assert collection.ids == tuple(f"ISIC_{number}.jpg" for number in range(1, 9))
     assert collection.targets.tolist() == [5, 5, 1, 2, 3, 4, 6, 0]
     assert collection.groups == ("L1", "L1", "L3", "L4", "L5", "L6", "L7", "L2")
     assert collection.sites[:4] == ("vidir_molemax", "vidir_modern", "rosendahl", "vienna_dias")
     assert collection.splits is None
-    assert (collection.images.shape, collection.images.dtype) == ((8, 4, 4, 3), torch.uint8)
+    assert collection.images.shape == (8, 4, 4, 3)
+    assert collection.images.dtype == torch.uint8
     assert collection.images[:, 0, 0, 0].tolist() == [10, 20, 30, 40, 50, 60, 70, 80]
 
 
@@ -82,10 +85,10 @@ def test_however_it_is_packed(tiny, read, tmp_path, wrap, folders, table, zipped
         rows = "\n".join("\t".join(f'"{cell}"' for cell in line.split(",")) for line in rows.splitlines())
     lay(tmp_path / "top" / wrap, *folders, table=table, content=rows)
     top = tmp_path / "top"
-    found, _ = read(zip_folder(top, tmp_path / "HAM") if zipped else top)
+    collection, _ = read(zip_folder(top, tmp_path / "HAM") if zipped else top)
     for part in ("name", "ids", "hashes", "groups", "sites", "splits", "classes"):
-        assert getattr(found, part) == getattr(plain, part)
-    assert found.targets.equal(plain.targets)
+        assert getattr(collection, part) == getattr(plain, part)
+    assert collection.targets.equal(plain.targets)
 
 
 def test_a_table_without_hospitals_is_read_without_them(tiny, read):
@@ -186,18 +189,19 @@ def test_rows_that_are_wrong_are_told_together_or_set_aside(tiny, read):
     wrong = ("L9,ISIC_9,nevus,,,,,rosendahl", ",ISIC_10,nv,,,,,graz")
     (tiny / "HAM10000_metadata.csv").write_text(text(*ROWS, *wrong))
     (tiny / "HAM10000_images_part_1" / "ISIC_1.jpg").write_bytes(b"")
-    known, run_sites = ", ".join(ham10000.CLASSES), ", ".join(ham10000.HOSPITALS)
+    known = ", ".join(ham10000.CLASSES)
+    hospitals = ", ".join(ham10000.HOSPITALS)
     lines = (
         "row 3: ISIC_1: is empty (0 bytes)",
         f'row 10: ISIC_9: its dx "nevus" is none of {known}',
-        f'row 11: ISIC_10: its dataset "graz" is none of {run_sites}',
+        f'row 11: ISIC_10: its dataset "graz" is none of {hospitals}',
         "row 11: ISIC_10: its lesion_id is empty",
     )
     with pytest.raises(DataError, match="4 problems") as error:
         read(tiny)
     assert error.value.details == lines
-    collection, aside = read(tiny, bad_files="quarantine")
-    assert tuple(map(str, aside)) == lines
+    collection, left_out = read(tiny, bad_files="quarantine")
+    assert tuple(map(str, left_out)) == lines
     assert collection.ids == tuple(f"ISIC_{number}.jpg" for number in range(2, 9))
 
 
@@ -209,8 +213,9 @@ def test_absent_images_are_counted_and_named_or_set_aside(tiny, read):
     assert error.value.details[0] == "row 10: ISIC_11: its image is not there"
     assert error.value.details[9:] == ("row 19: ISIC_20: its image is not there", "… and 2 more images")
     assert 'data.bad_files = "quarantine"' in error.value.hint
-    collection, aside = read(tiny, bad_files="quarantine")
-    assert (len(collection), len(aside)) == (8, 12)
+    collection, left_out = read(tiny, bad_files="quarantine")
+    assert len(collection) == 8
+    assert len(left_out) == 12
 
 
 def test_images_that_were_not_unpacked(tiny, read, zip_folder):
@@ -228,7 +233,8 @@ def test_images_that_were_not_unpacked(tiny, read, zip_folder):
 
 @pytest.mark.parametrize("bad_files", ["refuse", "quarantine"])
 def test_a_table_that_contradicts_itself(tiny, read, bad_files):
-    twice, other = "L9,ISIC_3,bcc,,,,,rosendahl", "L4,ISIC_9,mel,,,,,vienna_dias"
+    twice = "L9,ISIC_3,bcc,,,,,rosendahl"
+    other = "L4,ISIC_9,mel,,,,,vienna_dias"
     (tiny / "HAM10000_metadata.csv").write_text(text(*ROWS, twice, other))
     with pytest.raises(DataError, match=r"contradicts itself: 2 problem\(s\)") as error:
         read(tiny, bad_files=bad_files)
@@ -254,21 +260,23 @@ def test_the_real_table(real_file):
     archive = real_file(f"{ham10000.NAME}.zip")
     with open_files(archive) as files:
         entries, problems = ham10000.read_metadata(files, files.listing())
-    assert (len(entries), problems) == (10015, [])
+    assert len(entries) == 10015
+    assert problems == []
     at = {entry.lesion: set() for entry in entries}
     for entry in entries:
         at[entry.lesion].add(entry.hospital)
-    assert Counter(len(run_sites) for run_sites in at.values()) == {1: 7461, 2: 9}
+    assert Counter(len(hospitals) for hospitals in at.values()) == {1: 7461, 2: 9}
 
 
 def test_the_real_set(real):
-    collection, aside = real
-    assert (collection.images.shape, aside) == ((10015, 8, 8, 3), [])
+    collection, left_out = real
+    assert collection.images.shape == (10015, 8, 8, 3)
+    assert left_out == []
     assert collection.images[::100].float().std() > 20
     assert collection.targets.bincount().tolist() == [327, 514, 1099, 115, 1113, 6705, 142]
     assert len(set(collection.groups)) == 7470
-    run_sites = {"rosendahl": 2259, "vidir_modern": 3363, "vidir_molemax": 3954, "vienna_dias": 439}
-    assert Counter(collection.sites) == run_sites
+    hospitals = {"rosendahl": 2259, "vidir_modern": 3363, "vidir_molemax": 3954, "vienna_dias": 439}
+    assert Counter(collection.sites) == hospitals
 
 
 def test_the_real_set_is_shared_out_with_each_lesion_on_one_side(real):

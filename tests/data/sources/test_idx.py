@@ -46,26 +46,31 @@ def problems(root: Path, name: str = "mnist") -> tuple[str, ...]:
 @pytest.mark.parametrize("gz", [False, True])
 def test_images_labels_and_rows(tmp_path, gz):
     read = idx.read(write(tmp_path / "mnist", gz=gz), name="mnist")
-    assert (read.name, read.task, read.classes) == ("mnist", "classification", tuple("0123456789"))
-    assert (read.images.dtype, read.targets.dtype) == (torch.uint8, torch.int64)
+    assert read.name == "mnist"
+    assert read.task == "classification"
+    assert read.classes == tuple("0123456789")
+    assert read.images.dtype == torch.uint8
+    assert read.targets.dtype == torch.int64
     assert read.images[..., 0].equal(torch.from_numpy(IMAGES))
     assert read.targets.tolist() == LABELS
     assert read.ids == ("train/0", "train/1", "train/2", "test/0", "test/1")
     assert read.splits == ("train",) * 3 + ("test",) * 2
     assert read.hashes == tuple(digest(image.tobytes()) for image in IMAGES)
-    assert (read.sites, read.groups) == (None, None)
+    assert read.sites is None
+    assert read.groups is None
 
 
 def test_however_it_is_packed(tmp_path, zip_folder):
     folder = write(tmp_path / "top" / "MNIST" / "raw", gz=True)
     plain = idx.read(folder, name="mnist")
     (folder / "train-images-idx3-ubyte.gz").rename(folder / "train-images.idx3-ubyte.gz")
-    with tarfile.open(tmp_path / "mnist.tgz", "w:gz") as made:
-        made.add(tmp_path / "top", "package")
+    with tarfile.open(tmp_path / "mnist.tgz", "w:gz") as federation:
+        federation.add(tmp_path / "top", "package")
     zip_folder(tmp_path / "top", tmp_path / "mnist")
     for root in (tmp_path / "top", tmp_path / "mnist.tgz", tmp_path / "mnist.zip"):
         read = idx.read(root, name="mnist")
-        assert (read.ids, read.hashes) == (plain.ids, plain.hashes)
+        assert read.ids == plain.ids
+        assert read.hashes == plain.hashes
 
 
 def test_an_unpacked_file_goes_before_its_gz(tmp_path):
@@ -91,7 +96,9 @@ def test_emnist_letters_are_turned_and_counted_from_0(tmp_path):
 def test_other_parts_of_emnist_count_from_0(tmp_path, name, count, last):
     folder = write(tmp_path / name, f"emnist-{name}", labels=[0, 1, 2, count - 1, 0])
     read = idx.read(folder, name=f"emnist-{name}")
-    assert (len(read.classes), read.classes[-1], read.targets[3]) == (count, last, count - 1)
+    assert len(read.classes) == count
+    assert read.classes[-1] == last
+    assert read.targets[3] == count - 1
 
 
 def test_fashion_has_names(tmp_path):
@@ -156,7 +163,8 @@ def test_two_sets_in_one(tmp_path):
 
 @pytest.mark.parametrize("gz", [False, True])
 def test_files_cut_short_or_too_long_are_all_told(tmp_path, gz):
-    folder, end = write(tmp_path / "mnist"), ".gz" if gz else ""
+    folder = write(tmp_path / "mnist")
+    end = ".gz" if gz else ""
     changes = {
         "t10k-images-idx3-ubyte": lambda data: data[:40],
         "t10k-labels-idx1-ubyte": lambda data: data + b"\0",

@@ -39,10 +39,13 @@ def refused(file: Path, **more: object) -> DataError:
 
 def test_splits_follow_each_other(tmp_path):
     collection = read(saved(tmp_path / "toy.npz", arrays()))
-    assert (collection.name, collection.task, collection.classes) == ("toy", "classification", ("0", "1"))
+    assert collection.name == "toy"
+    assert collection.task == "classification"
+    assert collection.classes == ("0", "1")
     assert collection.images.shape == (4, 2, 2, 1)
     assert collection.images[:, 0, 0, 0].tolist() == [10, 20, 30, 40]
-    assert (collection.targets.tolist(), collection.targets.dtype) == ([0, 1, 1, 0], torch.int64)
+    assert collection.targets.tolist() == [0, 1, 1, 0]
+    assert collection.targets.dtype == torch.int64
     assert collection.ids == ("train/0", "train/1", "val/0", "test/0")
     assert collection.splits == ("train", "train", "val", "test")
     assert collection.hashes[1] == blake2b(bytes([20] * 4), digest_size=16).hexdigest()
@@ -52,7 +55,8 @@ def test_flat_labels_and_colour(tmp_path):
     content = arrays((2, 2, 3))
     flat = {name: array.reshape(-1) for name, array in content.items() if name.endswith("labels")}
     collection = read(saved(tmp_path / "toy.npz", content | flat), classes=("benign", "malignant", "unseen"))
-    assert (collection.channels, collection.classes) == (3, ("benign", "malignant", "unseen"))
+    assert collection.channels == 3
+    assert collection.classes == ("benign", "malignant", "unseen")
     assert collection.targets.tolist() == [0, 1, 1, 0]
 
 
@@ -119,15 +123,16 @@ def test_other_wrong_arrays(tmp_path, wrong, words):
 def scans(dtype: type = np.int16, offset: int = 0) -> dict[str, np.ndarray]:
     """Hounsfield units: training images of -1000 and 20, one of 40 to validate, one of 1000 to test."""
     units = {"train": [-1000, 20], "val": [40], "test": [1000]}
-    made = {f"{name}_images": np.array(values)[:, None, None] + offset for name, values in units.items()}
-    return arrays() | {name: np.tile(values, (1, 2, 2)).astype(dtype) for name, values in made.items()}
+    collection = {f"{name}_images": np.array(values)[:, None, None] + offset for name, values in units.items()}
+    return arrays() | {name: np.tile(values, (1, 2, 2)).astype(dtype) for name, values in collection.items()}
 
 
 def test_hounsfield_units_through_a_window(tmp_path):
     for content in (scans(), scans(np.uint16, 1024)):
         collection = read(saved(tmp_path / "ct.npz", content), size=4, prepare=("window:40:80",))
         assert collection.images[:, 0, 0, 0].tolist() == [0, 64, 128, 255]
-        assert (collection.images.shape, collection.images.dtype) == ((4, 4, 4, 1), torch.uint8)
+        assert collection.images.shape == (4, 4, 4, 1)
+        assert collection.images.dtype == torch.uint8
         assert collection.hashes[3] == blake2b(bytes([255] * 16), digest_size=16).hexdigest()
     none = {"val_images": np.zeros((0, 2, 2), np.int16), "val_labels": np.zeros((0, 1), np.uint8)}
     assert len(read(saved(tmp_path / "ct.npz", scans() | none), prepare=("window:40:80",)).images) == 3
@@ -198,10 +203,13 @@ def test_wrong_options(tmp_path, wrong):
 def test_medmnist_prefers_the_file_of_the_size(tmp_path):
     saved(tmp_path / "pneumoniamnist.npz", arrays((4, 4)))
     small = medmnist.read("pneumoniamnist", root=tmp_path, size=2)
-    assert (small.name, small.size, small.classes) == ("pneumoniamnist", (2, 2), ("normal", "pneumonia"))
+    assert small.name == "pneumoniamnist"
+    assert small.size == (2, 2)
+    assert small.classes == ("normal", "pneumonia")
     saved(tmp_path / "pneumoniamnist_8.npz", arrays((8, 8), val_images=np.full((1, 8, 8), 77, np.uint8)))
     large = medmnist.read("pneumoniamnist", root=tmp_path, size=8)
-    assert (large.name, large.images[2].unique().tolist()) == ("pneumoniamnist", [77])
+    assert large.name == "pneumoniamnist"
+    assert large.images[2].unique().tolist() == [77]
 
 
 def test_medmnist_names_what_is_nearest_and_what_is_missing(tmp_path):

@@ -44,32 +44,39 @@ def read(tmp_path):
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_classes_patients_and_no_split(tiny, read):
-    collection, aside = read(tiny)
-    assert (collection.name, collection.task, aside) == ("oct2017", "classification", [])
+    collection, left_out = read(tiny)
+    assert collection.name == "oct2017"
+    assert collection.task == "classification"
+    assert left_out == []
     assert collection.classes == ("CNV", "DME", "DRUSEN", "NORMAL")
     assert set(collection.ids) == set(SCANS)
-    assert (collection.images.shape, collection.images.dtype) == ((34, 4, 4, 1), torch.uint8)
+    assert collection.images.shape == (34, 4, 4, 1)
+    assert collection.images.dtype == torch.uint8
     assert collection.targets.bincount().tolist() == [8, 8, 9, 9]
     assert Counter(collection.groups) == {"1": 8, "2": 8, "3": 8, "5": 4, "6": 4, "7": 2}
-    assert (collection.sites, collection.splits) == (None, None)
+    assert collection.sites is None
+    assert collection.splits is None
     row = collection.ids.index("train/NORMAL/NORMAL-7-1.jpeg")
-    assert (collection.groups[row], collection.targets[row]) == ("7", 3)
+    assert collection.groups[row] == "7"
+    assert collection.targets[row] == 3
     assert collection.images[row, 0, 0, 0] == 5 * SCANS.index("train/NORMAL/NORMAL-7-1.jpeg")
 
 
 def test_a_number_under_two_classes_is_on_one_side(tiny, read):
     collection, _ = read(tiny)
     for seed in range(3):
-        made = federate(collection, partition="iid", sites=1, seed=seed)
-        sides = [{collection.groups[row] for row in getattr(made.sites[0], part)} for part in ("train", "val", "test")]
+        federation = federate(collection, partition="iid", sites=1, seed=seed)
+        sides = [
+            {collection.groups[row] for row in getattr(federation.sites[0], part)} for part in ("train", "val", "test")
+        ]
         assert sum(map(len, sides)) == len(set().union(*sides)) == 6
 
 
 def test_the_official_split(tiny, read):
     collection, _ = read(tiny, split="official")
     assert Counter(collection.splits) == {"train": 26, "val": 4, "test": 4}
-    made = federate(collection, partition="group", sites=2)
-    tested = {collection.ids[row] for row in made.server.test.tolist()}
+    federation = federate(collection, partition="group", sites=2)
+    tested = {collection.ids[row] for row in federation.server.test.tolist()}
     assert tested == {path for path in SCANS if path.startswith("test/")}
 
 
@@ -90,21 +97,24 @@ def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped, zip_folder):
     (tmp_path / "top" / wrap / "train" / ".DS_Store").write_bytes(b"litter of the official archive")
     top = tmp_path / "top"
     place = zip_folder(top, tmp_path / "packed") if zipped else top
-    found, _ = read(place, split="official")
+    collection, _ = read(place, split="official")
     for part in ("ids", "hashes", "groups", "splits", "classes"):
-        assert getattr(found, part) == getattr(plain, part)
-    assert found.targets.equal(plain.targets)
+        assert getattr(collection, part) == getattr(plain, part)
+    assert collection.targets.equal(plain.targets)
 
 
 @pytest.mark.parametrize("change", [str.lower, str.upper, str.title])
 def test_names_in_any_case(read, tiny, tmp_path, change):
     plain, _ = read(tiny, split="official")
-    found, aside = read(lay(tmp_path / "other", *(change(path) for path in SCANS)), split="official")
-    assert (found.classes, found.groups, found.splits, aside) == (plain.classes, plain.groups, plain.splits, [])
-    assert found.targets.equal(plain.targets)
-    assert found.images.equal(plain.images)
-    assert [name.casefold() for name in found.ids] == [name.casefold() for name in plain.ids]
-    assert {name.rsplit("/", 1)[0] for name in found.ids} == {name.rsplit("/", 1)[0] for name in plain.ids}
+    collection, left_out = read(lay(tmp_path / "other", *(change(path) for path in SCANS)), split="official")
+    assert collection.classes == plain.classes
+    assert collection.groups == plain.groups
+    assert collection.splits == plain.splits
+    assert left_out == []
+    assert collection.targets.equal(plain.targets)
+    assert collection.images.equal(plain.images)
+    assert [name.casefold() for name in collection.ids] == [name.casefold() for name in plain.ids]
+    assert {name.rsplit("/", 1)[0] for name in collection.ids} == {name.rsplit("/", 1)[0] for name in plain.ids}
 
 
 def test_a_folder_in_two_cases(read, tiny):
@@ -133,8 +143,9 @@ def test_bad_files_are_named_or_set_aside(tiny, read):
     with pytest.raises(DataError) as error:
         read(tiny)
     assert error.value.details == ("train/CNV/CNV-1-1.jpeg: is empty (0 bytes)",)
-    collection, aside = read(tiny, bad_files="quarantine")
-    assert (len(collection), len(aside)) == (33, 1)
+    collection, left_out = read(tiny, bad_files="quarantine")
+    assert len(collection) == 33
+    assert len(left_out) == 1
 
 
 def test_whatever_does_not_belong_is_told_before_anything_is_decoded(tiny, read, tmp_path):
@@ -168,8 +179,8 @@ def test_misnamed_files_are_told_before_anything_is_decoded_or_set_aside(tiny, r
     assert "quarantine" in error.value.hint
     assert not (tmp_path / "cache").exists()
     (tiny / "train" / "CNV" / "CNV-1-1.jpeg").write_bytes(b"")
-    collection, aside = read(tiny, bad_files="quarantine")
-    assert [str(bad) for bad in aside] == ["train/CNV/CNV-1-1.jpeg: is empty (0 bytes)", *error.value.details]
+    collection, left_out = read(tiny, bad_files="quarantine")
+    assert [str(bad) for bad in left_out] == ["train/CNV/CNV-1-1.jpeg: is empty (0 bytes)", *error.value.details]
     assert set(plain.ids) - set(collection.ids) == {"train/CNV/CNV-1-1.jpeg"}
 
 
@@ -225,11 +236,14 @@ def test_some_of_the_real_set(tmp_path, read, real_file):
         for path in listing[::250]:
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_bytes(files.read(path))
-    kinds = defaultdict(set)
+    classes_of = defaultdict(set)
     for path in map(PurePosixPath, listing):
-        kinds[path.name.split("-")[1]].add(path.parent.name)
-    assert (len(listing), len(kinds), sum(len(found) > 1 for found in kinds.values())) == (10000, 2581, 372)
-    collection, aside = read(tmp_path / oct2017.NAME, size=16)
-    assert (collection.targets.bincount().tolist(), aside) == ([10, 10, 10, 10], [])
+        classes_of[path.name.split("-")[1]].add(path.parent.name)
+    assert len(listing) == 10000
+    assert len(classes_of) == 2581
+    assert sum(len(classes) > 1 for classes in classes_of.values()) == 372
+    collection, left_out = read(tmp_path / oct2017.NAME, size=16)
+    assert collection.targets.bincount().tolist() == [10, 10, 10, 10]
+    assert left_out == []
     assert collection.images.float().std() > 20
-    assert set(collection.groups) <= set(kinds)
+    assert set(collection.groups) <= set(classes_of)

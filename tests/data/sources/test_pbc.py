@@ -74,14 +74,18 @@ def rows_of(counts: dict[str, tuple[int, ...]]) -> tuple[np.ndarray, list[str]]:
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_classes_rows_and_images(tiny, read):
-    collection, aside = read(tiny / pbc.NAME)
-    assert (collection.name, collection.task, aside) == ("pbc", "classification", [])
+    collection, left_out = read(tiny / pbc.NAME)
+    assert collection.name == "pbc"
+    assert collection.task == "classification"
+    assert left_out == []
     assert collection.classes == tuple(TINY)
     assert collection.ids[9:12] == ("basophil/09.png", "eosinophil/00.png", "eosinophil/01.png")
     assert collection.targets.tolist()[9:12] == [0, 1, 1]
-    assert (collection.images.shape, collection.images.dtype) == ((57, 4, 4, 3), torch.uint8)
+    assert collection.images.shape == (57, 4, 4, 3)
+    assert collection.images.dtype == torch.uint8
     assert collection.images[11, 0, 0].tolist() == [10, 10, 7]
-    assert (collection.groups, collection.sites) == (None, None)
+    assert collection.groups is None
+    assert collection.sites is None
 
 
 @pytest.mark.parametrize("wrap", ["", "PBC_dataset_normal_DIB", "a/train"])
@@ -90,10 +94,10 @@ def test_however_it_is_packed(tiny, read, tmp_path, wrap, zipped, zip_folder):
     plain, _ = read(tiny / pbc.NAME)
     shutil.copytree(tiny / pbc.NAME, tmp_path / "top" / wrap, dirs_exist_ok=True)
     (tmp_path / "top" / wrap / "neutrophil" / ".DS_169665.jpg").write_bytes(b"litter of the official archive")
-    found, _ = read(zip_folder(tmp_path / "top", tmp_path / pbc.NAME) if zipped else tmp_path / "top")
+    collection, _ = read(zip_folder(tmp_path / "top", tmp_path / pbc.NAME) if zipped else tmp_path / "top")
     for part in ("name", "ids", "hashes", "splits", "classes"):
-        assert getattr(found, part) == getattr(plain, part)
-    assert found.targets.equal(plain.targets)
+        assert getattr(collection, part) == getattr(plain, part)
+    assert collection.targets.equal(plain.targets)
 
 
 def test_options_reach_the_images(tiny, read):
@@ -108,8 +112,8 @@ def test_bad_files_are_named_or_set_aside(altered, read):
     with pytest.raises(DataError) as error:
         read(altered)
     assert error.value.details == ("platelet/00.png: is empty (0 bytes)",)
-    collection, aside = read(altered, bad_files="quarantine")
-    assert [str(bad) for bad in aside] == ["platelet/00.png: is empty (0 bytes)"]
+    collection, left_out = read(altered, bad_files="quarantine")
+    assert [str(bad) for bad in left_out] == ["platelet/00.png: is empty (0 bytes)"]
     assert shares(collection.targets, collection.splits)["platelet"] == (13, 2, 4)  # of 19
 
 
@@ -167,7 +171,8 @@ def test_the_sites_train_and_the_server_tests(tiny, read):
     collection, _ = read(tiny / pbc.NAME)
     federation = federate(collection, partition="iid", sites=3)
     assert sum(len(site.train) for site in federation.sites) == 7 + 4 + 2 + 2 + 0 + 1 + 7 + 14
-    assert (len(federation.server.val), len(federation.server.test)) == (5, 15)
+    assert len(federation.server.val) == 5
+    assert len(federation.server.test) == 15
 
 
 # where it is ---------------------------------------------------------------------------------------------------------
@@ -193,12 +198,15 @@ def test_the_source_of_a_configuration(tiny, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="CROSSWARD_DATA"):
         config_from({"data": {"source": "pbc"}}).data.load()
     monkeypatch.setenv("CROSSWARD_DATA", str(tiny))
-    by_name, aside = config_from({"data": {"source": "pbc"}}).data.load()
-    assert (by_name.name, by_name.images.shape, aside) == ("pbc", (57, 28, 28, 3), [])
+    by_name, left_out = config_from({"data": {"source": "pbc"}}).data.load()
+    assert by_name.name == "pbc"
+    assert by_name.images.shape == (57, 28, 28, 3)
+    assert left_out == []
     assert Counter(by_name.splits) == {"train": 37, "val": 5, "test": 15}
-    asked = {"path": str(tiny / pbc.NAME), "size": 8, "channels": 1, "split": "none"}
-    by_path, _ = config_from({"data": {"source": "pbc"} | asked}).data.load()
-    assert (by_path.images.shape, by_path.splits) == ((57, 8, 8, 1), None)
+    options = {"path": str(tiny / pbc.NAME), "size": 8, "channels": 1, "split": "none"}
+    by_path, _ = config_from({"data": {"source": "pbc"} | options}).data.load()
+    assert by_path.images.shape == (57, 8, 8, 1)
+    assert by_path.splits is None
     reseeded, _ = config_from({"data": {"source": "pbc", "split_seed": 1}}).data.load()
     assert reseeded.splits != by_name.splits
     with pytest.raises(ConfigError, match=r"data\.split"):
@@ -243,8 +251,10 @@ def test_no_images_and_no_archive(read, tmp_path):
 # the real one --------------------------------------------------------------------------------------------------------
 def test_the_real_set(read, real_file):
     archive = real_file(f"{pbc.NAME}.zip")
-    collection, aside = read(archive, size=28)
-    assert (collection.images.shape, collection.classes, aside) == ((17092, 28, 28, 3), pbc.CLASSES, [])
+    collection, left_out = read(archive, size=28)
+    assert collection.images.shape == (17092, 28, 28, 3)
+    assert collection.classes == pbc.CLASSES
+    assert left_out == []
     assert collection.images[::100].float().std() > 20
     assert shares(collection.targets, collection.splits) == PUBLISHED
     sides: dict[str, set[str]] = {}
@@ -254,4 +264,5 @@ def test_the_real_set(read, real_file):
     assert len(sides) == 17092 - 17  # as many are there twice, one as an eosinophil and as a neutrophil
     federation = federate(collection, partition="dirichlet", sites=12, beta=0.1)
     assert federation.counts().sum(0).tolist() == [train for train, _, _ in PUBLISHED.values()]
-    assert (len(federation.server.val), len(federation.server.test)) == (1712, 3421)
+    assert len(federation.server.val) == 1712
+    assert len(federation.server.test) == 3421

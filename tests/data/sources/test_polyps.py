@@ -64,8 +64,10 @@ def read(tmp_path):
 
 # what is read --------------------------------------------------------------------------------------------------------
 def test_polypgen_hospitals_and_what_names_tell_of_patients(gen, read):
-    collection, aside = read(gen, "polypgen")
-    assert (collection.name, collection.task, aside) == ("polypgen", "segmentation", [])
+    collection, left_out = read(gen, "polypgen")
+    assert collection.name == "polypgen"
+    assert collection.task == "segmentation"
+    assert left_out == []
     assert collection.classes == ("background", "polyp")
     assert collection.ids == (
         "C1/100H0050.jpg",
@@ -82,7 +84,8 @@ def test_polypgen_hospitals_and_what_names_tell_of_patients(gen, read):
     alone = [collection.ids[row] for row in (0, 3, 4, 7, 8)]
     assert collection.groups == (alone[0], "C1/176OLCV1", "C1/176OLCV1", *alone[1:3], "C4/10", "C4/10", *alone[3:])
     assert collection.targets.tolist() == [[[0, 0, 1, 1]] * 4] * 9
-    assert (collection.images.shape, collection.targets.dtype) == ((9, 4, 4, 3), torch.uint8)
+    assert collection.images.shape == (9, 4, 4, 3)
+    assert collection.targets.dtype == torch.uint8
     assert collection.images[:, 0, 0, 0].tolist() == [30, 20, 10, 40, 50, 70, 60, 80, 90]
     assert collection.notes == (UNTOLD.format(5, 9),)
     assert UNTOLD.format(5, 9) in warnings(federate(collection, local_split=(1.0, 0.0, 0.0)))
@@ -98,9 +101,11 @@ def test_polypgen_as_it_is_published(gen, read, tmp_path, zip_folder):
         lay(top, {path: "data_C6/bbox_images_C6/1.png"})
     packed = zip_folder(tmp_path / "top", tmp_path / "packed")
     for place in (top.parent, packed):
-        found, _ = read(place, "polypgen")
-        assert (found.ids, found.groups, found.hashes) == (plain.ids, plain.groups, plain.hashes)
-        assert found.targets.equal(plain.targets)
+        collection, _ = read(place, "polypgen")
+        assert collection.ids == plain.ids
+        assert collection.groups == plain.groups
+        assert collection.hashes == plain.hashes
+        assert collection.targets.equal(plain.targets)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +129,15 @@ def test_every_layout(tmp_path, read, name, image, mask, zipped, zip_folder):
     if image.endswith("B/{}.bmp"):
         lay(top, numbered((9, 10), "CVC-ColonDB/s{}.bmp", "CVC-ColonDB/c{}.bmp"))
     place = zip_folder(top, tmp_path / "set") if zipped else top
-    collection, aside = read(place, name)
+    collection, left_out = read(place, name)
     suffix = Path(image).suffix
-    assert (collection.ids, aside) == ((f"9{suffix}", f"10{suffix}", f"26{suffix}"), [])
+    assert collection.ids == (f"9{suffix}", f"10{suffix}", f"26{suffix}")
+    assert left_out == []
     assert collection.images[:, 0, 0, 0].tolist() == [20, 10, 30]
     assert collection.targets.tolist() == [[[0, 0, 1, 1]] * 4] * 3
     sequences = ("sequence-01", "sequence-01", "sequence-02")
-    assert (collection.sites, collection.groups) == (None, sequences if name == "cvc-clinicdb" else None)
+    assert collection.sites is None
+    assert collection.groups == (sequences if name == "cvc-clinicdb" else None)
     assert collection.notes == (() if name == "cvc-clinicdb" else (UNTOLD.format(3, 3),))
 
 
@@ -138,7 +145,9 @@ def test_the_sequences_of_clinicdb():
     listing = [f"{folder}/{n}.png" for n in range(1, 613) for folder in ("Original", "Ground Truth")]
     pairs, alone = polyps.pair_masks(Path("x"), listing, "cvc-clinicdb")
     sizes = Counter(pair.group for pair in pairs)
-    assert (len(pairs), alone, len(sizes)) == (612, [], 29)
+    assert len(pairs) == 612
+    assert alone == []
+    assert len(sizes) == 29
     assert [sizes[f"sequence-{n:02d}"] for n in (1, 3, 4, 8, 10, 23, 29)] == [25, 17, 11, 26, 6, 12, 21]
     firsts = [number for number, pair in enumerate(pairs, 1) if number == 1 or pair.group != pairs[number - 2].group]
     assert firsts[:10] == [1, 26, 51, 68, 79, 104, 127, 152, 178, 200]
@@ -167,8 +176,8 @@ def test_noisy_jpeg_masks_are_told_also_from_the_cache(kvasir, read):
         collection, _ = read(kvasir, "kvasir-seg", size=8)
         assert collection.notes == expected
         assert collection.targets[1].tolist() == (half // 255).tolist()
-    told = warnings(federate(collection, partition="iid", sites=1, local_split=(1.0, 0.0, 0.0)))
-    assert [line for line in told if line in expected] == list(expected)
+    lines = warnings(federate(collection, partition="iid", sites=1, local_split=(1.0, 0.0, 0.0)))
+    assert [line for line in lines if line in expected] == list(expected)
 
 
 def test_a_mask_of_three_classes_is_refused_or_set_aside(kvasir, read):
@@ -178,8 +187,9 @@ def test_a_mask_of_three_classes_is_refused_or_set_aside(kvasir, read):
     with pytest.raises(DataError, match="one problem") as error:
         read(kvasir, "kvasir-seg")
     assert error.value.details[0].startswith("images/cjub.jpg: mask masks/cjub.png: has ")
-    collection, aside = read(kvasir, "kvasir-seg", bad_files="quarantine")
-    assert (len(collection), len(aside)) == (4, 1)
+    collection, left_out = read(kvasir, "kvasir-seg", bad_files="quarantine")
+    assert len(collection) == 4
+    assert len(left_out) == 1
 
 
 # what is refused -----------------------------------------------------------------------------------------------------
@@ -192,9 +202,10 @@ def test_images_and_masks_without_the_other_are_counted_and_named_or_set_aside(k
     assert error.value.details[0] == "images/lone0.jpg: has no mask"
     assert error.value.details[9:] == ("images/lone9.jpg: has no mask", "… and 3 more images")
     assert not (tmp_path / "cache").exists()
-    collection, aside = read(kvasir, "kvasir-seg", bad_files="quarantine")
-    assert (len(collection), len(aside)) == (4, 13)
-    assert "masks/cjue.png: is a mask without an image" in map(str, aside)
+    collection, left_out = read(kvasir, "kvasir-seg", bad_files="quarantine")
+    assert len(collection) == 4
+    assert len(left_out) == 13
+    assert "masks/cjue.png: is a mask without an image" in map(str, left_out)
 
 
 def test_nothing_fits_together(tmp_path, read):
@@ -207,9 +218,9 @@ def test_a_hospital_that_is_not_there(gen, read):
     with pytest.raises(DataError, match=r"1 hospital\(s\) without images") as error:
         read(gen, "polypgen")
     assert error.value.details == ("data_C3: is not there",)
-    collection, aside = read(gen, "polypgen", bad_files="quarantine")
+    collection, left_out = read(gen, "polypgen", bad_files="quarantine")
     assert sorted(set(collection.sites)) == ["C1", "C2", "C4", "C5", "C6"]
-    assert [str(bad) for bad in aside] == ["data_C3: is not there"]
+    assert [str(bad) for bad in left_out] == ["data_C3: is not there"]
 
 
 def test_files_that_cannot_be_used_are_told_together(kvasir, read):
@@ -275,12 +286,13 @@ def test_the_real_sets_are_listed(name, real_file):
         pairs, alone = polyps.pair_masks(archive, files.listing(), name)
     assert alone == []
     if name == "polypgen":
-        run_sites = {"C1": 256, "C2": 301, "C3": 457, "C4": 227, "C5": 208, "C6": 88}
-        assert Counter(pair.site for pair in pairs) == run_sites
-        groups = {site: len({p.group for p in pairs if p.site == site} - {""}) for site in run_sites}
+        hospitals = {"C1": 256, "C2": 301, "C3": 457, "C4": 227, "C5": 208, "C6": 88}
+        assert Counter(pair.site for pair in pairs) == hospitals
+        groups = {site: len({p.group for p in pairs if p.site == site} - {""}) for site in hospitals}
         assert groups == {"C1": 158, "C2": 0, "C3": 0, "C4": 31, "C5": 0, "C6": 0}
     else:
-        assert (len(pairs), len({pair.group for pair in pairs})) == (612, 29)
+        assert len(pairs) == 612
+        assert len({pair.group for pair in pairs}) == 29
 
 
 def test_some_real_frames(tmp_path, read, real_file):
@@ -289,6 +301,7 @@ def test_some_real_frames(tmp_path, read, real_file):
         for path in [path for path in files.listing() if path.endswith(("/7.png", "/77.png", "/600.png"))]:
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_bytes(files.read(path))
-    collection, aside = read(tmp_path / "CVC-ClinicDB", "cvc-clinicdb", size=32)
-    assert (collection.groups, aside) == (("sequence-01", "sequence-04", "sequence-29"), [])
+    collection, left_out = read(tmp_path / "CVC-ClinicDB", "cvc-clinicdb", size=32)
+    assert collection.groups == ("sequence-01", "sequence-04", "sequence-29")
+    assert left_out == []
     assert 0.01 < collection.targets.float().mean() < 0.5

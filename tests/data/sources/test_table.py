@@ -59,20 +59,25 @@ x/4.png,nevus,,p1,
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_whole_table(here, read, packed):
-    collection, aside = read(FULL, root=zipped(here)) if packed else read(FULL)
-    assert (collection.name, collection.task, collection.classes) == ("set", "classification", ("melanoma", "nevus"))
+    collection, left_out = read(FULL, root=zipped(here)) if packed else read(FULL)
+    assert collection.name == "set"
+    assert collection.task == "classification"
+    assert collection.classes == ("melanoma", "nevus")
     assert collection.targets.tolist() == [1, 0, 1, 1]
     assert collection.images[:, 0, 0, 0].tolist() == [20, 10, 30, 40]
     assert collection.ids == ("x/2.png", "x/1.png", "x/3.png", "x/4.png")
     assert collection.sites == ("Graz", "Graz", "Wien", "")
     assert collection.groups == ("p1", "p2", "x/3.png", "p1")  # unknown patients are alone
     assert collection.splits == ("train", "val", "test", "")
-    assert (len(collection.hashes), aside) == (4, [])
+    assert len(collection.hashes) == 4
+    assert left_out == []
 
 
 def test_optional_columns_may_be_absent(read):
     collection, _ = read("label,path\na,x/1.png\nb,x/2.png\n")
-    assert (collection.sites, collection.groups, collection.splits) == (None, None, None)
+    assert collection.sites is None
+    assert collection.groups is None
+    assert collection.splits is None
 
 
 def test_semicolons_blank_lines_and_a_byte_order_mark(here, read):
@@ -130,12 +135,12 @@ def test_every_problem_at_once_with_its_row(here, read, packed):
 
 
 def test_quarantine_keeps_the_rest(here, read):
-    collection, aside = read(BAD, classes=("a", "b"), bad_files="quarantine")
+    collection, left_out = read(BAD, classes=("a", "b"), bad_files="quarantine")
     assert collection.ids == ("x/1.png", "x/5.png")
     assert collection.images[:, 0, 0, 0].tolist() == [10, 50]
     assert collection.targets.tolist() == [0, 1]
-    assert [bad.row for bad in aside] == list(range(3, 15))
-    assert aside[0] == BadFile("x/gone.png", 3, f"no such file in {here}")
+    assert [bad.row for bad in left_out] == list(range(3, 15))
+    assert left_out[0] == BadFile("x/gone.png", 3, f"no such file in {here}")
 
 
 def test_quarantine_never_loses_a_class(read):
@@ -219,9 +224,11 @@ def masks(here):
 def test_masks_make_it_segmentation(masks, read, packed):
     more = {"root": zipped(masks)} if packed else {}
     collection, _ = read("path,mask,site\nx/1.png,x/m1.png,A\nx/2.png,x/m2.png,B\n", size=2, **more)
-    assert (collection.task, collection.classes) == ("segmentation", ("background", "foreground"))
+    assert collection.task == "segmentation"
+    assert collection.classes == ("background", "foreground")
     assert collection.targets.tolist() == [[[0, 1], [1, 0]], [[0, 0], [1, 1]]]
-    assert (collection.targets.dtype, collection.sites) == (torch.uint8, ("A", "B"))
+    assert collection.targets.dtype == torch.uint8
+    assert collection.sites == ("A", "B")
 
 
 def test_images_are_prepared_and_masks_are_not(masks, read):
@@ -259,8 +266,9 @@ x/5.png,x/m1.png
         "row 5: x/empty.png: mask x/text.jpg: has the extension .jpg of JPEG, but its content is not an image",
         "row 6: x/4.png: mask x/m3.png: has the values 0, 1, 2: name the classes to read it as a class map",
     )
-    collection, aside = read(rows, bad_files="quarantine")
-    assert (collection.ids, len(aside)) == (("x/5.png",), 6)
+    collection, left_out = read(rows, bad_files="quarantine")
+    assert collection.ids == ("x/5.png",)
+    assert len(left_out) == 6
 
 
 def test_real_polyps(tmp_path, real_file):
@@ -272,8 +280,10 @@ def test_real_polyps(tmp_path, real_file):
         for name in images
     ]
     (tmp_path / "p.csv").write_text("\n".join(["path,mask,site", *lines]))
-    collection, aside = table.read(tmp_path / "p.csv", size=32, root=archive, cache=tmp_path / "cache")
-    assert (len(collection), aside, collection.targets.unique().tolist()) == (52, [], [0, 1])
+    collection, left_out = table.read(tmp_path / "p.csv", size=32, root=archive, cache=tmp_path / "cache")
+    assert len(collection) == 52
+    assert left_out == []
+    assert collection.targets.unique().tolist() == [0, 1]
     assert set(collection.sites) == {f"data_C{site}" for site in range(1, 7)}
     assert 0.02 < collection.targets.float().mean() < 0.3
 

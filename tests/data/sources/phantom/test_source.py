@@ -40,8 +40,10 @@ def test_blood_has_the_asked_shapes_and_numbers(smear):
     assert smear.images.dtype == torch.uint8
     assert smear.targets.shape == (156,)
     assert smear.targets.dtype == torch.int64
-    assert (smear.task, len(smear.classes)) == ("classification", 8)
-    assert (smear.classes[0], smear.classes[-1]) == ("basophil", "platelet")
+    assert smear.task == "classification"
+    assert len(smear.classes) == 8
+    assert smear.classes[0] == "basophil"
+    assert smear.classes[-1] == "platelet"
     assert Counter(smear.splits) == {"train": 80, "val": 20, "test": 24 + 32}
     assert set(smear.sites) == {"hospital-1", "hospital-2", "hospital-3", "hospital-4", ""}
     assert {len(column) for column in (smear.ids, smear.hashes, smear.groups, smear.sites, smear.splits)} == {156}
@@ -81,13 +83,16 @@ def test_same_arguments_same_images_whatever_the_global_generators_and_threads(m
     first = make(**few, seed=3)
     torch.manual_seed(99)
     np.random.seed(99)
-    before, state = torch.get_num_threads(), torch.random.get_rng_state()
+    before = torch.get_num_threads()
+    state = torch.random.get_rng_state()
     torch.set_num_threads(2)
     second = make(**few, seed=3)
     torch.set_num_threads(before)
     assert torch.equal(first.images, second.images)
     assert torch.equal(first.targets, second.targets)
-    assert (first.hashes, first.groups, first.ids) == (second.hashes, second.groups, second.ids)
+    assert first.hashes == second.hashes
+    assert first.groups == second.groups
+    assert first.ids == second.ids
     assert torch.equal(state, torch.random.get_rng_state())
     assert set(first.hashes).isdisjoint(make(**few, seed=4).hashes)
 
@@ -95,7 +100,8 @@ def test_same_arguments_same_images_whatever_the_global_generators_and_threads(m
 @pytest.mark.parametrize("make", [blood, polyp])
 def test_a_hospital_does_not_depend_on_how_many_there_are(make):
     few = {"train": 6, "val": 2, "test": 2, "global_test": 8, "size": 24}
-    one, three = make(sites=1, **few), make(sites=3, **few)
+    one = make(sites=1, **few)
+    three = make(sites=3, **few)
     assert _image_bytes(one, "hospital-1") == _image_bytes(three, "hospital-1")
     assert _image_bytes(three, "hospital-1") != _image_bytes(three, "hospital-2")
 
