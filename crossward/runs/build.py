@@ -187,7 +187,7 @@ def devices(wanted: str) -> tuple[str, ...]:
 
 
 def engine_for(prepared: PreparedRun, memory: TreeStore | None = None, worker_pool: WorkerPool | None = None) -> Engine:
-    """The engine that [engine] names; `crew` lends worker processes to the pool."""
+    """The engine that [engine] names; `worker_pool` lends worker processes to the pool."""
     settings = prepared.config.engine
     run_sites = prepared.run_sites
     if settings.name == "local":

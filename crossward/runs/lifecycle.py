@@ -36,7 +36,7 @@ def run(
 ) -> Result:
     """Run a configuration (a TOML file, a mapping or a Config) to its last round.
 
-    `overrides` are "a.b=c"; `crew` lends worker processes to several runs of the pool engine.
+    `overrides` are "a.b=c"; `worker_pool` lends worker processes to several runs of the pool engine.
     """
     match config:
         case str() | Path():
