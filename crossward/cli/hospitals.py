@@ -25,12 +25,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 @federation.command()
 def init(
     folder: Folder,
-    name: Annotated[str, typer.Option(help="Of the federation.")],
-    sites: Annotated[list[str], typer.Option("--site", help="A hospital; repeated for each.")],
+    name: Annotated[str, typer.Option(help="Name of the federation.")],
+    sites: Annotated[list[str], typer.Option("--site", help="Name of a hospital; repeat for each.")],
     host: Annotated[str, typer.Option(help="Name or address by which the hospitals reach the coordinator.")],
-    port: Annotated[int, typer.Option(help="Of the coordinator.")] = 9092,
-    days: Annotated[int, typer.Option(help="That the coordinator's certificate is valid.")] = 365,
-    encrypt_memory: Annotated[bool, typer.Option(help="What sites remember between rounds is encrypted.")] = False,
+    port: Annotated[int, typer.Option(help="Port of the coordinator.")] = 9092,
+    days: Annotated[int, typer.Option(help="Days that the coordinator's certificate is valid.")] = 365,
+    encrypt_memory: Annotated[bool, typer.Option(help="Encrypt what sites remember between rounds.")] = False,
 ) -> None:
     """Make keys, certificates and a folder for each hospital and for the coordinator."""
     from crossward.hospitals.kit import create_federation
@@ -46,7 +46,7 @@ def init(
 
 @federation.command("add-site")
 def add_site(folder: Folder, name: str, encrypt_memory: bool = False) -> None:
-    """A further hospital: its folder, and its key for the coordinator."""
+    """Add a hospital: make its folder, and its key for the coordinator."""
     from crossward.hospitals import kit as kits
 
     kit = kits.add_site(folder, name, encrypt_memory=encrypt_memory)
@@ -55,7 +55,7 @@ def add_site(folder: Folder, name: str, encrypt_memory: bool = False) -> None:
 
 @federation.command()
 def renew(folder: Folder, days: int = 365) -> None:
-    """A new certificate for the coordinator, from the same authority: sites need nothing."""
+    """Make a new certificate for the coordinator, from the same authority: sites need nothing new."""
     from crossward.hospitals.certificates import renew_server_certificate
     from crossward.hospitals.kit import read_kit
 
@@ -68,16 +68,16 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration in TOML, as for any run.")],
     coordinator_folder: CoordinatorFolder,
     overrides: Overrides = None,
-    name: Annotated[str | None, typer.Option(help="Of the run.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     deadline: Annotated[float, typer.Option(min=1, help="Seconds for a step at a site.")] = 3600.0,
-    patience: Annotated[float, typer.Option(min=0, help="Seconds for a site that has gone to come back.")] = 120.0,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds for the sites to come before round 1.")] = 600.0,
-    least: Annotated[int | None, typer.Option(help="Sites without which it does not begin; all, if not given.")] = None,
-    own_data: Annotated[bool, typer.Option(help="The images of [data] that no site owns are here.")] = False,
+    patience: Annotated[float, typer.Option(min=0, help="Seconds for a disconnected site to come back.")] = 120.0,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the sites before round 1.")] = 600.0,
+    least: Annotated[int | None, typer.Option(help="Sites that must have joined before round 1; default: all.")] = None,
+    own_data: Annotated[bool, typer.Option(help="The images of [data] that belong to no site are here.")] = False,
     public: Annotated[
-        Path | None, typer.Option(help="Images that everybody may see, for methods that want some.")
+        Path | None, typer.Option(help="Images that everyone may see, for methods that need a public set.")
     ] = None,
-    detach: Annotated[bool, typer.Option(help="Do not wait for its end.")] = False,
+    detach: Annotated[bool, typer.Option(help="Do not wait until the run ends.")] = False,
     insecure: Insecure = False,
 ) -> None:
     """Run a configuration across the hospitals; Ctrl-C stops watching, not the run."""
@@ -106,7 +106,7 @@ def run(
 
 @federation.command()
 def status(coordinator_folder: CoordinatorFolder, insecure: Insecure = False, as_json: Json = False) -> None:
-    """Who is connected, and how every run stands."""
+    """Show how many sites are connected, and the status of every run."""
     from crossward.hospitals.flower.federation_runs import federation_status
 
     overview = federation_status(coordinator_folder, insecure=insecure)
@@ -133,7 +133,7 @@ def stop(name: str, coordinator_folder: CoordinatorFolder, insecure: Insecure = 
 
 @coordinator.command("up")
 def coordinator_up(folder: Folder, insecure: Insecure = False) -> None:
-    """Start the coordinator; runs that were cut off go on. Ctrl-C ends it."""
+    """Start the coordinator and resume interrupted runs. Ctrl-C ends it."""
     from crossward.hospitals.flower.coordinator_up import running_coordinator
     from crossward.hospitals.flower.processes import supervise
 
@@ -148,10 +148,10 @@ def coordinator_up(folder: Folder, insecure: Insecure = False) -> None:
 def site_up(
     folder: Folder,
     data: Annotated[Path | None, typer.Option(help="A folder of images by class, a .csv or an .npz file.")] = None,
-    check_only: Annotated[bool, typer.Option("--check", help="Look at the images and stop.")] = False,
+    check_only: Annotated[bool, typer.Option("--check", help="Check the images and stop.")] = False,
     insecure: Insecure = False,
 ) -> None:
-    """Look at this hospital's images, then take part in the federation. Ctrl-C ends it."""
+    """Check this hospital's images, then take part in the federation. Ctrl-C ends it."""
     from crossward.hospitals.flower.processes import supervise
     from crossward.hospitals.flower.site_up import running_site
     from crossward.hospitals.kit import read_site

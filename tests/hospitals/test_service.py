@@ -287,12 +287,12 @@ def test_what_a_site_would_deploy_stays_there(tmp_path):
     assert answer.failure == ""
     assert answer.payload == b""
     file = tmp_path / "site-0" / "weights" / RUN / "round-0005.safetensors"
-    kept = decode(file.read_bytes())
+    deployed = decode(file.read_bytes())
     memory = decode((tmp_path / "site-0" / "memory" / RUN / f"{train.header['version']}.safetensors").read_bytes())
-    assert torch.equal(kept["model"]["head.bias"], memory["_personal"]["head.bias"])
+    assert torch.equal(deployed["model"]["head.bias"], memory["_personal"]["head.bias"])
     site = toy_site.run_sites.open(0, 0, {})
     x, _ = next(site.test.in_order(4))
-    assert restore_predictor(toy_site.run_sites.method, site, kept)(x).shape == (4, 3)
+    assert restore_predictor(toy_site.run_sites.method, site, deployed)(x).shape == (4, 3)
     assert [item["item"] for item in toy_site.lines()[-1]["items"]] == ["losses"]
 
 
@@ -302,9 +302,9 @@ def test_memory_that_is_encrypted(tmp_path):
     file.chmod(0o600)
     toy_site = ToySite(tmp_path, key=read_memory_key(file))
     version = toy_site.opened().answer(toy_site.job()).header["version"]
-    (kept,) = (toy_site.hospital.folder / "memory" / RUN).glob("*.sealed")
-    assert kept.name == f"{version}.sealed"
-    assert b"head.bias" not in kept.read_bytes()
+    (sealed,) = (toy_site.hospital.folder / "memory" / RUN).glob("*.sealed")
+    assert sealed.name == f"{version}.sealed"
+    assert b"head.bias" not in sealed.read_bytes()
     question = toy_site.job(round=1, since=version)
     open_memory = ToySite(tmp_path / "open")
     assert open_memory.opened().answer(open_memory.job()).header["version"] == version

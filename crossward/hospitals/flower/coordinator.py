@@ -142,11 +142,12 @@ def _public_images(config: Config, terms: FederationTerms) -> Tensor | None:
     frame = Frame(size, channels, getattr(data, "fit", "stretch"), prepare=getattr(data, "prepare", ()))
     with open_files(Path(terms.public)) as files:
         names = sorted(name for name in files.listing() if is_image(name))
-        found = decode_files(files, [ImagePaths(name) for name in names], frame, cache_folder() / "images")
-    if found.problems or not names:
-        wrong = [f"{names[row]}: {why}" for row, why in found.problems]
-        raise DataError(f"{terms.public}: {len(wrong)} of {len(names)} public images cannot be read", details=wrong)
-    return found.images
+        decoded = decode_files(files, [ImagePaths(name) for name in names], frame, cache_folder() / "images")
+    if decoded.problems or not names:
+        problems = [f"{names[row]}: {why}" for row, why in decoded.problems]
+        what = f"{terms.public}: {len(problems)} of {len(names)} public images cannot be read"
+        raise DataError(what, details=problems)
+    return decoded.images
 
 
 def _text_size(config: Config) -> int:

@@ -19,9 +19,8 @@ from crossward.runs.lifecycle import folder_for
 from crossward.runs.result import Result, load
 from crossward.runs.run_directory import TERMS, RunDir
 
-EVERYTHING = Policy(
-    allow=tuple(kind for kind in DisclosureKind if kind != DisclosureKind.IMAGES)
-)  # one machine, one owner
+# one machine, one owner: everything but images may leave a simulated site
+ALLOW_ALL = Policy(allow=tuple(kind for kind in DisclosureKind if kind != DisclosureKind.IMAGES))
 
 
 def simulate(config: Config) -> Result:
@@ -33,17 +32,24 @@ def simulate(config: Config) -> Result:
     sites = tuple(site.name for site in prepare(config).federation.sites)
     folder = folder_for(config)
     create_run_directory(folder, config, FederationTerms(new_run_id(), "simulation", sites, own_data=True))
-    on_ray(partial(coordinate_run, folder), partial(answered, folder), len(sites), config.engine.workers)
+    on_ray(partial(coordinate_run, folder), partial(answer_for_site, folder), len(sites), config.engine.workers)
     return load(folder)
 
 
-def answered(folder: Path, site: int, asked: SiteMessage) -> SiteMessage:
-    """What a site says, in whichever process it is asked."""
-    return service(folder, site).answer(asked)
+def answer_for_site(folder: Path, site: int, request: SiteMessage) -> SiteMessage:
+    """The reply of a site; this may run in any of Ray's workers."""
+    return site_service(folder, site).answer(request)
 
 
 @cache
-def service(folder: Path, site: int) -> Service:
-    settings, name = read_config(folder / "config.toml").canonical(), RunDir(folder).read(TERMS)["sites"][site]
-    own = {"data": settings["data"], "partition": settings["partition"], "take": name, "device": "cpu"}
-    return Service(Hospital(name, folder / "sites" / name, own, EVERYTHING))
+def site_service(folder: Path, site: int) -> Service:
+    """The service of a site of this run; each worker builds it once."""
+    run_settings = read_config(folder / "config.toml").canonical()
+    name = RunDir(folder).read(TERMS)["sites"][site]
+    settings = {
+        "data": run_settings["data"],
+        "partition": run_settings["partition"],
+        "take": name,
+        "device": "cpu",
+    }
+    return Service(Hospital(name, folder / "sites" / name, settings, ALLOW_ALL))

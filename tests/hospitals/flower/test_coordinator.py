@@ -153,17 +153,17 @@ def test_nothing_of_a_hospitals_own_is_with_the_coordinator(finished, name):
     shared = {path.rpartition("/")[2] for path, _ in items(RunDir(there.run).tree(CHECKPOINT)["state"])}
     stays = {weight: tensor for weight, tensor in mine.items() if weight not in shared and tensor.numel() > 1}
     assert stays
-    held = there.run.rglob("*.safetensors")
-    found = {(file.name, path): tensor for file in held for path, tensor in items(decode(file.read_bytes()))}
-    assert found
-    for (file, path), tensor in found.items():
+    files = there.run.rglob("*.safetensors")
+    stored = {(file.name, path): tensor for file in files for path, tensor in items(decode(file.read_bytes()))}
+    assert stored
+    for (file, path), tensor in stored.items():
         assert path.rpartition("/")[2] not in stays, f"{file}: {path}"
         assert not any(torch.equal(tensor, weight) for weight in stays.values()), f"{file}: {path}"
     assert RunDir(there.run).predictions("targets") == {}
     assert [file.name for file in (there.run / "predictions").iterdir()] == ["targets.safetensors"]
     assert not [*(there.run / "weights").rglob("*.safetensors")]
-    kept = there.folder / site / "weights" / RUN
-    own = decode((kept / "round-0002.safetensors").read_bytes())["model"]
+    weights = there.folder / site / "weights" / RUN
+    own = decode((weights / "round-0002.safetensors").read_bytes())["model"]
     assert_same({"net": own}, {"net": mine})  # it is at the hospital, as the simulation would deploy it
 
 
