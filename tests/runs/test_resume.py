@@ -17,6 +17,7 @@ from dying import ANYWHERE, POINTS, pool_and_die, resume_and_die, run_and_die
 from crossward.methods import METHODS, method_class
 from crossward.runs import lifecycle as api
 from crossward.runs.run_directory import RunDir
+from crossward.testing.small_options import SMALL_METHOD_OPTIONS
 
 CLASSIFYING = [name for name in METHODS if "classification" in method_class(name).tasks]
 SMALL = {"sites": 4, "train": 12, "val": 6, "test": 6}
@@ -72,8 +73,9 @@ CASES = [
 
 @pytest.mark.parametrize(("method", "point", "more"), CASES)
 def test_a_killed_run_resumes_to_the_same_bits(finished_run, killed, same, config, method, point, more):
-    whole = finished_run(method, **SECTIONS | more)
-    begun = config(**SECTIONS | more | {"method": {"name": method}})
+    options = SMALL_METHOD_OPTIONS.get(method, {})
+    whole = finished_run(method, options, **SECTIONS | more)
+    begun = config(**SECTIONS | more | {"method": {"name": method} | options})
     killed(run_and_die, begun, point)
     folder = folder_of(begun)
     assert RunDir.open(folder).about["status"] == "running"
@@ -83,7 +85,7 @@ def test_a_killed_run_resumes_to_the_same_bits(finished_run, killed, same, confi
 
 @pytest.mark.parametrize("write", [*range(5, WRITES, 3), WRITES])
 def test_a_file_cut_short_by_the_kill(finished_run, killed, same, config, write):
-    whole = finished_run("scaffold", **SECTIONS | KEEPING)
+    whole = finished_run("scaffold", {}, **SECTIONS | KEEPING)
     begun = config(**SECTIONS | KEEPING | {"method": {"name": "scaffold"}})
     killed(run_and_die, begun, write)
     api.resume(folder_of(begun))
@@ -97,11 +99,11 @@ def test_before_the_run_is_described_it_can_be_started_again(finished_run, kille
     for write in (1, 4):  # partition.json, run.json
         killed(run_and_die, begun, write)
     api.run(begun)
-    assert same(folder_of(begun), finished_run("scaffold", **SECTIONS | KEEPING).folder) == []
+    assert same(folder_of(begun), finished_run("scaffold", {}, **SECTIONS | KEEPING).folder) == []
 
 
 def test_killed_again_and_again(finished_run, killed, same, config):
-    whole = finished_run("scaffold", **SECTIONS | KEEPING)
+    whole = finished_run("scaffold", {}, **SECTIONS | KEEPING)
     begun = config(**SECTIONS | KEEPING | {"method": {"name": "scaffold"}})
     killed(run_and_die, begun, "between the best and the last checkpoint")
     for point in ("before old memory is discarded", "after the last round", "before the summary"):
@@ -113,7 +115,7 @@ def test_killed_again_and_again(finished_run, killed, same, config):
 def test_memory_that_lives_on_disk(finished_run, killed, same, config):
     """1 MiB holds the memory of two clients, so that the others are evicted, at other moments after resuming."""
     more = KEEPING | {"run": {"rounds": 3}}
-    whole = finished_run("scaffold", **SECTIONS | more)
+    whole = finished_run("scaffold", {}, **SECTIONS | more)
     begun = config(**SECTIONS | more | {"method": {"name": "scaffold"}, "engine": {"memory_mib": 1, "device": "cpu"}})
     killed(run_and_die, begun, "between the best and the last checkpoint")
     api.resume(folder_of(begun))
@@ -124,19 +126,23 @@ def test_the_pool_stopped_in_every_method(finished_run, killed, same, tmp_path, 
     """The local engine takes up what the pool began: both compute the same bits."""
     methods = [("fedavg+ft", {}), *((name, {}) for name in CLASSIFYING), ("scaffold", KEEPING)]
     engine = {"engine": {"name": "pool", "workers": 2, "device": "cpu"}}
-    begun = [config(**SECTIONS | more | engine | {"method": {"name": name}}) for name, more in methods]
+    begun = []
+    for name, more in methods:
+        method = {"name": name} | SMALL_METHOD_OPTIONS.get(name, {})
+        begun.append(config(**SECTIONS | more | engine | {"method": method}))
     for number, each in enumerate(begun):
         each["run"] = each["run"] | {"out": str(tmp_path / str(number))}
     killed(pool_and_die, begun, tmp_path / "pids")
     for (name, more), each in zip(methods, begun, strict=True):
         api.resume(folder_of(each), ["engine.name=local"])
-        assert same(folder_of(each), finished_run(name, **SECTIONS | more).folder) == [], name
+        whole = finished_run(name, SMALL_METHOD_OPTIONS.get(name, {}), **SECTIONS | more)
+        assert same(folder_of(each), whole.folder) == [], name
     for pid in map(int, (tmp_path / "pids").read_text().split()):
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_the_pool_takes_up_what_it_was_killed_in(finished_run, killed, same, config):
-    whole = finished_run("scaffold", **SECTIONS | KEEPING)
+    whole = finished_run("scaffold", {}, **SECTIONS | KEEPING)
     begun = config(**SECTIONS | KEEPING | {"method": {"name": "scaffold"}, "engine": {"name": "pool", "workers": 2}})
     begun["engine"]["device"] = "cpu"
     killed(run_and_die, begun, "between the best and the last checkpoint")
