@@ -17,7 +17,7 @@ from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure
 from crossward.core.loop import Diverged
 from crossward.core.net import Net, NetSpec
 from crossward.core.optimiser_memory import OPTIMISER
-from crossward.core.plugin import Plugin
+from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.samples import Samples
 from crossward.core.seeds import seeded
 from crossward.core.select import Select
@@ -119,9 +119,12 @@ class Method:
         """Plugins that are a part of this method."""
         return ()
 
-    def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """What a person should know before a run, given site -> class -> training samples (or pixels)."""
+    def cautions(self, facts: RunFacts) -> list[str]:
+        """What a person should know before a run."""
         return []
+
+    def check_plugins(self, plugins: tuple[Plugin, ...]) -> None:
+        """Refuse plugins that this method cannot carry, in words, before anything is built."""
 
     @property
     def allows_for_prior(self) -> bool:

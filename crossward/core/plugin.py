@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from crossward.core.training import Training
+
 if TYPE_CHECKING:
     from crossward.core.site import Out, Site
     from crossward.core.weights import Weights
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What methods and plugins can base their cautions on."""
+
+    counts: Mapping[str, Mapping[str, int]]  # site -> class -> training samples (or pixels)
+    training: Training = field(default_factory=Training)
+    plugins: tuple[Plugin, ...] = ()  # all that the run carries, the method's own among them
 
 
 @dataclass(frozen=True)
@@ -21,8 +32,8 @@ class Plugin:
     personalises: ClassVar[bool] = False  # whether sites predict with networks of their own because of it
     allows_for_prior: ClassVar[bool] = False  # whether it allows for how often a site sees each class
 
-    def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """What a person should know before a run, given site -> class -> training samples (or pixels)."""
+    def cautions(self, facts: RunFacts) -> list[str]:
+        """What a person should know before a run."""
         return []
 
     def before_fit(self, site: Site) -> None:

@@ -41,6 +41,7 @@ from torch.nn import functional as F
 from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, SAMPLE_COUNT, WEIGHTS, Disclosure
 from crossward.core.method import Method, RoundContext
 from crossward.core.net import Net, NetSpec
+from crossward.core.plugin import RunFacts
 from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
@@ -112,13 +113,13 @@ class FedCD(Method):
     subclass_pool: Pool = "sum"  # how logits of sub-classes become those of a class
     pixels: Annotated[int, Ge(2)] = 256  # segmentation: of each class in a batch
 
-    def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    def cautions(self, facts: RunFacts) -> list[str]:
         cautions = []
         if self.alpha >= 0.5:
             cautions.append(
                 f"alpha = {self.alpha}: from 0.5 on Eq. 4 pushes a class's sub-classes apart more than classes"
             )
-        if few := describe_rare_classes(counts, self.subclasses):
+        if few := describe_rare_classes(facts.counts, self.subclasses):
             cautions.append(f"subclasses = {self.subclasses}, but a class has fewer samples, in {few}")
         return cautions
 

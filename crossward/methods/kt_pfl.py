@@ -45,6 +45,7 @@ from torch.nn import functional as F
 from crossward.core import select
 from crossward.core.disclosure import Disclosure, DisclosureKind
 from crossward.core.method import Clients, Method, Need, RoundContext
+from crossward.core.plugin import RunFacts
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
@@ -81,8 +82,8 @@ class KTpFL(Method):
     digest_epochs: Annotated[int, Ge(0)] = 1  # over the public images of a round
     digest_batch: Annotated[int, Ge(2)] | None = None  # public images in a step; None: a twentieth, from 8 to 256
 
-    def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-        n = sum(any(by_class.values()) for by_class in counts.values())
+    def cautions(self, facts: RunFacts) -> list[str]:
+        n = sum(any(by_class.values()) for by_class in facts.counts.values())
         if self.normalise == "project" or not 1 < n < SHARPNESS:
             return []
         return [f"normalise = 'softmax' among {n} sites soon makes each its own teacher; 'project' does not"]

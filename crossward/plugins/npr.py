@@ -29,7 +29,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -39,7 +38,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.core.plugin import Plugin
+from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.samples import Batch
 from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
@@ -77,10 +76,10 @@ class Npr(Plugin):
         """Prototypes that a class may have."""
         return MOST if self.k == "auto" else self.k
 
-    def cautions(self, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    def cautions(self, facts: RunFacts) -> list[str]:
         if self.k == "auto" or not self.weight:
             return []
-        few = describe_rare_classes(counts, self.k)
+        few = describe_rare_classes(facts.counts, self.k)
         return [f"npr.k = {self.k} is more than a class has samples, in {few}"] if few else []
 
     def before_fit(self, site: Site) -> None:

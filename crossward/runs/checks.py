@@ -13,7 +13,7 @@ from crossward.config.schema import Config
 from crossward.core.disclosure import WEIGHTS
 from crossward.core.method import Method, Need
 from crossward.core.net import Net
-from crossward.core.plugin import Plugin
+from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.seeds import seeded
 from crossward.core.task import Task
 from crossward.core.weights import Weights
@@ -45,6 +45,7 @@ def check_method(config: Config, method: Method, plugins: Sequence[Plugin], task
             raise ConfigError(
                 f"{type(part).__name__} does not serve {task.name}", hint=f"It serves {', '.join(part.tasks)}."
             )
+    method.check_plugins((*method.carried, *plugins))
     if Need.PUBLIC_SET in method.needs and not len(federation.public):
         raise ConfigError(f"{type(method).__name__} needs {Need.PUBLIC_SET.value}")
 
@@ -178,9 +179,10 @@ def _about_method(config: Config, run_sites: RunSites) -> list[str]:
     classes = run_sites.task.classes
     rows = zip(federation.sites, federation.counts().tolist(), strict=True)
     counts = {site.name: dict(zip(classes, row, strict=True)) for site, row in rows}
-    notes = method.cautions(counts)
+    facts = RunFacts(counts, config.train, run_sites.carried)
+    notes = method.cautions(facts)
     for plugin in run_sites.carried:
-        notes += plugin.cautions(counts)
+        notes += plugin.cautions(facts)
         if plugin.allows_for_prior and method.allows_for_prior:
             name = type(plugin).__name__.lower()
             notes.append(f"{config.method_name} allows for how often a site sees each class: {name} changes nothing")

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from crossward.core import select
 from crossward.core.method import RoundContext, answer
+from crossward.core.plugin import RunFacts
 from crossward.core.run import Plan, run
 from crossward.core.site import Site
 from crossward.core.training import Training
@@ -184,14 +185,14 @@ def test_fewer_samples_than_sub_classes_are_repeated():
     reply = answer(held.method, site, "train", held.method.start(context(held)), seed=1)
     assert_finite(reply)
     assert reply["counts"].sum(1).tolist() == site.counts.tolist()
-    told_before = held.method.cautions({"a": {"x": 3, "y": 0, "z": 9}})
+    told_before = held.method.cautions(RunFacts({"a": {"x": 3, "y": 0, "z": 9}}))
     assert told_before == ["subclasses = 5, but a class has fewer samples, in 1 case(s): a x (3)"]
 
 
 def test_alpha_from_a_half_on_is_told():
-    (caution,) = replace(SMALL, alpha=0.5).cautions({})
+    (caution,) = replace(SMALL, alpha=0.5).cautions(RunFacts({}))
     assert caution.startswith("alpha = 0.5: from 0.5 on Eq. 4 ")
-    assert SMALL.cautions({}) == []
+    assert SMALL.cautions(RunFacts({})) == []
 
 
 @pytest.mark.parametrize(

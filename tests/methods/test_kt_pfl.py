@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core.method import RoundContext
+from crossward.core.plugin import RunFacts
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.weights import Weights
@@ -139,11 +140,11 @@ def test_below_five_sites_softmax_alone_drives_rows_apart():
 
 def test_a_caution_is_told_below_five_sites():
     few = {f"site-{i}": {"a": 3, "b": 0} for i in range(4)} | {"empty": {"a": 0, "b": 0}}
-    [told] = KTpFL().cautions(few)
+    [told] = KTpFL().cautions(RunFacts(few))
     assert "among 4 sites" in told
-    assert KTpFL(normalise="project").cautions(few) == []
-    assert KTpFL().cautions(few | {"more": {"a": 1}}) == []
-    assert KTpFL().cautions({"alone": {"a": 1}}) == []
+    assert KTpFL(normalise="project").cautions(RunFacts(few)) == []
+    assert KTpFL().cautions(RunFacts(few | {"more": {"a": 1}})) == []
+    assert KTpFL().cautions(RunFacts({"alone": {"a": 1}})) == []
 
 
 def test_projection_by_hand():

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core.method import answer
+from crossward.core.plugin import RunFacts
 from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
 from crossward.core.training import Training
@@ -210,9 +211,9 @@ def test_pixels_of_each_class_are_limited():
 
 def test_classes_with_few_samples_are_told_before_a_run():
     counts = {"a": {"nv": 100, "mel": 3}, "b": {"nv": 0, "mel": 1}}
-    cautions = Npr(k=4).cautions(counts)
+    cautions = Npr(k=4).cautions(RunFacts(counts))
     assert cautions == ["npr.k = 4 is more than a class has samples, in 2 case(s): a mel (3), b mel (1)"]
-    assert Npr(k="auto").cautions(counts) == Npr(weight=0.0).cautions(counts) == []
+    assert Npr(k="auto").cautions(RunFacts(counts)) == Npr(weight=0.0).cautions(RunFacts(counts)) == []
 
 
 def test_a_sample_of_each_class_can_make_the_prototypes():
