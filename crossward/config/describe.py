@@ -6,11 +6,10 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from crossward.core import disclosure
+from crossward.names import module_source
 
 COMMENT = re.compile(r"#\s*(.+?)\s*$")
 BOUNDS = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below", "MinLen": "of length at least"}
@@ -66,10 +65,7 @@ class _Module(NamedTuple):
 
 
 def _read_module(name: str) -> _Module:
-    spec = find_spec(name)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_text(encoding="utf-8")
+    source = module_source(name)
     return _Module(source.splitlines(), ast.parse(source))
 
 

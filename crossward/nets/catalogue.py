@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from crossward.names import nearest
+from crossward.names import module_source, nearest
 
 if TYPE_CHECKING:
     from crossward.core.net import Net
@@ -65,10 +63,7 @@ class CatalogueNet:
 
     @cached_property
     def _definition(self) -> ast.FunctionDef:
-        spec = find_spec(self.module)
-        if spec is None or spec.origin is None:
-            raise ImportError(f"there is no source of {self.module}")
-        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        tree = ast.parse(module_source(self.module))
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name == self.function:
                 return node

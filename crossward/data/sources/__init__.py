@@ -5,11 +5,10 @@ section [data], its reader and, as the first line of its docstring, what it is. 
 from __future__ import annotations
 
 import ast
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossward.names import import_from_catalogue
+from crossward.names import import_from_catalogue, module_source
 
 if TYPE_CHECKING:
     from crossward.data.sources.settings import SourceSettings
@@ -64,8 +63,5 @@ def names_by_module() -> list[list[str]]:
 def describe(name: str) -> str:
     """What a source is in one line. Its module is read, not imported: importing torch takes seconds."""
     module, _ = SOURCES[name]
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    docstring = ast.get_docstring(ast.parse(module_source(module))) or ""
     return docstring.partition("\n")[0]
