@@ -5,7 +5,6 @@ section [data], its reader and, as the first line of its docstring, what it is. 
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossward.names import import_from_catalogue, module_source
