@@ -9,9 +9,9 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, https://arxiv.org/abs
     K, eta_l  fit.steps, fit.lr    eta_g  server_lr      N  ctx.num_clients
 
 Departures: control variates cover parameters; BatchNorm statistics are averaged with x. eta_l is the effective step
-size, momentum and schedule counted in. With Adam option I is the safer: option II reads gradients off the movement.
-For the same reason clipping and weight decay, unknown to the paper, enter c_i under option II: it takes the movement
-as it was. Clipping comes after the correction of line 10.
+size, momentum and schedule counted in. Option II reads gradients off the movement, which under Adam are none, and it
+does not learn: "auto" is II with SGD and I otherwise, at the cost of one more pass over the images. For the same reason
+clipping and weight decay, unknown to the paper, enter c_i under option II. Clipping comes after the line 10 correction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Scaffold(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {"dy": WEIGHTS, "dc": WEIGHTS}
 
     server_lr: Annotated[float, Gt(0)] = 1.0  # eta_g
-    option: Literal["I", "II"] = "II"  # how c_i is renewed, line 12
+    option: Literal["auto", "I", "II"] = "auto"  # how c_i is renewed, line 12; auto: II with SGD, I otherwise
 
     def start(self, ctx: RoundContext) -> Tree:
         zero = Weights.of(ctx.server.new_net(), select.parameters & self.travels).zeros()
@@ -45,7 +45,8 @@ class Scaffold(Method):
         x, c = down["model"], down["c"]
         c_i = site.memory.get("c", c.zeros())
         x.into(site.model)  # line 7
-        c_new = site.gradient() if self.option == "I" else None  # line 12 (i): g_i(x)
+        first = self.option == "I" or (self.option == "auto" and site.training.optimizer != "sgd")
+        c_new = site.gradient() if first else None  # line 12 (i): g_i(x)
         drift = c - c_i
         fit = site.fit(edit_gradients=lambda g: g + drift.only(g))  # line 10
         y_i = Weights.of(site.model, self.returns)

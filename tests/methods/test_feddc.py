@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from crossward.core.method import RoundContext
+from crossward.core.plugin import RunFacts
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.site import Site
 from crossward.core.store import TreeStore
@@ -215,3 +216,13 @@ def test_one_sample_no_sample_and_a_class_nobody_has(toy: Toy):
     """And a class absent at one site. The conformance suite goes through them with every task, policy and plugin."""
     run_sites = toy.run_sites(FedDC())
     assert_finite(run_to_end(run_sites, LocalEngine(run_sites)))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_a_caution_is_told_under_adam(optimizer: str):
+    [told] = FedDC().cautions(RunFacts({}, Training(optimizer=optimizer)))
+    assert told.startswith(f"feddc does not learn under {optimizer}")
+
+
+def test_no_caution_is_told_under_sgd():
+    assert FedDC().cautions(RunFacts({}, Training(momentum=0.9))) == []
