@@ -16,6 +16,7 @@ Departures:
   the client lacks counts as one sample, so that its logit is not pushed down without end.
 - V_ETF travels with the weights every round (K x K numbers), so that a client that joins late needs nothing else.
 - BatchNorm statistics follow `buffers`. Plugins that shift logits change nothing: the loss has its own shift.
+- balanced = False is the ablation with plain cross entropy, which shows what the fixed classifier is worth by itself.
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ class SimplexHead(nn.Module):
 class FedETF(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
 
+    balanced: bool = True  # the balanced feature loss; False: plain cross entropy
+
     @property
     def allows_for_prior(self) -> bool:
-        return True
+        return self.balanced
 
     @property
     def returns(self) -> Select:
@@ -79,6 +82,9 @@ class FedETF(Method):
 
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
-        prior = log_prior(site.counts, least=1)  # (K,)
-        site.fit(lambda out: site.task.loss(out.logits + prior, out.y))  # the balanced feature loss
+        if self.balanced:
+            prior = log_prior(site.counts, least=1)  # (K,)
+            site.fit(lambda out: site.task.loss(out.logits + prior, out.y))  # the balanced feature loss
+        else:
+            site.fit()
         return {"model": Weights.of(site.model, self.returns), "n": site.size}

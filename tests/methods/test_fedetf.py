@@ -131,6 +131,11 @@ def test_with_equal_counts_it_is_plain_cross_entropy():
     assert (ended(FedETF(), uneven) - ended(Plain(), uneven)).norm() > 1e-3
 
 
+def test_without_the_balanced_loss_it_is_plain_cross_entropy():
+    assert (ended(FedETF(balanced=False), TWO) - ended(Plain(), TWO)).norm() == 0
+    assert not FedETF(balanced=False).allows_for_prior
+
+
 def test_its_loss_has_its_own_shift_and_no_other():
     assert (ended(FedETF(), TWO, (Unbalancing(),)) - ended(FedETF(), TWO)).norm() == 0
 
