@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PEERS := .venv-bench/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint e2e bench clean
+.PHONY: demo test lint e2e bench mutants clean
 
 demo: $(READY)
 	$(BIN)/crossward demo
@@ -22,6 +22,10 @@ lint: $(READY)
 e2e: $(READY)
 	$(BIN)/python -m crossward.testing.e2e
 	$(BIN)/pytest tests/e2e
+
+# Wrong versions of the package, each of which a test must notice; half an hour, not a part of CI.
+mutants: $(READY)
+	$(BIN)/python tests/mutants/run.py
 
 bench: $(READY) $(PEERS)
 	$(BIN)/python benchmarks/overhead.py
