@@ -15,6 +15,11 @@ Departures:
 - L_dis compares the statistics of the *global model's* BatchNorm layers; "of the generator" in the text is a slip.
   A net without BatchNorm has them measured: after aggregation the clients tell mean and variance behind every
   convolution of the new global model over their training images, and these stand in for the running statistics.
+- Where BatchNorm statistics stay (buffers = "local" or "server"), F has none of its own for Eqs. 6 and 8. They are
+  measured in the same way, at the input of every BatchNorm layer, each site normalising by its own images as it does in
+  training; pooled, they are what F works with and what L_dis compares with. So sites do tell them ("moments").
+- The plugin bsm is refused beside generated images, which are of all classes alike: it would shift a class that a site
+  lacks by -20.7 while images of it are in every batch. balanced = true has the prior of the mixture.
 - L_div takes pairs of one class, before augmentation, and averages them (code).
 - G is trained after rounds cycle, 2 cycle, ... from the weights it had, with a new optimiser (code; Algorithm 1
   trains it at the start of a round). Until then clients have real images alone.
@@ -35,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, cast
 
 import torch
@@ -47,17 +52,20 @@ from crossward.core.disclosure import SAMPLE_COUNT, VALIDATION_CONFUSION, WEIGHT
 from crossward.core.gradient_descent import minimise
 from crossward.core.method import Clients, RoundContext
 from crossward.core.net import Net, NetSpec
+from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.samples import Batch
 from crossward.core.seeds import seeded
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
+from crossward.errors import ConfigError
 from crossward.losses import diversity_loss
 from crossward.methods.fedbm.generator import Generator, augment_generated, to_uint8
 from crossward.methods.fedbm.split_body import ImagesAndMaps, SplitBody, split_body
 from crossward.methods.fedcb import CONCEPT_PARTS, FedCB
 from crossward.nets.parts.feature_moments import (
     Moments,
+    batchnorm_layers,
     forward_with_moments,
     measure_moments,
     pool_moments,
@@ -81,7 +89,7 @@ class FedBM(FedCB):
         "confusion": VALIDATION_CONFUSION,
         "moments": Disclosure(DisclosureKind.PROTOTYPES, "feature statistics"),
     }
-    sometimes: ClassVar[tuple[str, ...]] = ("confusion", "moments")  # moments: nets without BatchNorm
+    sometimes: ClassVar[tuple[str, ...]] = ("confusion", "moments")  # moments: no BatchNorm statistics at the server
 
     synthetic: Annotated[int, Ge(0)] = 16  # generated images in each batch
     cycle: Count = 5  # rounds between two trainings of the generator
@@ -96,6 +104,25 @@ class FedBM(FedCB):
     statistics: Literal["mixed", "real"] = "mixed"  # that BatchNorm keeps: of all images in a fit, or of the real ones
     generate: Literal["images", "features"] = "images"  # what the generator makes
     cut: Annotated[int, Ge(0)] = 0  # features: behind how many modules of the body; 0: as deep as maps have 8 pixels
+
+    def cautions(self, facts: RunFacts) -> list[str]:
+        notes = super().cautions(facts)
+        if self.buffers != "average":
+            what = "mean and variance of their features in every BatchNorm layer (moments)"
+            notes.append(
+                f'buffers = "{self.buffers}": sites tell {what} all the same, whenever the generator is trained'
+            )
+        return notes
+
+    def check_plugins(self, plugins: tuple[Plugin, ...]) -> None:
+        """A prior of a site's own images does not hold where generated ones are mixed in."""
+        refused = [type(plugin).__name__.lower() for plugin in plugins if plugin.allows_for_prior]
+        if refused and self.synthetic and not self.balanced:
+            raise ConfigError(
+                f"FedBM mixes generated images of all classes into every batch, and {', '.join(refused)} would punish "
+                "those of classes that a site lacks",
+                hint="Set method.balanced = true instead: it allows for both, real images and generated ones.",
+            )
 
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: Net, spec: NetSpec) -> Net:
@@ -129,9 +156,19 @@ class FedBM(FedCB):
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
+        self._require_one_size(ctx)
         with seeded(int(torch.randint(2**31, (), generator=ctx.server.rng))):
             generator = self.new_generator(ctx.server.new_net(), ctx.server.spec)
         return super().start(ctx) | {"generator": Weights.of(generator), "trained": 0}
+
+    def _require_one_size(self, ctx: RoundContext) -> None:
+        shrinks = ctx.server.shrinks
+        if self.synthetic and len({*shrinks.values()}) > 1:
+            raise ConfigError(
+                "FedBM's generator makes images of one size, and the networks of the sites see several",
+                details=[f"{architecture}: shrink = {shrink}" for architecture, shrink in shrinks.items()],
+                hint="Give every site the same shrink.",
+            )
 
     def versions(self, state: Tree) -> Mapping[str, int]:
         trained = {"generator": state["trained"]} if state["trained"] and self.synthetic else {}
@@ -148,10 +185,8 @@ class FedBM(FedCB):
         teacher = ctx.server.new_net()
         state["model"].into(teacher)
         self.set_classifier(teacher, state).eval().requires_grad_(False)
+        targets = self._real_moments(teacher, state, clients, device)
         generator = self.new_generator(teacher, spec, state["generator"]).to(device).train()
-        targets: list[Moments] = []
-        if self.lambda_dis:
-            targets = running_moments(teacher) or self._observed_moments(state, clients, device)
 
         def loss() -> Tensor:  # Eq. 10
             y = torch.randint(spec.classes, (self.generator_batch,), generator=rng).to(device)
@@ -166,7 +201,7 @@ class FedBM(FedCB):
             sem = ctx.task.loss(teacher.head(h), y)  # Eq. 6
             if self.semantic == "surrogate":
                 sem = sem + self.alignment(teacher, h, y).mean()
-            gaps = [a.distance(b) for a, b in zip(moments, targets) if a is not None]  # none where lambda_dis is 0
+            gaps = [a.distance(b) for a, b in zip(moments, targets) if a is not None]  # no targets: lambda_dis = 0
             dis = torch.stack(gaps).sum() if gaps else sem.new_zeros(())  # Eq. 8
             return sem + self.lambda_div * diversity_loss(generated, z, y, spec.classes) + self.lambda_dis * dis
 
@@ -174,9 +209,23 @@ class FedBM(FedCB):
         minimise(loss, generator.parameters(), self.iterations, lr=self.generator_lr, betas=(0.5, 0.999), what=what)
         return Weights.of(generator)
 
+    def _real_moments(self, teacher: Net, state: Tree, clients: Clients, device: torch.device) -> list[Moments]:
+        """The moments of real images in the teacher, for Eq. 8; none where lambda_dis is 0. A teacher whose BatchNorm
+        has no statistics, because they stay elsewhere, is given those that the clients measure."""
+        running = running_moments(teacher)
+        if running and self.buffers == "average":
+            return running if self.lambda_dis else []
+        if not running and not self.lambda_dis:
+            return []
+        observed = self._observed_moments(state, clients, device)
+        for kept, measured in zip(running, observed):  # `running` is empty for a net without BatchNorm
+            kept.mean.copy_(measured.mean)
+            kept.variance.copy_(measured.variance)
+        return observed if self.lambda_dis else []
+
     def _observed_moments(self, state: Tree, clients: Clients, device: torch.device) -> list[Moments]:
-        """The moments of the clients' images in the new global model, for a net without BatchNorm."""
-        replies = list(clients.ask("observe", self.broadcast(state)).values())
+        """The moments of the clients' images in the new global model."""
+        replies = list(clients.ask("observe", {"model": state["model"]}).values())
         sizes = [float(reply["n"]) for reply in replies]
         by_client = [
             [Moments(m["mean"].to(device), m["variance"].to(device)) for m in reply["moments"].values()]
@@ -214,7 +263,8 @@ class FedBM(FedCB):
 
     def generated_batches(self, site: Site, down: Tree) -> Iterator[Batch]:
         """Fresh images and labels without end; generated in chunks, which is faster than a few at a time."""
-        _, side, _, channels = site.train.images.shape
+        _, stored, _, channels = site.train.images.shape
+        side = stored // site.train.shrink  # as large as the network sees images
         dim = down["text"]["mean"].shape[1]
         spec = NetSpec(channels, side, site.num_classes, dim, site.train.mean, site.train.std)
         generator = self.new_generator(site.model, spec, down["generator"]).to(site.device).eval()
@@ -227,8 +277,16 @@ class FedBM(FedCB):
                 yield (some if self.generate == "features" else augment_generated(some, spec, site.rng)), labels
 
     def observe(self, site: Site, down: Tree) -> Tree:
+        """The moments of the site's training images; nothing of it stays at the site."""
+        stays = Weights.of(site.model, ~self.travels)
         down["model"].into(site.model)
-        self.set_classifier(site.model, down).eval()
-        layers = measure_moments(site.model, (x for x, _ in site.train.in_order(CHUNK)))
+        site.model.eval()
+        batches = site.train.in_order(CHUNK)
+        if norms := batchnorm_layers(site.model):  # they normalise by the batch, so batches are drawn as in training
+            batches = replace(site.train, augment=None).shuffled(CHUNK, site.rng)
+            for layer in norms:
+                layer.train()
+        layers = measure_moments(site.model, (x for x, _ in batches))
+        stays.into(site.model)
         moments = {str(k): {"mean": m.mean, "variance": m.variance} for k, m in enumerate(layers)}
         return {"moments": moments, "n": site.size}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import nn
 
 from crossward.config.reading import config_from
-from crossward.core.method import Method, RoundContext
+from crossward.core.method import Method, RoundContext, answer
 from crossward.core.net import Net, NetSpec
+from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
+from crossward.core.tree import Tree, encode
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
@@ -22,11 +26,15 @@ from crossward.methods.fedbm.method import FedBM
 from crossward.methods.fedbm.split_body import ImagesAndMaps
 from crossward.methods.fedcb import FedCB
 from crossward.nets.parts.feature_moments import batch_moments
+from crossward.plugins.bsm import Bsm
+from crossward.plugins.prox import Prox
+from crossward.runs import lifecycle
+from crossward.runs.result import Result
 from crossward.runs.sites import RunSites
 from crossward.testing import conformance
 from crossward.testing.cases import Case
 from crossward.testing.short_runs import Records, assert_finite, run_to_end
-from crossward.testing.toy import CLASSES, Toy
+from crossward.testing.toy import CLASSES, Toy, other_classifier
 
 TRAINING = Training(epochs=1, batch_size=4, lr=0.05)
 SMALL = FedBM(tau=4.0, synthetic=3, cycle=2, iterations=3, generator_batch=9, generator_width=0.125)
@@ -224,6 +232,180 @@ def test_they_are_asked_for_only_where_they_are_needed():
         for net in (None, unnormed)
     }
     assert steps == {None: {"train"}, unnormed: {"train", "observe"}}
+
+
+# BatchNorm statistics that stay at the sites or at the server --------------------------------------------------------
+def two_norms() -> Net:
+    body = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Conv2d(4, 5, 3, stride=2),
+        nn.BatchNorm2d(5),
+        nn.Flatten(),
+    )
+    return Net(body, nn.Linear(45, len(CLASSES)), width=45)
+
+
+class Everyone:
+    """All sites, each asked in turn; each has run one round of training before."""
+
+    def __init__(self, method: FedBM, run_sites: RunSites) -> None:
+        self.method = method
+        self.run_sites = run_sites
+        self.memories: dict[int, Tree] = {}
+        self.steps: list[str] = []
+
+    def ask(self, step: str, payload: Tree) -> dict[int, Tree]:
+        self.steps.append(step)
+        return {
+            i: answer(self.method, self.run_sites.open(i, 0, self.memories.setdefault(i, {})), step, payload, seed=i)
+            for i in self.run_sites.ids
+        }
+
+
+def pooled_by_hand(per_site: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and biased variance of each channel over all images of all sites."""
+    x = torch.cat(per_site)
+    return x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+
+
+@pytest.mark.parametrize("buffers", ["local", "server"])
+def test_statistics_that_stay_are_measured_at_the_sites(buffers: str):
+    """Each site normalises by its own images, as in training; means and variances are of the images of all."""
+    method = replace(EACH_ROUND, buffers=buffers)
+    run_sites = Toy().run_sites(method, training=TRAINING, net=two_norms)
+    state = method.start(context(run_sites))
+    found = method._observed_moments(state, Everyone(method, run_sites), torch.device("cpu"))
+    net = context(run_sites).server.new_net()
+    first, _, _, _, second, *_ = net.body[0]
+    inputs = []
+    for i in run_sites.ids:
+        samples = run_sites.open(i, 0, {}).train
+        x = first(samples.take(samples.index)[0])
+        inner = (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
+        inputs.append((x, second(inner.relu())))
+    for moments, layer in zip(found, zip(*inputs, strict=True), strict=True):
+        mean, variance = pooled_by_hand(list(layer))
+        torch.testing.assert_close(moments.mean, mean, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(moments.variance, variance, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lambda_dis", [0.1, 0.0])
+@pytest.mark.parametrize("buffers", ["local", "server"])
+def test_the_teacher_has_the_statistics_of_the_sites_images(buffers: str, lambda_dis: float):
+    """The same as if all shared them, and they were those of all images."""
+    shares = replace(EACH_ROUND, lambda_dis=lambda_dis)
+    keeps = replace(shares, buffers=buffers)
+    run_sites = Toy().run_sites(keeps, training=TRAINING)
+    state = keeps.start(context(run_sites))
+    convolution = context(run_sites).server.new_net().body[0][0]
+    images = [run_sites.open(i, 0, {}).train for i in run_sites.ids]
+    mean, variance = pooled_by_hand([convolution(samples.take(samples.index)[0]) for samples in images])
+    statistics = {"body.0.1.running_mean": mean, "body.0.1.running_var": variance}
+    shared_state = state | {"model": Weights({**state["model"], **statistics})}
+    expected = shares._train_generator(shared_state, None, context(run_sites))
+    trained = keeps._train_generator(state, Everyone(keeps, run_sites), context(run_sites))
+    for name in expected:
+        torch.testing.assert_close(trained[name], expected[name], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("buffers", ["local", "server"])
+def test_measuring_changes_nothing_at_a_site(buffers: str):
+    method = replace(EACH_ROUND, buffers=buffers)
+    run_sites = Toy().run_sites(method, training=TRAINING)
+    state = method.start(context(run_sites))
+    everyone = Everyone(method, run_sites)
+    everyone.ask("train", method.broadcast(state))
+    before = {i: encode(memory) for i, memory in everyone.memories.items()}
+    everyone.ask("observe", method.broadcast(state))
+    assert {i: encode(memory) for i, memory in everyone.memories.items()} == before
+
+
+@pytest.mark.parametrize("buffers", ["local", "server"])
+@pytest.mark.parametrize("lambda_dis", [0.1, 0.0])
+def test_statistics_that_stay_are_asked_for_when_the_generator_is_trained(buffers: str, lambda_dis: float):
+    method = replace(SMALL, buffers=buffers, lambda_dis=lambda_dis)
+    _, records = end(method, 2)
+    assert [{row.step for row in record.traffic} for record in records.rounds] == [{"train"}, {"train", "observe"}]
+
+
+@pytest.mark.parametrize("buffers", ["local", "server"])
+def test_a_site_with_one_image_is_measured_too(buffers: str):
+    method = replace(EACH_ROUND, buffers=buffers)
+    run_sites = Toy(sizes=((1, 1, 1), (5, 1, 1))).run_sites(method, training=TRAINING, net=other_classifier)
+    records = Records()
+    assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
+    assert not any(record.failures for record in records.rounds)
+
+
+def test_a_caution_says_that_sites_tell_statistics_all_the_same():
+    facts = RunFacts({})
+    assert FedBM(tau=4.0).cautions(facts) == []
+    (note,) = FedBM(tau=4.0, buffers="local").cautions(facts)
+    assert "mean and variance" in note
+
+
+# sites that see smaller images ----------------------------------------------------------------------------------------
+def shrunk_run(config: Callable[..., dict[str, Any]], shrinks: list[int], **options: object) -> Result:
+    """Two sites whose networks see images of 64 pixels at 1 / shrink of their size; the generator is trained after
+    the first round and used in the second."""
+    sections = config(
+        data={"sites": 2, "train": 8, "val": 3, "test": 3, "global_test": 4, "size": 64},
+        method={"name": "fedbm", "tau": 4.0, "cycle": 1, "synthetic": 3, "iterations": 2, "generator_batch": 6}
+        | {"generator_width": 0.125}
+        | options,
+        net={"name": "resnet18", "width": 0.125, "stem": "small"},
+        text={"encoder": "random:8"},
+        run={"rounds": 2},
+    )
+    return lifecycle.run(sections | {"site": [{"shrink": shrink} for shrink in shrinks]})
+
+
+@pytest.mark.parametrize("generate", ["images", "features"])
+def test_a_run_whose_sites_all_see_smaller_images(config, generate: str):
+    result = shrunk_run(config, [2, 2], generate=generate)
+    assert len(result.rounds) == 2
+    assert not any(line["failures"] for line in result.rounds)
+
+
+def test_generated_images_are_as_large_as_a_site_sees_its_own():
+    site, down = client(SMALL)
+    site.train = replace(site.train, images=site.train.images.repeat(1, 2, 2, 1), shrink=2)
+    x, _ = next(SMALL.generated_batches(site, down))
+    assert x.shape[1:] == (1, 8, 8)
+
+
+def test_sites_that_see_different_sizes_are_refused_before_round_1(config):
+    with pytest.raises(ConfigError, match="generator makes images of one size") as error:
+        shrunk_run(config, [1, 2])
+    assert "shrink" in error.value.hint
+
+
+# plugins --------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class OtherPrior(Plugin):
+    allows_for_prior: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize("plugin", [Bsm(), OtherPrior()], ids=["bsm", "another"])
+def test_a_prior_that_knows_nothing_of_generated_images_is_refused(plugin: Plugin):
+    with pytest.raises(ConfigError, match=type(plugin).__name__.lower()) as error:
+        SMALL.check_plugins((Prox(), plugin))
+    assert "balanced = true" in error.value.hint
+
+
+def test_other_plugins_and_a_prior_that_does_no_harm_are_not_refused():
+    SMALL.check_plugins((Prox(),))
+    replace(SMALL, balanced=True).check_plugins((Bsm(),))  # it changes nothing there, which a caution says
+    replace(SMALL, synthetic=0).check_plugins((Bsm(),))  # FedCB, whose images are all the site's own
+    FedCB(tau=4.0).check_plugins((Bsm(),))
+
+
+def test_fedbm_with_bsm_does_not_start(config, no_training):
+    with no_training(), pytest.raises(ConfigError, match="bsm"):
+        lifecycle.run(config(method={"name": "fedbm+bsm", "tau": 4.0}, text={"encoder": "random:8"}))
 
 
 # variants -----------------------------------------------------------------------------------------------------------
