@@ -20,6 +20,8 @@ Departures:
 - t counts from 0, so that mu starts at 1 and does not reach 0.
 - D has no bias. The teacher of Eq. 9 gives no gradient to features; temperatures of Eq. 8 are 1.
 - n^k_{c,m} are counted after training, with the trained network in eval mode, by the prototypes a round began with.
+- A class that nobody in a cohort has keeps its prototypes and the n_{c,m} of the last cohort that had it, on which the
+  paper, where all clients take part, is silent.
 - Until there are global prototypes, features are assigned to the site's own centroids. A class with fewer samples than
   M repeats some, with a little noise. Prototypes of classes that nobody had yet are no one's negatives.
 - Eq. 14 takes all clients in, those without a class as well; mask_absent = true leaves these out where others have it.
@@ -144,9 +146,13 @@ class FedCD(Method):
         total = counts.sum(0)
         mean = (counts[..., None] * local).sum(0) / total.clamp_min(1)[..., None]  # Eq. 1
         prototypes = torch.where(total[..., None] > 0, mean, state["prototypes"].to(mean))
-        new = (total.sum(1) > 0) & ~state["prototypes"].to(mean).flatten(1).any(1)
+        held = total.sum(1) > 0  # (C,)
+        new = held & ~state["prototypes"].to(mean).flatten(1).any(1)
         for c in new.nonzero()[:, 0] if self.align == "kmeans" else ():
             prototypes[c], total[c] = self._align(local[:, c], counts[:, c], ctx.server.rng)
+        total = torch.where(
+            held[:, None], total, state["counts"].to(total)
+        )  # a class that nobody here has keeps its last
         averaged = super().aggregate(state, replies, ctx)["model"]
         if self.aggregation != "samples":
             phi = torch.stack([reply["model"][PHI] for reply in replies.values()])  # (K, C M, d), Eq. 12
@@ -272,7 +278,7 @@ class FedCD(Method):
         if self.importance != "paper" or not len(sub):
             while True:
                 yield z, sub, n / n.sum()
-        steps = max(1, -(-site.size // site.training.batch_size))
+        steps = _steps_per_epoch(site.size, site.training.batch_size)
         rng = stream(site.rng, "prototypes")
         while True:  # an epoch: each prototype is in one of its batches
             when = torch.randint(steps, (len(sub),), generator=rng).to(site.device)
@@ -304,6 +310,12 @@ class FedCD(Method):
         if self.distillation == "plain":
             return F.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True).sum(1)
         return decoupled_distillation(teacher, student, y, others=self.xi)
+
+
+def _steps_per_epoch(n: int, batch_size: int) -> int:
+    """How many batches Samples.shuffled makes: a last batch of one joins its neighbour, a single image is doubled."""
+    full, rest = divmod(max(n, 2), batch_size)
+    return full + (rest > 1) - (batch_size == 1)
 
 
 def _at_least(rows: Tensor, mass: Tensor, k: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, AAAI 2022, https://arxiv.org/abs/2105.00
     C_i^(j)         reply["prototypes"]      sent
     |D_{i,j}|       reply["counts"]          sent
     omega_i         site.model               client, between rounds; never sent
+    j of D_i        site.memory["held"]      client, between rounds; never sent: the classes it has
     lambda          weight
 
 Departures:
@@ -16,6 +17,8 @@ Departures:
 - Local prototypes are those of the trained network in eval mode on images as they are; the code gathers them while
   it trains, during the last epoch.
 - A class that no participant holds in a round keeps its global prototype.
+- For its own patients a site that has taken part predicts among its own classes, as in the authors' code, though a
+  prototype of others may be nearer (Eq. 4 takes all); for patients from anywhere among all classes with a prototype.
 - The paper classifies images. In segmentation a sample is a pixel.
 """
 
@@ -46,6 +49,7 @@ FAR = -1e30  # the logit of a class without a prototype: no distance is as large
 class FedProto(Method):
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset()
+    two_views: ClassVar[bool] = True
     discloses: ClassVar[Mapping[str, Disclosure]] = {"prototypes": CLASS_PROTOTYPES, "counts": CLASS_COUNTS}
 
     weight: Annotated[float, Ge(0)] = 1.0  # lambda, Eq. 7; the authors take 1 for MNIST, 0.1 for CIFAR-10
@@ -76,6 +80,7 @@ class FedProto(Method):
 
         site.fit(lambda out: site.loss(out.logits, out.y) + self.weight * distance(out))  # Eq. 7
         sums, counts = class_sums(site.vectors(site.train), site.num_classes)
+        site.memory["held"] = counts > 0
         return {"prototypes": class_means(sums, counts), "counts": counts}  # Eq. 3
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
@@ -95,6 +100,9 @@ class FedProto(Method):
         c, known = _global_prototypes(site, down)
         if not bool(known.any()):
             return site.model
+        own = known & site.memory["held"].to(known.device) if "held" in site.memory else known
+        if view == "local" and bool(own.any()):
+            known = own
 
         def nearest(x: Tensor) -> Tensor:
             z: Tensor = site.model.features(x)

@@ -166,6 +166,20 @@ def test_paper_importance_shows_each_prototype_once_an_epoch():
         assert torch.cat(mass).sum() == 20
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 19, 20, 64])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 20])
+def test_an_epoch_of_prototypes_is_as_long_as_one_of_batches(n: int, size: int):
+    """Where a last batch of one joins its neighbour, too: each prototype is in one batch of every epoch."""
+    method = replace(SMALL, importance="paper")
+    held = run_sites(method, training=Training(epochs=3, batch_size=size))
+    site, down = held.open(1, 0, {}), payload(held)
+    site.train = site.train.only(torch.arange(n))
+    prototypes = method._prototypes_per_batch(site, down)
+    for _ in range(3):
+        shown = [next(prototypes)[1] for _ in site.train.shuffled(size, site.rng)]
+        assert sorted(torch.cat(shown).tolist()) == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_class_that_comes_late_begins_with_centroids_of_its_sites():
     held = run_sites()
     site, down = held.open(1, 0, {}), payload(held)
@@ -193,6 +207,59 @@ def test_alpha_from_a_half_on_is_told():
     (caution,) = replace(SMALL, alpha=0.5).cautions(RunFacts({}))
     assert caution.startswith("alpha = 0.5: from 0.5 on Eq. 4 ")
     assert SMALL.cautions(RunFacts({})) == []
+
+
+@pytest.mark.parametrize("site_id", [0, 1], ids=["without class 2", "with all classes"])
+def test_two_epochs_of_contrast_by_hand(site_id: int):
+    """Eqs. 2 to 5 with a step in each epoch. Samples are assigned by P^g throughout, not by P^k, which moves: a class's
+    prototypes begin so near each other that the second step would assign otherwise (with all classes it does)."""
+    method = replace(SMALL, gamma=0.0, weight=0.0, importance="none")
+    held = run_sites(method, training=Training(epochs=2, batch_size=64, lr=0.5))
+    site, down = held.open(site_id, 0, {}), payload(held, mu=0.0)
+    down["prototypes"][:, 1] = down["prototypes"][:, 0] + 0.01 * down["prototypes"][:, 1]
+    by_global, by_local = (contrast_by_hand(held, site_id, down, moving) for moving in (False, True))
+    reply = answer(method, site, "train", down, seed=1)
+    kept = (reply["counts"] > 0)[..., None]
+    torch.testing.assert_close(reply["prototypes"], by_global[0] * kept, atol=1e-5, rtol=0)
+    for name, weights in by_global[1].items():
+        torch.testing.assert_close(reply["model"][name], weights, atol=1e-5, rtol=0)
+    assert reply["counts"].tolist() == by_global[2].tolist()
+    if site_id == 1:
+        assert (by_local[0] - by_global[0]).abs().max() > 1e-3
+
+
+def contrast_by_hand(held: RunSites, site_id: int, down: Tree, moving: bool) -> tuple[Tensor, Weights, Tensor]:
+    """P^k, the network and the counts after two steps; `moving` assigns samples by P^k instead of P^g."""
+    site = held.open(site_id, 0, {}, fresh=True)
+    net = site.model
+    down["model"].into(net)
+    net.train()
+    x, y = site.train.take(site.train.index)
+    prototypes = down["prototypes"].clone().requires_grad_()
+    parameters = [p for p in net.parameters() if p is not net.head.weight]  # the head has no part in Eq. 5
+    for _ in range(2):
+        z = net.features(x)
+        cosine = F.cosine_similarity(z[:, None], prototypes.flatten(0, 1)[None], dim=2)  # (n, 6)
+        t = nearest_of_class(z, y, prototypes if moving else down["prototypes"])
+        psi = cosine.exp()
+        losses = []
+        for i, own in enumerate(t.tolist()):
+            kin = sum(psi[i, j] for j in range(6) if j // 2 == own // 2 and j != own)
+            others = sum(psi[i, j] for j in range(6) if j // 2 != own // 2)
+            losses.append(-torch.log(psi[i, own] / (psi[i, own] + 0.1 * kin + 0.9 * others)))
+        gradients = torch.autograd.grad(torch.stack(losses).mean(), [*parameters, prototypes])
+        with torch.no_grad():
+            for parameter, gradient in zip([*parameters, prototypes], gradients, strict=True):
+                parameter -= 0.5 * gradient
+    net.eval()
+    t = nearest_of_class(net.features(x), y, down["prototypes"])
+    return prototypes.detach(), Weights.of(net), torch.bincount(t, minlength=6).view(3, 2)
+
+
+def nearest_of_class(z: Tensor, y: Tensor, prototypes: Tensor) -> Tensor:
+    """Eq. 2, row by row."""
+    cosines = [F.cosine_similarity(row[None], prototypes[c], dim=1) for row, c in zip(z, y.tolist(), strict=True)]
+    return 2 * y + torch.stack(cosines).argmax(1)
 
 
 @pytest.mark.parametrize(
@@ -297,12 +364,46 @@ def test_the_server_by_hand():
         wanted = (a[2][c, m] * a[1][c, m] + b[2][c, m] * b[1][c, m]) / total[c, m]  # Eq. 1
         torch.testing.assert_close(end["prototypes"][c, m], wanted)
     assert end["prototypes"][2].tolist() == [[1.0] * 6] * 2  # as it was
-    assert end["counts"].tolist() == total.tolist()
+    assert end["counts"][:2].tolist() == total[:2].tolist()
     for j, p in enumerate(end["prototypes"].flatten(0, 1)):
         quality = torch.stack([(phi @ p).softmax(0)[j] for phi in (a[0], b[0])])  # Eq. 13
         v = quality.softmax(0)  # Eq. 14
         torch.testing.assert_close(end["model"][PHI][j], v[0] * a[0][j] + v[1] * b[0][j])  # Eq. 15
     assert end["mu"] == pytest.approx(0.8)  # round 2 of 10
+
+
+def test_a_class_that_no_client_of_a_round_has_keeps_its_count():
+    """So that its prototypes, which stay, have their part in Eqs. 5, 9 and 10 at the next cohort."""
+    a = random_client(1)
+    a[2][1] = 0
+    state, ctx = server()
+    state["counts"] = torch.tensor([[9.0, 8], [7, 0], [5, 4]])
+    end = SMALL.aggregate(state, replies(a), ctx)
+    assert end["counts"][1].tolist() == [7.0, 0.0]
+    assert end["prototypes"][1].tolist() == state["prototypes"][1].tolist()
+
+
+def test_the_counts_of_a_class_that_a_client_has_are_those_of_this_round():
+    """Of all its sub-classes: one that nobody's samples belong to any more has none."""
+    a = random_client(1)
+    a[2][0] = torch.tensor([6.0, 0])
+    state, ctx = server()
+    end = SMALL.aggregate(state, replies(a), ctx)
+    assert end["counts"][0].tolist() == [6.0, 0.0]
+
+
+def test_the_next_cohort_still_learns_from_a_class_that_the_last_did_not_have():
+    """The first site lacks class 2 and is alone in a round; then the second is shown the prototypes of all three."""
+    held = run_sites()
+    site = held.open(0, 1, {})
+    state = payload(held)
+    reply = answer(SMALL, site, "train", SMALL.broadcast(state), seed=1)
+    state = SMALL.aggregate(state, {0: reply}, context(held, round=1))
+    other = held.open(1, 2, {})
+    _, sub, importance = next(SMALL._prototypes_per_batch(other, SMALL.broadcast(state)))
+    shown = torch.zeros(6).index_add_(0, sub, importance)
+    expected = torch.cat([reply["counts"][:2].flatten(), torch.tensor([6.0, 4])])
+    torch.testing.assert_close(shown, expected / expected.sum())
 
 
 def test_shares_add_up_and_absent_clients_can_be_left_out():

@@ -113,7 +113,8 @@ def test_without_weight_it_is_local_training_to_the_bit(toy: Toy):
     memories = []
     for method in (FedProto(weight=0.0), Local()):
         run_sites = toy.run_sites(method)
-        memories.append(run_to_end(run_sites, LocalEngine(run_sites))["memory"])
+        memory = run_to_end(run_sites, LocalEngine(run_sites))["memory"]
+        memories.append({site: tree["_personal"] for site, tree in memory.items()})
     assert_same(*memories)
 
 
@@ -251,6 +252,47 @@ def test_a_class_without_a_prototype_is_never_predicted_and_breaks_no_metric():
     assert p[:, 1].tolist() == [0.0] * 6
     torch.testing.assert_close(p.sum(1), torch.ones(6))
     assert site.task.metrics(p, y)["recall"][1] == 0.0
+
+
+def trained(toy: Toy = TWO) -> tuple[RunSites, LocalEngine, Tree]:
+    """After a round, in which the first site had no images of the last class."""
+    run_sites = toy.run_sites(FedProto())
+    engine = LocalEngine(run_sites)
+    return run_sites, engine, run(run_sites, engine, Plan(1, evaluate_every=0)).state
+
+
+def test_a_site_predicts_its_own_classes_for_its_own_patients():
+    """As in the authors' code. The prototype of class 2 comes from the other site."""
+    run_sites, engine, state = trained()
+    assert state["known"].tolist() == [True] * 3
+    site = run_sites.open(0, 0, engine.memory[0])
+    predictor = FedProto().predictor(site, state)
+    logits = predictor(site.test.take(site.test.index)[0])
+    assert (logits[:, 2] == FAR).all()
+    assert (logits[:, :2] > FAR).all()
+
+
+def test_a_site_predicts_all_classes_for_patients_from_anywhere():
+    run_sites, engine, state = trained()
+    site = run_sites.open(0, 0, engine.memory[0])
+    predictor = FedProto().predictor(site, state, "global")
+    assert (predictor(site.test.take(site.test.index)[0]) > FAR).all()
+    assert FedProto.two_views
+
+
+def test_a_site_that_has_not_taken_part_predicts_all_classes():
+    run_sites, _, state = trained()
+    site = run_sites.open(0, 0, {}, fresh=True)
+    assert (FedProto().predictor(site, state)(site.test.take(site.test.index)[0]) > FAR).all()
+
+
+def test_a_site_whose_classes_have_no_prototype_yet_predicts_the_others():
+    """Its first reply was lost."""
+    run_sites, engine, state = trained()
+    site = run_sites.open(0, 0, engine.memory[0])
+    down = state | {"known": torch.tensor([False, False, True])}
+    logits = FedProto().predictor(site, down)(site.test.take(site.test.index)[0])
+    assert logits.argmax(1).tolist() == [2, 2]
 
 
 def test_every_pixel_goes_to_its_nearest_prototype():

@@ -18,6 +18,7 @@ from crossward.methods.local import Local
 from crossward.methods.public_set import draw_public_rows
 from crossward.testing.by_hand import regression_per_site, weight_matrix
 from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
+from crossward.testing.short_runs import Records
 from crossward.testing.toy import Toy, linear
 
 torch.set_num_threads(1)
@@ -138,13 +139,47 @@ def test_below_five_sites_softmax_alone_drives_rows_apart():
         assert c[0, 0].item() == pytest.approx(end, abs=0.001)
 
 
-def test_a_caution_is_told_below_five_sites():
-    few = {f"site-{i}": {"a": 3, "b": 0} for i in range(4)} | {"empty": {"a": 0, "b": 0}}
-    [told] = KTpFL().cautions(RunFacts(few))
-    assert "among 4 sites" in told
-    assert KTpFL(normalise="project").cautions(RunFacts(few)) == []
-    assert KTpFL().cautions(RunFacts(few | {"more": {"a": 1}})) == []
-    assert KTpFL().cautions(RunFacts({"alone": {"a": 1}})) == []
+def coefficients_over_rounds(sites: int) -> Tensor:
+    """(30, N, N): those of a run at the defaults, round by round."""
+    toy = Toy(sizes=((12, 0, 0),) * sites, common=0, public=30)
+    run_sites, records = toy.run_sites(KTpFL(), training=Training(1, 6, lr=0.02), net=linear), Records()
+    run(run_sites, LocalEngine(run_sites), Plan(30, evaluate_every=0), [records])
+    return torch.stack([record.progress.state["coefficients"] for record in records.rounds])
+
+
+def test_between_two_sites_each_has_one_teacher_in_the_end():
+    assert coefficients_over_rounds(2)[-1].amax(1).min() > 0.95
+
+
+@pytest.mark.parametrize("sites", [3, 4])
+def test_among_three_or_four_sites_own_shares_stay_near_those_of_equal_teachers(sites: int):
+    own = coefficients_over_rounds(sites).diagonal(dim1=1, dim2=2)
+    assert own.max() < 1 / sites + 0.15
+    assert own.min() > 1 / sites - 0.15
+
+
+def counts(sites: int) -> RunFacts:
+    """So many sites with images, and one without."""
+    return RunFacts({f"site-{i}": {"a": 3, "b": 0} for i in range(sites)} | {"empty": {"a": 0, "b": 0}})
+
+
+@pytest.mark.parametrize(
+    ("method", "sites"),
+    [(KTpFL(), 2), (KTpFL(rho=0.0), 4), (KTpFL(coefficient_lr=0.3), 4)],
+    ids=["defaults", "nothing holds rows", "rows held by a fixed rate"],
+)
+def test_a_caution_is_told_where_rows_run_to_one_teacher(method: KTpFL, sites: int):
+    [told] = method.cautions(counts(sites))
+    assert f"among {sites} sites" in told
+
+
+@pytest.mark.parametrize(
+    ("method", "sites"),
+    [(KTpFL(), 1), (KTpFL(), 3), (KTpFL(), 4), (KTpFL(rho=0.0), 5), (KTpFL(normalise="project"), 2)],
+    ids=str,
+)
+def test_no_caution_is_told_where_they_do_not(method: KTpFL, sites: int):
+    assert method.cautions(counts(sites)) == []
 
 
 def test_projection_by_hand():

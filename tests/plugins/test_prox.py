@@ -1,10 +1,12 @@
-"""prox: FedProx on FedAvg to the bit, its term by hand on another method, and nothing when its weight is 0."""
+"""prox: FedProx on FedAvg to the bit, its term by hand on another method, nothing when its weight is 0, and nothing while
+ft tunes a copy."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from crossward.core.plugin import Plugin
 from crossward.core.run import Plan, run
 from crossward.core.training import Training
 from crossward.core.weights import Weights
@@ -13,9 +15,10 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedprox import FedProx
 from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
+from crossward.plugins.finetune import Finetune
 from crossward.plugins.prox import Prox
 from crossward.testing.by_hand import initial_matrix, regression_per_site, weight_matrix
-from crossward.testing.short_runs import assert_same, run_to_end
+from crossward.testing.short_runs import Records, assert_same, run_to_end
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
@@ -28,6 +31,17 @@ def test_on_fedavg_it_is_fedprox_to_the_bit(task: str, momentum: float):
     plugged = toy.run_sites(FedAvg(), (Prox(weight=0.3),), training)
     method = toy.run_sites(FedProx(mu=0.3), training=training)
     assert_same(run_to_end(plugged, LocalEngine(plugged)), run_to_end(method, LocalEngine(method)))
+
+
+@pytest.mark.parametrize("plugins", [(Prox(weight=0.3), Finetune()), (Finetune(), Prox(weight=0.3))], ids=str)
+def test_fine_tuning_is_left_as_it_is(plugins: tuple[Plugin, ...]):
+    """fedavg+prox+ft is fedprox+ft, predictions and all: the copy that ft tunes may go where it likes."""
+    predictions = []
+    for method, carried in ((FedAvg(), plugins), (FedProx(mu=0.3), (Finetune(),))):
+        run_sites, records = TWO.run_sites(method, carried), Records()
+        run_to_end(run_sites, LocalEngine(run_sites), records)
+        predictions.append(records.rounds[-1].evaluation.predictions)
+    assert_same(*predictions)
 
 
 def test_without_weight_it_is_nothing():
