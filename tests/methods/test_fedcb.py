@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,8 +16,10 @@ from crossward.config.reading import config_from
 from crossward.core.concepts import Concepts
 from crossward.core.evaluation import metric_at
 from crossward.core.method import Method, RoundContext
+from crossward.core.plugin import RunFacts
 from crossward.core.run import Plan, Progress, run
 from crossward.core.training import Training
+from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
@@ -23,6 +28,8 @@ from crossward.methods.fedcb import ConceptHead, FedCB
 from crossward.methods.random_frozen import RandomFrozen
 from crossward.runs.sites import RunSites
 from crossward.statistics import confusion, macro_f1
+from crossward.testing import conformance
+from crossward.testing.cases import Case
 from crossward.testing.short_runs import Records, assert_finite, run_to_end
 from crossward.testing.toy import Toy, concepts, linear
 
@@ -138,11 +145,120 @@ def test_the_classifiers_differ(classifier: str):
 
 
 # tau ----------------------------------------------------------------------------------------------------------------
+def test_the_default_is_the_middle_of_what_the_authors_used_and_tries_nothing():
+    """17.5 and 12.5 for OCT-C8, 12.5 and 7.5 for Kvasir."""
+    records = Records()
+    run_sites = TWO.run_sites(FedCB(), training=FULL_BATCH, net=linear)
+    assert run(run_sites, LocalEngine(run_sites), Plan(1), [records]).state["tau"] == 12.5
+    assert {row.step for row in records.rounds[0].traffic} == {"train"}
+
+
+def confusion_of_f1(f1: float) -> Tensor:
+    """Of two classes with 1,000 images each, as many of one mistaken for the other as of the other for the one."""
+    right = round(1000 * f1)
+    return torch.tensor([[right, 1000 - right], [1000 - right, right]])
+
+
+class Scripted:
+    """Two clients whose networks stay as they are, and whose validation scores are given: tau -> F1 by round."""
+
+    ids: ClassVar[list[int]] = [0, 1]
+
+    def __init__(self, curves: Mapping[float, Sequence[float]]) -> None:
+        self.curves = curves
+        self.trials: Counter[float] = Counter()
+
+    def ask(self, step: str, payload: Tree) -> dict[int, Tree]:
+        tau = payload["tau"]
+        if step == "trial":
+            self.trials[tau] += 1
+            return {i: {"model": payload["model"], "n": 1} for i in self.ids}
+        assert step == "score"
+        f1 = self.curves[tau][max(0, self.trials[tau] - 1)]
+        return {i: {"confusion": confusion_of_f1(f1)} for i in self.ids}
+
+
+LOW = [0.1] * 4
+CURVES = {
+    "best at the end by chance": ({5.0: [0.1, 0.6, 0.4, 0.9], 10.0: [0.1, 0.6, 0.6, 0.6], 20.0: LOW}, 10.0),
+    "better throughout": ({5.0: [0.1, 0.6, 0.8, 0.82], 10.0: [0.1, 0.6, 0.6, 0.6], 20.0: LOW}, 5.0),
+    "better while warming up, then not": ({5.0: [0.9, 0.9, 0.6, 0.6], 10.0: [0.1, 0.6, 0.6, 0.6], 20.0: LOW}, 10.0),
+    "two are better, one more so": ({5.0: [0.5] * 4, 10.0: [0.4] * 4, 20.0: [0.7] * 4}, 20.0),
+    "all alike": ({5.0: [0.5] * 4, 10.0: [0.5] * 4, 20.0: [0.5] * 4}, 10.0),
+    "all worse than the middle": ({5.0: [0.2] * 4, 10.0: [0.5] * 4, 20.0: [0.3] * 4}, 10.0),
+    "both wander together": ({5.0: [0.1, 0.2, 0.3, 0.8], 10.0: [0.1, 0.2, 0.2, 0.7], 20.0: LOW}, 5.0),
+    "one round tells no spread": ({5.0: [0.9], 10.0: [0.5], 20.0: [0.9]}, 10.0),
+    "two rounds are both scored": ({5.0: [0.8, 0.9], 10.0: [0.5, 0.61], 20.0: [0.1, 0.95]}, 5.0),
+    "in any order": ({20.0: [0.5] * 4, 5.0: [0.5] * 4, 10.0: [0.5] * 4}, 10.0),
+    "two, of which the lower is the middle": ({5.0: [0.5] * 4, 10.0: [0.5] * 4}, 5.0),
+}
+
+
+@pytest.mark.parametrize(("curves", "chosen"), CURVES.values(), ids=CURVES)
+def test_auto_leaves_the_middle_for_a_gain_above_the_spread_between_rounds(
+    curves: dict[float, list[float]], chosen: float
+):
+    rounds = len(next(iter(curves.values())))
+    method = FedCB(tau="auto", taus=tuple(curves), warmup=rounds)
+    run_sites = TWO.run_sites(method, net=linear)
+    ctx = context(run_sites)
+    clients = Scripted(curves)
+    assert method._choose_tau(method.start(ctx), clients, ctx) == chosen
+    assert clients.trials == dict.fromkeys(curves, rounds)
+
+
+def test_a_caution_says_what_auto_costs():
+    facts = RunFacts({})
+    assert FedCB().cautions(facts) == []
+    assert FedCB(tau="auto", classifier="trained").cautions(facts) == []
+    (note,) = FedCB(tau="auto", warmup=4).cautions(facts)
+    assert "3 x 4 rounds" in note
+    (_, useless) = FedCB(tau="auto", warmup=1).cautions(facts)
+    assert "warmup = 1" in useless
+
+
+@pytest.mark.parametrize("buffers", ["average", "local", "server"])
+def test_auto_conforms(buffers: str):
+    case = Case(FedCB(tau="auto", taus=(5.0, 10.0), warmup=2, buffers=buffers), "classification")
+    conformance.check_strict_equals_by_reference(case)
+    conformance.check_resume(case)
+    conformance.check_replies(case)
+
+
+def test_a_trial_is_scored_with_statistics_of_its_own_where_they_stay_at_the_sites():
+    """A trial leaves no statistics at a site, so they are measured; and nothing of that stays either."""
+    method = FedCB(tau="auto", taus=(4.0,), warmup=1, buffers="local")
+    run_sites = TWO.run_sites(method, training=FULL_BATCH)
+    state = method.start(context(run_sites)) | {"tau": 4.0}
+    site = run_sites.open(1, 0, {})
+    before = Weights.of(site.model)
+    site.val = site.train  # enough images for statistics to matter
+    reply = method.score(site, method.broadcast(state))
+    after = Weights.of(site.model)
+    assert all(torch.equal(before[name], after[name]) for name in before if "running" in name)
+    net = method.set_classifier(context(run_sites).server.new_net(), state).eval()
+    convolution, norm = net.body[0][:2]
+    x = convolution(site.train.take(site.train.index)[0])
+    norm.running_mean.copy_(x.mean((0, 2, 3)))
+    norm.running_var.copy_(x.var((0, 2, 3), correction=0))
+    assert torch.equal(reply["confusion"], confusion(net, site.train.in_order(256), 3))
+
+
+def test_sites_with_statistics_of_their_own_score_by_themselves():
+    """The server has a validation set, but not the network of any site."""
+    run_sites = TWO.run_sites(FedCB(tau="auto", taus=(4.0,), warmup=1, buffers="local"), training=FULL_BATCH)
+    server = run_sites.federation.server
+    run_sites.federation = replace(run_sites.federation, server=replace(server, val=server.test))
+    records = Records()
+    run(run_sites, LocalEngine(run_sites), Plan(1), [records])
+    assert {row.step for row in records.rounds[0].traffic} == {"train", "trial", "score"}
+
+
 def test_auto_with_one_choice_is_that_choice():
     """A trial leaves nothing behind, neither at the server nor in the clients' memory."""
     training = Training(epochs=2, batch_size=4, lr=0.1, momentum=0.9, keep_state=True)
     ends = []
-    for method in (FedCB(tau="auto", taus=(4.0,)), FedCB(tau=4.0)):
+    for method in (FedCB(tau="auto", taus=(4.0,), warmup=2), FedCB(tau=4.0)):
         run_sites = TWO.run_sites(method, training=training)
         ends.append(run_to_end(run_sites, LocalEngine(run_sites)))
     a, b = ends
@@ -153,23 +269,25 @@ def test_auto_with_one_choice_is_that_choice():
 
 
 def test_auto_takes_the_tau_that_does_best_on_validation():
-    run_sites = Toy(sizes=((12, 9, 0), (12, 9, 0))).run_sites(FedCB(taus=(0.01, 8.0), warmup=3), training=FULL_BATCH)
-    scores = {}
-    for tau in (0.01, 8.0):
-        fixed = Toy(sizes=((12, 9, 0), (12, 9, 0))).run_sites(FedCB(tau=tau), training=FULL_BATCH)
-        fixed.seed = run_sites.seed
+    """A trial is a run with that tau: at a full batch there is no chance in it."""
+    toy = Toy(sizes=((12, 9, 0), (12, 9, 0)))
+    curves = {}
+    for tau in (0.01, 8.0, 9.0):
+        fixed = toy.run_sites(FedCB(tau=tau), training=FULL_BATCH)
         records = Records()
-        run(fixed, LocalEngine(fixed), Plan(3), [records])
-        counts = torch.tensor(records.rounds[-1].evaluation.metrics["val"]["global"]["confusion"])
-        scores[tau] = macro_f1(counts)
-    assert scores[0.01] != scores[8.0]
-    chosen = run(run_sites, LocalEngine(run_sites), Plan(1)).state["tau"]
-    assert chosen == max(scores, key=scores.__getitem__)
+        run(fixed, LocalEngine(fixed), Plan(8), [records])
+        matrices = [record.evaluation.metrics["val"]["global"]["confusion"] for record in records.rounds[4:]]
+        curves[tau] = torch.tensor([macro_f1(torch.tensor(matrix)) for matrix in matrices])
+    gains = curves[0.01] - curves[8.0]
+    assert gains.mean() > gains.std()
+    assert curves[0.01].mean() > curves[9.0].mean()
+    run_sites = toy.run_sites(FedCB(tau="auto", taus=(0.01, 8.0, 9.0), warmup=8), training=FULL_BATCH)
+    assert run(run_sites, LocalEngine(run_sites), Plan(1)).state["tau"] == 0.01
 
 
 def test_the_federations_own_validation_set_goes_first():
     """Nobody is asked to score when the server can."""
-    run_sites = TWO.run_sites(FedCB(taus=(2.0, 4.0), warmup=1), training=FULL_BATCH, net=linear)
+    run_sites = TWO.run_sites(FedCB(tau="auto", taus=(2.0, 4.0), warmup=1), training=FULL_BATCH, net=linear)
     server = run_sites.federation.server
     run_sites.federation = replace(run_sites.federation, server=replace(server, val=server.test))
     records = Records()
@@ -178,7 +296,7 @@ def test_the_federations_own_validation_set_goes_first():
 
 
 def test_auto_without_validation_is_refused():
-    run_sites = Toy(sizes=((6, 0, 2), (10, 0, 2))).run_sites(FedCB(), training=FULL_BATCH, net=linear)
+    run_sites = Toy(sizes=((6, 0, 2), (10, 0, 2))).run_sites(FedCB(tau="auto"), training=FULL_BATCH, net=linear)
     with pytest.raises(ConfigError, match="the first round have none") as error:
         run(run_sites, LocalEngine(run_sites), Plan(1))
     assert "method.tau" in str(error.value)
@@ -239,10 +357,27 @@ def context(run_sites: RunSites) -> RoundContext:
     return RoundContext(0, 1, 2, run_sites.task, run_sites.server(0))
 
 
+# what is predicted ---------------------------------------------------------------------------------------------------
+def test_probabilities_are_those_that_are_trained_and_give_those_of_the_authors_again():
+    """The network is trained with cross entropy on s_k; the authors evaluate the softmax of s_k / tau."""
+    method = FedCB(tau=4.0)
+    run_sites = TWO.run_sites(method, net=linear)
+    site = run_sites.open(1, 0, {})
+    state = method.start(context(run_sites))
+    told = site.predict(method.predictor(site, method.broadcast(state)), site.test)
+    w = state["model"]
+    x = site.test.take(site.test.index)[0].flatten(1)
+    h = F.normalize(x @ w["body.1.weight"].T + w["body.1.bias"], dim=1)
+    text = concepts()
+    inner = h @ text.mean.T + 0.5 * 4.0 * h.square() @ text.variance.T  # Eq. 5 as it is printed
+    torch.testing.assert_close(told, (4.0 * inner).softmax(1))
+    torch.testing.assert_close((told.log() / 4.0).softmax(1), inner.softmax(1))
+
+
 # edges --------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("toy", [Toy(), Toy(unseen=True), Toy(sizes=((1, 1, 1), (5, 1, 1)))], ids=str)
 def test_absent_unseen_and_single(toy: Toy):
-    run_sites, records = toy.run_sites(FedCB(taus=(2.0, 4.0), warmup=1)), Records()
+    run_sites, records = toy.run_sites(FedCB(tau="auto", taus=(2.0, 4.0), warmup=2)), Records()
     assert_finite(run_to_end(run_sites, LocalEngine(run_sites), records))
     assert not any(record.failures for record in records.rounds)
     assert metric_at(records.rounds[-1].evaluation.metrics, "test", "global", "accuracy") is not None
