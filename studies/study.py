@@ -249,9 +249,12 @@ def run_all(study: Study, workers: int) -> None:
 
 
 def spread(numbers: list[float], sign: str = "") -> str:
+    """Mean and sample standard deviation; a single run has none."""
     if not numbers:
         return "–"
-    return f"{mean(numbers):{sign}.1f} ± {stdev(numbers) if len(numbers) > 1 else 0:.1f}"
+    if len(numbers) == 1:
+        return f"{numbers[0]:{sign}.1f} (one run)"
+    return f"{mean(numbers):{sign}.1f} ± {stdev(numbers):.1f}"
 
 
 def _gains(differences: list[float]) -> str:

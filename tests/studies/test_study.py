@@ -87,7 +87,7 @@ def test_tables_by_hand(study, tmp_path: Path):
 
 def test_mean_and_deviation(study):
     assert study.spread([1.0, 3.0]) == "2.0 ± 1.4"
-    assert study.spread([2.0]) == "2.0 ± 0.0"
+    assert study.spread([2.0]) == "2.0 (one run)"
     assert study.spread([]) == "–"
 
 
@@ -126,7 +126,7 @@ def test_a_study_runs_and_prints_every_table(study, tmp_path: Path, capsys):
     assert list(figures[0]["sites"]) == ["hospital-1", "hospital-2"]
     costs = rows_of(tables[-1])
     assert [row[0] for row in costs] == ["fedavg", "scaffold"]
-    assert [row[1:4] for row in costs] == [["1/1", "1.0 ± 0.0", "1.0 ± 0.0"]] * 2  # the first round is the target's
+    assert [row[1:4] for row in costs] == [["1/1", "1.0 (one run)", "1.0 (one run)"]] * 2  # the first round is the target's
     assert float(costs[1][5].split()[0]) == pytest.approx(2.0, abs=0.05)  # SCAFFOLD sends twice as much
 
     study.main(["table", str(file), "--out", str(tmp_path / "runs")])
