@@ -150,9 +150,7 @@ class FedCD(Method):
         new = held & ~state["prototypes"].to(mean).flatten(1).any(1)
         for c in new.nonzero()[:, 0] if self.align == "kmeans" else ():
             prototypes[c], total[c] = self._align(local[:, c], counts[:, c], ctx.server.rng)
-        total = torch.where(
-            held[:, None], total, state["counts"].to(total)
-        )  # a class that nobody here has keeps its last
+        total = torch.where(held[:, None], total, state["counts"].to(total))  # the last, of a class nobody here has
         averaged = super().aggregate(state, replies, ctx)["model"]
         if self.aggregation != "samples":
             phi = torch.stack([reply["model"][PHI] for reply in replies.values()])  # (K, C M, d), Eq. 12

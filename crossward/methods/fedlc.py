@@ -11,6 +11,8 @@ Subtracted from the logits, the margins keep class y apart from class c by tau (
 rarer y is at the site.
 
 Departures:
+- The paper prints the denominator of its calibrated loss as a sum over c != y. Ours keeps y in it, as cross entropy and
+  re-implementations do: without y the loss has no lower bound.
 - A class that a site lacks would have an infinite margin. It counts as 1e-8 samples, as in re-implementations, so that
   its margin is 100 tau and, unless tau is small, it has no part in the softmax.
 - The loss is the task's on calibrated logits. Plugins that shift logits do not reach it: it has its own allowance for

@@ -12,6 +12,8 @@ https://github.com/Yutong-Dai/FedNH
 
 Departures:
 - Clients are averaged without weights, a server step of 1, as in the authors' code; prototypes are weighted by n_{k,c}.
+- Every sample of a class weighs alike in mu_{k,c}. The code can weigh it by the probability it is given, and clients by
+  exp(W_c mu_{k,c}) in place of n_{k,c} (adv_prototype_agg, off by default); neither is an option here.
 - A class that no participant holds keeps W_c to the bit, as does one whose prototypes cancel out; the code divides by
   1e-12 there and renormalises.
 - With more classes than features W cannot be orthonormal; its rows are then brought to length 1, as the loss assumes.

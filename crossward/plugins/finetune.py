@@ -1,8 +1,8 @@
 """Fine-tuning: before it predicts, each site fine-tunes a copy of what it was sent on its own training data.
 
-As in the papers' +FT rows: the whole network, at the training rate; the copy is never sent or kept. It is tuned with the
-supervised loss and the plugins of training, but for those that tie a fit to the federation (prox): these find TUNING in
-site.scratch.
+As in the papers' +FT rows: the whole network, at the training rate; the copy is never sent or kept. It is tuned with
+the supervised loss and the plugins of training, but for those that tie a fit to the federation (prox): these find
+TUNING in site.scratch.
 """
 
 from __future__ import annotations

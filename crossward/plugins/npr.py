@@ -1,7 +1,7 @@
 """Non-parametric regularisation on any method: features are drawn to the nearest of several prototypes of their class.
 
-FedNPR, Eqs. 1-3 and 5 (`crossward methods fednpr`): per class and site, features are clustered by optimal transport
-with clusters of equal size, and the cross entropy of the nearest prototypes is added to the method's loss.
+FedNPR, Eqs. 1-3 and 5 (`crossward methods fednpr`): per class and site, features are clustered by optimal transport to
+clusters of equal mass, and the cross entropy of the nearest prototypes is added to the method's loss.
 
     paper     here                          lives
     z         unit rows of out.z            client
@@ -11,8 +11,9 @@ with clusters of equal size, and the cross entropy of the nearest prototypes is 
 
 Departures:
 - Eq. 1 prints diag(alpha) Z P / eps diag(beta): exp is missing, and the number of iterations. Ours: exp(Z P / eps), 3
-  Sinkhorn iterations, then each sample goes whole to the cluster it mostly belongs to. The code runs another solver
-  with the sign of the cost turned round, and draws the assignment by chance.
+  Sinkhorn iterations, then each sample goes whole to the cluster it mostly belongs to. So the soft masses of clusters
+  are nearly equal, and the numbers of samples that are assigned to them need not be. The code runs another solver with
+  the sign of the cost turned round, and draws the assignment by chance.
 - Eq. 2 prints Z^T Q^T, for Z^T Q; prototypes are the clusters' mean directions, without momentum. A cluster that gets
   no sample keeps its last prototype. The first prototypes are random directions (in the code, random and shorter).
 - Prototypes are made once in a client step, from the downloaded network in eval mode and images as they are; the code

@@ -20,7 +20,7 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.fedrep import FedRep
 from crossward.methods.scaffold import Scaffold
 from crossward.plugins.npr import Clusters, Npr
-from crossward.statistics import class_means, class_sums
+from crossward.statistics import class_means, class_sums, sinkhorn
 from crossward.testing.short_runs import assert_same, run_to_end
 from crossward.testing.toy import Toy
 
@@ -66,10 +66,55 @@ def test_clusters_by_hand():
 
 
 def test_equal_shares_part_even_what_lies_on_one_side():
-    """All four are nearest to the first prototype; clusters of equal size send the two least near to the second."""
+    """All four are nearest to the first prototype; clusters of equal mass send the two least near to the second."""
     z = directions([1.0, 0.0], [1.0, 0.1], [1.0, 0.5], [1.0, 0.6])
     updated = Npr(k=2, iterations=50).updated(z, directions([1.0, 0.0], [0.0, 1.0]))
     torch.testing.assert_close(updated, F.normalize(torch.stack([z[:2].sum(0), z[2:].sum(0)]), dim=1))
+
+
+def sinkhorn_by_hand(z: Tensor, prototypes: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """(N, K) Eq. 1 with exp, by turns: columns brought to 1 / K, rows to 1 / N; then rows to 1."""
+    q = torch.exp(z.double() @ prototypes.double().T / epsilon)
+    n, k = q.shape
+    for _ in range(iterations):
+        q = q / q.sum(0, keepdim=True) / k
+        q = q / q.sum(1, keepdim=True) / n
+    return n * q
+
+
+def means_by_hand(z: Tensor, nearest: Tensor) -> Tensor:
+    """(K, D) Eq. 2: mean directions of those that were assigned."""
+    means = torch.stack([z[nearest == k].mean(0) for k in range(3)])
+    return means / means.norm(dim=1, keepdim=True)
+
+
+def unit_rows() -> tuple[Tensor, Tensor]:
+    """300 rows and 3 prototypes, so many that a tenth more or less of epsilon assigns some of them otherwise."""
+    rng = torch.Generator().manual_seed(8)
+    return F.normalize(torch.randn(300, 3, generator=rng), dim=1), F.normalize(torch.randn(3, 3, generator=rng), dim=1)
+
+
+def test_the_defaults_are_epsilon_0_05_and_three_iterations():
+    z, prototypes = unit_rows()
+    nearest = sinkhorn_by_hand(z, prototypes, 0.05, 3).argmax(1)
+    torch.testing.assert_close(Npr(k=3).updated(z, prototypes), means_by_hand(z, nearest))
+
+
+@pytest.mark.parametrize(("epsilon", "iterations"), [(0.04, 3), (0.06, 3), (0.5, 3), (0.05, 2), (0.05, 4)])
+def test_epsilon_and_iterations_are_those_of_sinkhorn(epsilon: float, iterations: int):
+    z, prototypes = unit_rows()
+    nearest = sinkhorn_by_hand(z, prototypes, epsilon, iterations).argmax(1)
+    npr = Npr(k=3, epsilon=epsilon, iterations=iterations)
+    torch.testing.assert_close(npr.updated(z, prototypes), means_by_hand(z, nearest))
+    assert nearest.tolist() != sinkhorn_by_hand(z, prototypes, 0.05, 3).argmax(1).tolist()
+
+
+def test_masses_are_equal_and_numbers_of_samples_are_not():
+    z, prototypes = unit_rows()
+    shares = sinkhorn(z @ prototypes.T / 0.05, 50)
+    torch.testing.assert_close(shares.sum(0), torch.full((3,), 100.0), atol=0.1, rtol=0)
+    numbers = torch.bincount(shares.argmax(1), minlength=3)
+    assert (numbers - 100).abs().max() > 1
 
 
 def test_an_empty_cluster_keeps_its_prototype():

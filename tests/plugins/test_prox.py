@@ -1,5 +1,5 @@
-"""prox: FedProx on FedAvg to the bit, its term by hand on another method, nothing when its weight is 0, and nothing while
-ft tunes a copy."""
+"""prox: FedProx on FedAvg to the bit, its term by hand on another method, and nothing when its weight is 0 or ft tunes
+a copy."""
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ Departures:
   fully connected layers, or a small decoder, come to the parameters that the paper counts.
 - Who trains the adapters f is not said: the local stage does. They stay at their site.
 - Frozen parts run in eval mode: neither their weights nor their BatchNorm statistics change.
+- Where body and head part in segmentation is not said. Ours part where the network does: the body is all but the last
+  1 x 1 convolution, decoder and skip connections included, so that the fused features are the maps which that layer
+  sees, and those of the bypass, whose body is an encoder as in the paper, are enlarged to their size.
 - In segmentation the weights a, b are computed from feature maps averaged over their pixels, one for each channel.
 - Of the train.epochs of a round (paper: 5) bypass_epochs train the bypass, and the others, but at least one, the
   site's network. The rate of the bypass is a tenth of train.lr, as the paper's 1e-5 and 1e-4. Its optimiser is not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -21,6 +21,8 @@ from crossward.core.weights import Weights, mean
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine
 from crossward.errors import ConfigError
+from crossward.losses import dice_loss
+from crossward.methods import METHODS, method_class
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.mh_pflgb.fusion import FusedNet
 from crossward.methods.mh_pflgb.method import MHpFLGB
@@ -29,7 +31,7 @@ from crossward.runs.architectures import NetPlan
 from crossward.runs.sites import RunSites
 from crossward.testing.engine_wrappers import RecordingEngine
 from crossward.testing.short_runs import Records, assert_finite, assert_same, run_to_end, shared_pool
-from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, linear
+from crossward.testing.toy import CLASSES, SIDE, Toy, classifier, linear, other_segmenter, segmenter
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
 WHOLE = Training(epochs=3, batch_size=64, lr=0.1)  # a step an epoch
@@ -79,6 +81,76 @@ def test_a_round_by_hand():
     for i in (0, 1):
         for name, found in engine.memory[i][PERSONAL].items():
             torch.testing.assert_close(found, expected[i][name], atol=2e-6, rtol=0)
+
+
+def stage_on_maps(
+    net: FusedNet, site: Site, frozen: list[nn.Module], lr: float, steps: int, shares: tuple[float, float]
+) -> None:
+    """Plain SGD on Eq. 1 or 2 with the Dice loss; a channel is weighted by its mean over the image."""
+    x, y = site.train.take(site.train.index)
+    net.train()
+    for part in frozen:
+        part.eval().requires_grad_(False)
+    chosen = [p for p in net.parameters() if p.requires_grad]
+    for _ in range(steps):
+        x_l, x_g = net.body(x), net.to_local(net.bypass.body(x))
+        e_g, e_l = (maps.mean((2, 3), keepdim=True).exp() for maps in (x_g, x_l))
+        x_lf = e_g / (e_g + e_l) * x_g + e_l / (e_g + e_l) * x_l
+        y_l, y_g = net.head(x_lf), net.bypass.head(net.to_global(x_lf))
+        value = shares[0] * dice_loss(y_l, y) + shares[1] * dice_loss(y_g, y)
+        for parameter, gradient in zip(chosen, torch.autograd.grad(value, chosen), strict=True):
+            parameter.data -= lr * gradient
+    net.requires_grad_(True)
+
+
+def test_two_rounds_of_segmentation_by_hand():
+    """Networks of two architectures, whose maps are of other sizes than the bypass's, with their adapters."""
+    toy = Toy("segmentation", sizes=((6, 0, 0), (10, 0, 0)), common=0)
+    run_sites = toy.run_sites(MHpFLGB(), training=WHOLE, net=(segmenter, other_segmenter))
+    engine = LocalEngine(run_sites)
+    sent = run_sites.method.start(_context(run_sites))["model"]
+    sites = [run_sites.open(i, 0, {}, fresh=True) for i in (0, 1)]
+    nets = [deepcopy(site.model) for site in sites]
+    for _ in range(2):
+        for site, net in zip(sites, nets, strict=True):
+            sent.into(net)
+            stage_on_maps(net, site, [net.bypass], 0.1, 2, (0.9, 0.1))
+            stage_on_maps(net, site, [net.body, net.head, net.to_local, net.to_global], 0.01, 1, (0.1, 0.9))
+        sent = mean([Weights.of(net, MHpFLGB.shared) for net in nets], [6, 10])
+    state = run(run_sites, engine, Plan(2, evaluate_every=0)).state
+    for name, found in state["model"].items():
+        torch.testing.assert_close(found, sent[name], atol=1e-5, rtol=0)
+    for i, net in enumerate(nets):
+        expected = Weights.of(net)
+        for name, found in engine.memory[i][PERSONAL].items():
+            torch.testing.assert_close(found, expected[name], atol=1e-5, rtol=0)
+
+
+# joining --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_site_that_joins_leaves_the_bypass_as_it_is():
+    """What it would send is not used: all its epochs but that of the bypass train its own network, as before."""
+    method = MHpFLGB().joining
+    run_sites = TWO.run_sites(method, training=WHOLE)
+    site = run_sites.open(0, 0, {}, fresh=True)
+    sent = Weights.of(run_sites.server(0).new_net(), MHpFLGB.shared)
+    before = Weights.of(site.model, ~MHpFLGB.shared)
+    reply = answer(method, site, "train", {"model": sent}, 1)
+    assert_same({"bypass": reply["model"]}, {"bypass": sent})
+    assert len(site.fits) == 1
+    assert (Weights.of(site.model, ~MHpFLGB.shared) - before).norm() > 1e-2
+
+
+def test_joining_changes_nothing_else():
+    method = MHpFLGB(weight=0.7, fusion="add", bypass_lr=0.5)
+    assert method.joining == replace(method, bypass_epochs=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_other_method_trains_otherwise_at_a_site_that_joins(name: str):
+    method = method_class(name)()
+    assert (method.joining is method) == (name != "mh-pflgb")
 
 
 def _context(run_sites: RunSites) -> RoundContext:
