@@ -1,0 +1,433 @@
+"""Three rounds with two of three clients, a network with BatchNorm, momentum and weight decay, of every method that can
+be written in a few lines of plain torch: no fit of the package, no weights of the package, no plugin of it.
+
+A fit is two steps on all images of a client. Personal parts are compared as well as what the server has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossward.core.method import Method
+from crossward.core.plugin import Plugin
+from crossward.core.run import Plan, cohorts, run
+from crossward.core.training import Training
+from crossward.engines.local import LocalEngine
+from crossward.methods.ditto import Ditto
+from crossward.methods.fedavg import FedAvg
+from crossward.methods.feddc import FedDC
+from crossward.methods.feddyn import FedDyn
+from crossward.methods.fedetf import FedETF
+from crossward.methods.fedlc import FedLC
+from crossward.methods.fednh import FedNH
+from crossward.methods.fedproc import FedProc
+from crossward.methods.fedprox import FedProx
+from crossward.methods.fedrep import FedRep
+from crossward.methods.fedrod import FedRoD
+from crossward.methods.fedrs import FedRS
+from crossward.methods.moon import Moon
+from crossward.methods.random_frozen import RandomFrozen
+from crossward.methods.scaffold import Scaffold
+from crossward.plugins.bsm import Bsm
+from crossward.plugins.prox import Prox
+from crossward.testing.toy import CLASSES, Toy
+
+Values = dict[str, Tensor]
+LR, MOMENTUM, DECAY, STEPS, CLIENTS = 0.05, 0.9, 0.01, 2, 3
+REACH = LR * (1 + (1 + MOMENTUM))  # how far two steps with a gradient of 1 move a weight
+TRAINING = Training(epochs=STEPS, batch_size=64, lr=LR, momentum=MOMENTUM, weight_decay=DECAY)
+THREE = Toy(sizes=((6, 0, 0), (10, 0, 0), (8, 0, 0)), common=0)  # the first site lacks class 2
+PLAN = Plan(3, seed=11, participation=0.67, evaluate_every=0)
+COHORTS = [[0, 1], [1, 2], [0, 2]]
+
+
+class PlainFedAvg:
+    """FedAvg; the others override what differs."""
+
+    def __init__(self, net: nn.Module, own_nets: list[nn.Module], data: list[tuple[Tensor, Tensor]]) -> None:
+        self.net = net
+        self.own_nets = own_nets  # as the sites begin, where parts stay with them
+        self.data = data
+        self.w = floats(net)
+        self.round = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Memories of the clients and of the server."""
+
+    @property
+    def zero(self) -> Values:
+        return {name: torch.zeros_like(p) for name, p in self.net.named_parameters()}
+
+    def counts(self, i: int) -> Tensor:
+        return torch.bincount(self.data[i][1], minlength=len(CLASSES)).float()
+
+    # client ----------------------------------------------------------------------------------------------------------
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(net(x), y)
+
+    def corrected(self, i: int, name: str, p: Tensor, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def steps(self, i: int, net: nn.Module, trained: Callable[[str], bool] = lambda name: True) -> None:
+        """SGD with momentum and weight decay; gradients are corrected before both."""
+        chosen = {n: p for n, p in net.named_parameters() if p.requires_grad and trained(n)}
+        velocity = {n: torch.zeros_like(p) for n, p in chosen.items()}
+        for _ in range(STEPS):
+            gradients = torch.autograd.grad(self.loss(i, net, *self.data[i]), [*chosen.values()])
+            with torch.no_grad():
+                for (name, p), gradient in zip(chosen.items(), gradients, strict=True):
+                    gradient = self.corrected(i, name, p, gradient) + DECAY * p
+                    velocity[name] = MOMENTUM * velocity[name] + gradient
+                    p -= LR * velocity[name]
+
+    def client(self, i: int) -> Values:
+        net = self.loaded(self.w)
+        self.steps(i, net)
+        return floats(net)
+
+    def loaded(self, values: Values) -> nn.Module:
+        net = deepcopy(self.net)
+        net.load_state_dict(values, strict=False)
+        return net.train()
+
+    # server ----------------------------------------------------------------------------------------------------------
+    def one_round(self, cohort: list[int]) -> None:
+        self.aggregate({i: self.client(i) for i in cohort})
+        self.round += 1
+
+    def aggregate(self, ends: Mapping[int, Values]) -> None:
+        self.w = self.w | self.weighted(ends)
+
+    def weighted(self, ends: Mapping[int, Values]) -> Values:
+        total = sum(len(self.data[i][1]) for i in ends)
+        first = next(iter(ends.values()))
+        return {n: sum(len(self.data[i][1]) / total * end[n] for i, end in ends.items()) for n in first}
+
+    def plain_mean(self, ends: Mapping[int, Values]) -> Values:
+        first = next(iter(ends.values()))
+        return {n: sum(end[n] for end in ends.values()) / len(ends) for n in first}
+
+    def memories(self) -> dict[int, dict[str, Values]]:
+        """What some clients remember, by the names that the method has for it."""
+        return {}
+
+
+def floats(net: nn.Module) -> Values:
+    return {n: t.detach().clone() for n, t in net.state_dict().items() if t.is_floating_point()}
+
+
+class PlainFedProx(PlainFedAvg):
+    def corrected(self, i: int, name: str, p: Tensor, gradient: Tensor) -> Tensor:
+        return gradient + 0.3 * (p - self.w[name])
+
+
+class PlainScaffold(PlainFedAvg):
+    def begin(self) -> None:
+        self.c = self.zero
+        self.c_i = [self.zero for _ in range(CLIENTS)]
+        self.taken: set[int] = set()
+
+    def corrected(self, i: int, name: str, p: Tensor, gradient: Tensor) -> Tensor:
+        return gradient - self.c_i[i][name] + self.c[name]
+
+    def renewed(self, i: int, end: Values) -> Values:
+        return {n: self.c_i[i][n] - c + (self.w[n] - end[n]) / REACH for n, c in self.c.items()}
+
+    def aggregate(self, ends: Mapping[int, Values]) -> None:
+        new = {i: self.renewed(i, end) for i, end in ends.items()}
+        self.w = self.plain_mean(ends)
+        self.c = {n: c + sum(new[i][n] - self.c_i[i][n] for i in ends) / CLIENTS for n, c in self.c.items()}
+        for i in ends:
+            self.c_i[i] = new[i]
+        self.taken |= set(ends)
+
+    def memories(self) -> dict[int, dict[str, Values]]:
+        return {i: {"c": self.c_i[i]} for i in self.taken}
+
+
+class PlainScaffoldOne(PlainScaffold):
+    def renewed(self, i: int, end: Values) -> Values:
+        """The gradient at what was sent, of the loss alone."""
+        net = self.loaded(self.w)
+        gradients = torch.autograd.grad(self.loss(i, net, *self.data[i]), [*net.parameters()])
+        return dict(zip(self.c, gradients, strict=True))
+
+
+class PlainFedDyn(PlainFedAvg):
+    alpha = 0.2
+
+    def begin(self) -> None:
+        self.h = self.zero
+        self.gradients = [self.zero for _ in range(CLIENTS)]
+        self.taken: set[int] = set()
+
+    def corrected(self, i: int, name: str, p: Tensor, gradient: Tensor) -> Tensor:
+        return gradient - self.gradients[i][name] + self.alpha * (p - self.w[name])
+
+    def aggregate(self, ends: Mapping[int, Values]) -> None:
+        for name in self.h:
+            for i, end in ends.items():
+                moved = end[name] - self.w[name]
+                self.gradients[i][name] = self.gradients[i][name] - self.alpha * moved
+                self.h[name] = self.h[name] - self.alpha * moved / CLIENTS
+        new = self.plain_mean(ends)
+        self.w = new | {n: new[n] - h / self.alpha for n, h in self.h.items()}
+        self.taken |= set(ends)
+
+    def memories(self) -> dict[int, dict[str, Values]]:
+        return {i: {"gradient": self.gradients[i]} for i in self.taken}
+
+
+class PlainFedDC(PlainFedAvg):
+    alpha = 0.2
+
+    def begin(self) -> None:
+        self.drifts = [self.zero for _ in range(CLIENTS)]
+        self.gradients = [self.zero for _ in range(CLIENTS)]
+        self.taken: set[int] = set()
+
+    def mean_gradient(self, name: str) -> Tensor:
+        return sum(gradient[name] for gradient in self.gradients) / CLIENTS
+
+    def corrected(self, i: int, name: str, p: Tensor, gradient: Tensor) -> Tensor:
+        drift = self.alpha * (p + self.drifts[i][name] - self.w[name])
+        return gradient + drift + self.mean_gradient(name) - self.gradients[i][name]
+
+    def aggregate(self, ends: Mapping[int, Values]) -> None:
+        new = self.plain_mean(ends)
+        for name in self.zero:
+            g = self.mean_gradient(name)
+            for i, end in ends.items():
+                moved = end[name] - self.w[name]
+                self.drifts[i][name] = self.drifts[i][name] + moved
+                self.gradients[i][name] = self.gradients[i][name] - g - moved / REACH
+            new[name] = new[name] + sum(drift[name] for drift in self.drifts) / CLIENTS
+        self.w = new
+        self.taken |= set(ends)
+
+    def memories(self) -> dict[int, dict[str, Values]]:
+        return {i: {"drift": self.drifts[i], "gradient": self.gradients[i]} for i in self.taken}
+
+
+class PlainFedRS(PlainFedAvg):
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        scale = torch.tensor([1.0 if n else 0.5 for n in self.counts(i).tolist()])
+        return F.cross_entropy(net(x) * scale, y)
+
+
+class PlainFedLC(PlainFedAvg):
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        margin = torch.tensor([max(n, 1e-8) ** -0.25 for n in self.counts(i).tolist()])
+        calibrated = net(x) - 0.7 * margin
+        return (calibrated.exp().sum(1).log() - calibrated.gather(1, y[:, None])[:, 0]).mean()
+
+
+class PlainMoon(PlainFedAvg):
+    def begin(self) -> None:
+        self.previous: dict[int, Values] = {}
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        z = net.features(x)
+        value = F.cross_entropy(net.head(z), y)
+        if i not in self.previous:
+            return value
+        with torch.no_grad():
+            z_glob, z_prev = (self.loaded(w).eval().features(x) for w in (self.w, self.previous[i]))
+        near, far = (torch.exp(F.cosine_similarity(z, other) / 0.4) for other in (z_glob, z_prev))
+        return value - 2.0 * (near / (near + far)).log().mean()
+
+    def aggregate(self, ends: Mapping[int, Values]) -> None:
+        super().aggregate(ends)
+        self.previous |= ends
+
+    def memories(self) -> dict[int, dict[str, Values]]:
+        return {i: {"previous": w} for i, w in self.previous.items()}
+
+
+class PlainFedProc(PlainFedAvg):
+    """The first round is FedAvg's; then t / T of cross entropy, the rest of contrast."""
+
+    def begin(self) -> None:
+        self.centres: dict[int, Tensor] = {}
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        z = net.features(x)
+        value = F.cross_entropy(net.head(z), y)
+        if not self.round:
+            return value
+        known = sorted(self.centres)
+        units = torch.stack([self.centres[c] / self.centres[c].norm() for c in known])
+        held = [k for k, label in enumerate(y.tolist()) if label in known]
+        targets = torch.tensor([known.index(int(y[k])) for k in held])
+        alpha = self.round / PLAN.rounds
+        return alpha * value + (1 - alpha) * F.cross_entropy(z[held] @ units.T, targets)
+
+    def aggregate(self, ends: Mapping[int, Values]) -> None:
+        features, labels = [], []
+        for i, end in ends.items():
+            with torch.no_grad():
+                features.append(self.loaded(end).eval().features(self.data[i][0]))
+            labels.append(self.data[i][1])
+        z, y = torch.cat(features), torch.cat(labels)
+        self.centres |= {c: z[y == c].mean(0) for c in y.unique().tolist()}
+        super().aggregate(ends)
+
+
+class PlainFedNH(PlainFedAvg):
+    def begin(self) -> None:
+        self.net.head.prototypes.requires_grad_(False)
+
+    def aggregate(self, ends: Mapping[int, Values]) -> None:
+        name = "head.prototypes"
+        directions = torch.zeros_like(self.w[name])
+        for i, end in ends.items():
+            with torch.no_grad():
+                z = self.loaded(end).eval().features(self.data[i][0])
+            for c in self.data[i][1].unique().tolist():
+                rows = z[self.data[i][1] == c]
+                directions[c] += len(rows) * F.normalize(rows.mean(0), dim=0)
+        moved = F.normalize(0.9 * self.w[name] + 0.1 * F.normalize(directions, dim=1), dim=1)
+        self.w = self.plain_mean(ends) | {name: moved}
+
+
+class PlainBalanced(PlainFedAvg):
+    """FedAvg with a balanced softmax."""
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(net(x) + torch.log(self.counts(i) / len(y) + 1e-9), y)
+
+
+class PlainFedETF(PlainFedAvg):
+    def begin(self) -> None:
+        self.net.head.frame.requires_grad_(False)
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(net(x) + self.counts(i).clamp_min(1).log(), y)
+
+
+class PlainRandomFrozen(PlainFedAvg):
+    def client(self, i: int) -> Values:
+        net = self.loaded(self.w)
+        self.steps(i, net, lambda name: name.startswith("body."))
+        return floats(net)
+
+
+class Personal(PlainFedAvg):
+    """With parts that stay: `private` begins their names."""
+
+    private = ""
+
+    def begin(self) -> None:
+        self.own = [{n: t for n, t in floats(net).items() if n.startswith(self.private)} for net in self.own_nets]
+        self.w = {n: t for n, t in self.w.items() if not n.startswith(self.private)}
+        self.taken: set[int] = set()
+
+    def client(self, i: int) -> Values:
+        net = self.loaded(self.w | self.own[i])
+        self.fit(i, net)
+        self.own[i] = {n: floats(net)[n] for n in self.own[i]}
+        self.taken.add(i)
+        return {n: t for n, t in floats(net).items() if n in self.w}
+
+    def fit(self, i: int, net: nn.Module) -> None:
+        self.steps(i, net)
+
+    def memories(self) -> dict[int, dict[str, Values]]:
+        return {i: {"_personal": self.own[i]} for i in self.taken}
+
+
+class PlainFedRep(Personal):
+    private = "head."
+
+    def fit(self, i: int, net: nn.Module) -> None:
+        net.body.eval()
+        self.steps(i, net, lambda name: name.startswith("head."))
+        net.body.train()
+        self.steps(i, net, lambda name: name.startswith("body."))
+
+
+class PlainFedRoD(Personal):
+    private = "p_head."
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        z = net.features(x)
+        generic = net.head(z)
+        balanced = F.cross_entropy(generic + torch.log(self.counts(i) / len(y) + 1e-9), y)
+        return balanced + F.cross_entropy(generic.detach() + net.p_head(z.detach()), y)
+
+
+class PlainDitto(PlainFedAvg):
+    def begin(self) -> None:
+        self.personal: dict[int, Values] = {}
+        self.pulled = False
+
+    def corrected(self, i: int, name: str, p: Tensor, gradient: Tensor) -> Tensor:
+        return gradient + 0.3 * (p - self.w[name]) if self.pulled else gradient
+
+    def client(self, i: int) -> Values:
+        end = super().client(i)
+        net = self.loaded(self.personal.get(i, self.w))
+        self.pulled = True
+        self.steps(i, net)
+        self.pulled = False
+        self.personal[i] = floats(net)
+        return end
+
+    def memories(self) -> dict[int, dict[str, Values]]:
+        return {i: {"v": w} for i, w in self.personal.items()}
+
+
+CASES: dict[str, tuple[Method, tuple[Plugin, ...], type[PlainFedAvg]]] = {
+    "fedavg": (FedAvg(), (), PlainFedAvg),
+    "fedprox": (FedProx(mu=0.3), (), PlainFedProx),
+    "fedavg+prox": (FedAvg(), (Prox(weight=0.3),), PlainFedProx),
+    "fedavg+bsm": (FedAvg(), (Bsm(),), PlainBalanced),
+    "scaffold": (Scaffold(), (), PlainScaffold),
+    "scaffold I": (Scaffold(option="I"), (), PlainScaffoldOne),
+    "feddyn": (FedDyn(alpha=0.2), (), PlainFedDyn),
+    "feddc": (FedDC(alpha=0.2), (), PlainFedDC),
+    "fedrs": (FedRS(), (), PlainFedRS),
+    "fedlc": (FedLC(tau=0.7), (), PlainFedLC),
+    "moon": (Moon(mu=2.0, tau=0.4, projection=6), (), PlainMoon),
+    "fedproc": (FedProc(projection=6), (), PlainFedProc),
+    "fednh": (FedNH(), (), PlainFedNH),
+    "fedetf": (FedETF(), (), PlainFedETF),
+    "random-frozen": (RandomFrozen(), (), PlainRandomFrozen),
+    "fedrep": (FedRep(), (), PlainFedRep),
+    "fedrod": (FedRoD(), (), PlainFedRoD),
+    "ditto": (Ditto(weight=0.3), (), PlainDitto),
+}
+
+
+def test_two_of_three_clients_take_part_and_all_do_twice():
+    assert cohorts(PLAN, [0, 1, 2]) == COHORTS
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_three_rounds(name: str):
+    method, plugins, plain = CASES[name]
+    run_sites = THREE.run_sites(method, plugins, TRAINING)
+    sites = [run_sites.open(i, 0, {}, fresh=True) for i in range(CLIENTS)]
+    data = [site.train.take(site.train.index) for site in sites]
+    expected = plain(run_sites.server(0).new_net(), [deepcopy(site.model) for site in sites], data)
+    for cohort in COHORTS:
+        expected.one_round(cohort)
+    engine = LocalEngine(run_sites)
+    state = run(run_sites, engine, PLAN).state
+    assert_close(state["model"], expected.w)
+    for i, memory in expected.memories().items():
+        for item, values in memory.items():
+            assert_close(engine.memory[i][item], values)
+
+
+def assert_close(found: Mapping[str, Tensor], expected: Values) -> None:
+    assert {*found} == {*expected}
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, atol=1e-5, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
