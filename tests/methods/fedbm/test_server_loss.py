@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core.method import RoundContext
+from crossward.core.net import Net
 from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
@@ -24,6 +25,7 @@ K = 3  # classes
 SIDE = 8  # pixels
 BATCH = 9  # generated images in a step
 RATE = 1e-4
+TRAINING = Training(epochs=1, batch_size=4, lr=0.05)
 SYNTHETIC = 3  # generated images in a client's batch
 MEAN, STD = 0.5, 0.25  # of pixels, as the toy federation normalises them
 METHOD = FedBM(
@@ -162,9 +164,14 @@ def adam(g: dict[str, Tensor], loss: Callable[[dict[str, Tensor]], Tensor], step
 
 
 # what is compared -----------------------------------------------------------------------------------------------------
+def two_norms() -> Net:
+    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3), nn.BatchNorm2d(2), nn.Flatten())
+    return Net(body, nn.Linear(32, K), width=32)
+
+
 def federation(method: FedBM) -> tuple[RunSites, Tree]:
     """The toy federation, and a state whose BatchNorm has seen something."""
-    run_sites = Toy().run_sites(method, training=Training(epochs=1, batch_size=4, lr=0.05))
+    run_sites = Toy().run_sites(method, training=TRAINING)
     state = method.start(context(run_sites))
     rng = torch.Generator().manual_seed(7)
     model = dict(state["model"])
@@ -221,6 +228,24 @@ def test_the_loss_and_its_gradient_by_hand(terms: dict[str, float], monkeypatch)
     gradient = torch.autograd.grad(value, [tensor for tensor in g.values() if tensor.requires_grad])
     torch.testing.assert_close(found["loss"], value.detach(), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(found["gradient"], torch.cat([x.flatten() for x in gradient]), atol=1e-6, rtol=1e-4)
+
+
+def test_the_distances_of_all_layers_are_summed(monkeypatch):
+    """Eq. 8 with two BatchNorm layers, whose statistics are as they start: N(0, 1)."""
+    losses: list[Tensor] = []
+    monkeypatch.setattr(fedbm_module, "minimise", lambda loss, *_, **options: losses.append(loss().detach()))
+    for weight in (0.0, 2.0):
+        method = replace(METHOD, lambda_div=0.0, lambda_dis=weight)
+        run_sites = Toy().run_sites(method, training=TRAINING, net=two_norms)
+        state = method.start(context(run_sites))
+        method._train_generator(state, None, context(run_sites))
+    rng = context(run_sites).server.rng
+    _, z = draw_conditions(state["text"], BATCH, rng)
+    w = state["model"]
+    first = F.conv2d(augment(generate(dict(state["generator"]), z), rng), w["body.0.0.weight"], w["body.0.0.bias"])
+    second = F.conv2d(first / (1 + 1e-5) ** 0.5, w["body.0.2.weight"], w["body.0.2.bias"])
+    distances = [(mean.norm() + (variance - 1).norm()) for mean, variance in map(channel_moments, (first, second))]
+    torch.testing.assert_close(losses[1] - losses[0], 2.0 * (distances[0] + distances[1]), atol=1e-5, rtol=1e-5)
 
 
 def test_two_steps_of_the_generators_training_by_hand():
