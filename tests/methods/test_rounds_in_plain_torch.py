@@ -12,6 +12,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from crossward.core.method import Method
@@ -19,6 +20,7 @@ from crossward.core.plugin import Plugin
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.training import Training
 from crossward.engines.local import LocalEngine
+from crossward.methods.apfl import APFL
 from crossward.methods.ditto import Ditto
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.feddc import FedDC
@@ -27,10 +29,12 @@ from crossward.methods.fedetf import FedETF
 from crossward.methods.fedlc import FedLC
 from crossward.methods.fednh import FedNH
 from crossward.methods.fedproc import FedProc
+from crossward.methods.fedproto import FedProto
 from crossward.methods.fedprox import FedProx
 from crossward.methods.fedrep import FedRep
 from crossward.methods.fedrod import FedRoD
 from crossward.methods.fedrs import FedRS
+from crossward.methods.lg_fedavg import LGFedAvg
 from crossward.methods.moon import Moon
 from crossward.methods.random_frozen import RandomFrozen
 from crossward.methods.scaffold import Scaffold
@@ -113,6 +117,10 @@ class PlainFedAvg:
     def plain_mean(self, ends: Mapping[int, Values]) -> Values:
         first = next(iter(ends.values()))
         return {n: sum(end[n] for end in ends.values()) / len(ends) for n in first}
+
+    def server_items(self) -> Values:
+        """What the server has beside the model."""
+        return {}
 
     def memories(self) -> dict[int, dict[str, Values]]:
         """What some clients remember, by the names that the method has for it."""
@@ -279,6 +287,9 @@ class PlainFedProc(PlainFedAvg):
         self.centres |= {c: z[y == c].mean(0) for c in y.unique().tolist()}
         super().aggregate(ends)
 
+    def server_items(self) -> Values:
+        return {"prototypes": torch.stack([self.centres[c] for c in range(len(CLASSES))])}
+
 
 class PlainFedNH(PlainFedAvg):
     def begin(self) -> None:
@@ -384,6 +395,62 @@ class PlainDitto(PlainFedAvg):
         return {i: {"v": w} for i, w in self.personal.items()}
 
 
+class PlainLGFedAvg(Personal):
+    private = "body."
+
+    def aggregate(self, ends: Mapping[int, Values]) -> None:
+        self.w = self.plain_mean(ends)
+
+
+class PlainAPFL(Personal):
+    private = "v."
+    alpha = 0.3
+
+    def fit(self, i: int, net: nn.Module) -> None:
+        """w by its own gradient, v by that of the mixture, which reaches it scaled by alpha."""
+        w = {n: p for n, p in net.named_parameters() if not n.startswith("v.")}
+        v = dict(net.v.named_parameters())
+        if i not in self.taken:
+            net.v.load_state_dict({n: net.state_dict()[n] for n in net.v.state_dict()})
+        x, y = self.data[i]
+        velocity = {p: torch.zeros_like(p) for p in (*w.values(), *v.values())}
+        for _ in range(STEPS):
+            mixed = {n: self.alpha * v[n] + (1 - self.alpha) * w[n].detach() for n in v}
+            of_w = torch.autograd.grad(F.cross_entropy(net(x), y), [*w.values()])
+            of_v = torch.autograd.grad(F.cross_entropy(functional_call(net.v, mixed, (x,)), y), [*v.values()])
+            with torch.no_grad():
+                for p, gradient in zip((*w.values(), *v.values()), (*of_w, *of_v), strict=True):
+                    velocity[p] = MOMENTUM * velocity[p] + gradient + DECAY * p
+                    p -= LR * velocity[p]
+
+
+class PlainFedProto(Personal):
+    def begin(self) -> None:
+        super().begin()
+        self.centres: dict[int, Tensor] = {}
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        z = net.features(x)
+        value = F.cross_entropy(net.head(z), y)
+        gaps = [F.mse_loss(row, self.centres[c]) for row, c in zip(z, y.tolist(), strict=True) if c in self.centres]
+        return value + 0.7 * torch.stack(gaps).mean() if gaps else value
+
+    def one_round(self, cohort: list[int]) -> None:
+        local = []
+        for i in cohort:
+            self.client(i)
+            x, y = self.data[i]
+            with torch.no_grad():
+                z = self.loaded(self.own[i]).eval().features(x)
+            local.append({c: z[y == c].mean(0) for c in y.unique().tolist()})
+        for c in {c for means in local for c in means}:
+            held = [means[c] for means in local if c in means]
+            self.centres[c] = sum(held) / len(held)
+
+    def server_items(self) -> Values:
+        return {"prototypes": torch.stack([self.centres[c] for c in range(len(CLASSES))])}
+
+
 CASES: dict[str, tuple[Method, tuple[Plugin, ...], type[PlainFedAvg]]] = {
     "fedavg": (FedAvg(), (), PlainFedAvg),
     "fedprox": (FedProx(mu=0.3), (), PlainFedProx),
@@ -402,6 +469,9 @@ CASES: dict[str, tuple[Method, tuple[Plugin, ...], type[PlainFedAvg]]] = {
     "random-frozen": (RandomFrozen(), (), PlainRandomFrozen),
     "fedrep": (FedRep(), (), PlainFedRep),
     "fedrod": (FedRoD(), (), PlainFedRoD),
+    "lg-fedavg": (LGFedAvg(warmup=0.0), (), PlainLGFedAvg),
+    "apfl": (APFL(alpha=0.3), (), PlainAPFL),
+    "fedproto": (FedProto(weight=0.7), (), PlainFedProto),
     "ditto": (Ditto(weight=0.3), (), PlainDitto),
 }
 
@@ -421,7 +491,9 @@ def test_three_rounds(name: str):
         expected.one_round(cohort)
     engine = LocalEngine(run_sites)
     state = run(run_sites, engine, PLAN).state
-    assert_close(state["model"], expected.w)
+    assert_close(state.get("model", {}), expected.w)
+    for item, values in expected.server_items().items():
+        torch.testing.assert_close(state[item], values, atol=1e-5, rtol=0)
     for i, memory in expected.memories().items():
         for item, values in memory.items():
             assert_close(engine.memory[i][item], values)
