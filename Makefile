@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PEERS := .venv-bench/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint e2e bench mutants clean
+.PHONY: demo test lint e2e bench mutants studies clean
 
 demo: $(READY)
 	$(BIN)/crossward demo
@@ -26,6 +26,12 @@ e2e: $(READY)
 # Wrong versions of the package, each of which a test must notice; half an hour, not a part of CI.
 mutants: $(READY)
 	$(BIN)/python tests/mutants/run.py
+
+# Long comparisons on real images, in order; a run that was cut off goes on. CROSSWARD_DATA names the folder of the data.
+STUDIES := pbc_fedbm cifar_niid_bench pbc_fedcd pbc_fedcd_long cifar_fedcd
+STUDIES_OUT ?= runs/studies
+studies: $(READY)
+	for name in $(STUDIES); do $(BIN)/python studies/study.py run studies/$$name.toml --out $(STUDIES_OUT) || exit 1; done
 
 bench: $(READY) $(PEERS)
 	$(BIN)/python benchmarks/overhead.py

@@ -17,7 +17,9 @@ The file holds the configuration that all runs share, and under [study] what dif
     join     a site that was left out: it joins every finished run, and a table shows what it gains over training alone
     reach    options of crossward.comparison.reach: a table shows what it took to reach a target
 
-Runs that have finished are not repeated, those that were cut off go on, so a study may be stopped at any time. Nothing
+Runs that have finished are not repeated, those that were cut off go on, so a study may be stopped at any time. The
+figures of finished runs are kept in results/, by a key of what was computed: where a run's folder is gone, they stand
+for it. Nothing
 here looks at a test set to choose anything.
 """
 
@@ -33,6 +35,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from shutil import rmtree
@@ -60,6 +63,12 @@ class Cell:
     @property
     def finished(self) -> bool:
         return (self.folder / "summary.json").exists()
+
+    @property
+    def key(self) -> str:
+        """What it computes, without where it is kept: figures under the same key are those of the same run."""
+        run = {name: value for name, value in self.config["run"].items() if name not in ("out", "name")}
+        return sha256(json.dumps(self.config | {"run": run}, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -100,18 +109,44 @@ class Study:
         config["run"] = config["run"] | {"seed": seed, "name": name, "out": str(folder)}
         return Cell(label, value, seed, folder / name, config)
 
+    @property
+    def results(self) -> Path:
+        """Where the figures of all finished runs are kept, beside the study."""
+        return self.file.parent / "results" / f"{self.file.stem}.json"
+
+    @cached_property
+    def stored(self) -> dict[str, Figures]:
+        """Figures of runs that finished earlier, perhaps on another machine, by the key of their cell."""
+        figures = json.loads(self.results.read_text()) if self.results.exists() else []
+        wanted = {"minutes", *self.settings["columns"], *({"sites"} & {*self.settings})}
+        return {row["key"]: row for row in figures if "key" in row and wanted <= {*row}}
+
+    def unfinished(self) -> list[Cell]:
+        return [cell for cell in self.cells() if not cell.finished and cell.key not in self.stored]
+
     def figures(self) -> list[Figures]:
         """What is known of every finished run."""
-        columns = self.settings["columns"]
-        last = self.settings["last"]
         figures = []
         for cell in self.cells():
             if cell.finished:
-                of_run: Figures = {"method": cell.method, "value": cell.value, "seed": cell.seed}
-                of_run |= run_figures(cell.folder, columns, last)
-                if "sites" in self.settings:
-                    of_run["sites"] = site_figures(cell.folder, self.settings["sites"], last)
-                figures.append(of_run)
+                figures.append(self._figures_of(cell))
+            elif cell.key in self.stored:
+                figures.append(self.stored[cell.key])
+        return figures
+
+    def _figures_of(self, cell: Cell) -> Figures:
+        last = self.settings["last"]
+        figures: Figures = {"method": cell.method, "value": cell.value, "seed": cell.seed, "key": cell.key}
+        figures |= run_figures(cell.folder, self.settings["columns"], last)
+        if "sites" in self.settings:
+            figures["sites"] = site_figures(cell.folder, self.settings["sites"], last)
+        return figures
+
+    def store(self) -> list[Figures]:
+        """Keep the figures of all finished runs; what they are."""
+        figures = self.figures()
+        self.results.parent.mkdir(exist_ok=True)
+        self.results.write_text(json.dumps(figures, indent=1) + "\n")
         return figures
 
     def summary_table(self, figures: list[Figures]) -> str:
@@ -239,13 +274,14 @@ def run_cell(cell: Cell, join: str = "") -> str:
 
 def run_all(study: Study, workers: int) -> None:
     join = study.settings.get("join", "")
-    todo = [cell for cell in study.cells() if join or not cell.finished]
+    todo = list(study.cells()) if join else study.unfinished()
     print(f"{len(todo)} runs to do", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         jobs = {pool.submit(run_cell, cell, join): cell for cell in todo}
         for done in as_completed(jobs):
             failure = done.exception()  # one run that fails does not take the others along
             print(f"FAILED {jobs[done].folder.name}: {failure}" if failure else done.result(), flush=True)
+            study.store()
 
 
 def spread(numbers: list[float], sign: str = "") -> str:
@@ -282,10 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = Study(options.file, options.out)
     if options.do == "run":
         run_all(study, options.workers)
-    figures = study.figures()
-    results = options.file.parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / f"{options.file.stem}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    figures = study.store()
     tables = [study.summary_table(figures)]
     if study.settings["pairs"]:
         tables.append(study.difference_table(figures))

@@ -126,7 +126,9 @@ def test_a_study_runs_and_prints_every_table(study, tmp_path: Path, capsys):
     assert list(figures[0]["sites"]) == ["hospital-1", "hospital-2"]
     costs = rows_of(tables[-1])
     assert [row[0] for row in costs] == ["fedavg", "scaffold"]
-    assert [row[1:4] for row in costs] == [["1/1", "1.0 (one run)", "1.0 (one run)"]] * 2  # the first round is the target's
+    assert [row[1:4] for row in costs] == [
+        ["1/1", "1.0 (one run)", "1.0 (one run)"]
+    ] * 2  # the first round is the target's
     assert float(costs[1][5].split()[0]) == pytest.approx(2.0, abs=0.05)  # SCAFFOLD sends twice as much
 
     study.main(["table", str(file), "--out", str(tmp_path / "runs")])
@@ -166,3 +168,21 @@ def test_a_newcomer_joins_every_run(study, tmp_path: Path):
 def rows_of(table: str) -> list[list[str]]:
     """The cells of a table without its heading."""
     return [row.strip("| ").split(" | ") for row in table.strip().splitlines()[2:]]
+
+
+def test_figures_outlive_the_folders_of_their_runs(study, tmp_path: Path):
+    file = tmp_path / "s.toml"
+    file.write_text(
+        '[study]\nseeds = [0]\ncolumns = ["last.global.f1"]\nmethod = [{ name = "fedavg" }]\n[run]\nrounds = 2\n'
+    )
+    first = study.Study(file, tmp_path / "here")
+    [cell] = first.cells()
+    folder(cell.folder, [0.5, 0.5], best=2)
+    figures = first.store()
+    elsewhere = study.Study(file, tmp_path / "there")
+    assert elsewhere.figures() == figures
+    assert elsewhere.unfinished() == []
+    file.write_text(file.read_text().replace("rounds = 2", "rounds = 3"))
+    changed = study.Study(file, tmp_path / "there")
+    assert changed.figures() == []
+    assert len(changed.unfinished()) == 1
