@@ -14,8 +14,8 @@ SMALL_METHOD_OPTIONS: Mapping[str, dict[str, Any]] = {
     "fedmd": {"start_epochs": 2, "digest_batch": 2},
     "kt-pfl": {"digest_batch": 3},
     "fedcd": {"subclasses": 2, "projection": 6},
-    "fedcb": {"taus": (5.0, 10.0), "warmup": 1},
-    "fedbm": {"taus": (5.0,), "warmup": 1, "synthetic": 3, "cycle": 1, "iterations": 2, "generator_batch": 6,
-              "generator_width": 0.125},
+    "fedcb": {"tau": "auto", "taus": (5.0, 10.0), "warmup": 2},
+    "fedbm": {"tau": "auto", "taus": (5.0,), "warmup": 2, "synthetic": 3, "cycle": 1, "iterations": 2,
+              "generator_batch": 6, "generator_width": 0.125},
 }  # fmt: skip
 SMALL_PLUGIN_OPTIONS: Mapping[str, dict[str, Any]] = {"ft": {"epochs": 2}}
