@@ -228,6 +228,23 @@ def test_two_epochs_of_contrast_by_hand(site_id: int):
         assert (by_local[0] - by_global[0]).abs().max() > 1e-3
 
 
+def test_counts_are_by_the_prototypes_a_round_began_with():
+    """n^k_{c,m} of the trained network, by P^g; P^k would tell other numbers here."""
+    held = run_sites(
+        replace(SMALL, gamma=0.0, weight=0.0, importance="none"), training=Training(epochs=2, batch_size=64, lr=1.0)
+    )
+    site, down = held.open(1, 0, {}), payload(held, mu=0.0)
+    down["model"].into(site.model)
+    [(z, y)] = site.vectors(site.train)
+    centres = torch.stack([z[y == c].mean(0) for c in range(3)])
+    down["prototypes"] = centres[:, None] + 0.01 * torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(2))
+    reply = answer(held.method, site, "train", down, seed=1)
+    [(z, y)] = site.vectors(site.train)
+    by_global, by_local = (nearest_of_class(z, y, p)[y == 1] for p in (down["prototypes"], reply["prototypes"]))
+    assert reply["counts"][1].tolist() == [(by_global == 2).sum(), (by_global == 3).sum()] == [6, 1]
+    assert (by_local == 2).sum() == 1
+
+
 def contrast_by_hand(held: RunSites, site_id: int, down: Tree, moving: bool) -> tuple[Tensor, Weights, Tensor]:
     """P^k, the network and the counts after two steps; `moving` assigns samples by P^k instead of P^g."""
     site = held.open(site_id, 0, {}, fresh=True)
