@@ -93,22 +93,31 @@ class Cohort:
         self._stores.append(replies)
         sent_up: Counter[str] = Counter()
         for outcome in self._engine.perform(jobs, measured if callable(payload) else payload):
+            received = self._received(outcome)
             name = self._sites.name(outcome.job.site)
-            if outcome.failure:
-                self.failures[name] = outcome.failure
+            if received.failure:
+                self.failures[name] = received.failure
             else:
-                replies[outcome.job.site] = outcome.reply
-                sent_up.update(sizes(outcome.reply))
-                if outcome.losses:
-                    self.losses[name] = sum(outcome.losses) / len(outcome.losses)
-            self._on_outcome(outcome)
+                replies[received.job.site] = received.reply
+                sent_up.update(sizes(received.reply))
+                if received.losses:
+                    self.losses[name] = sum(received.losses) / len(received.losses)
+            self._on_outcome(received)
         self._count_traffic(step, measured, sent_up, len(replies))
-        if self._robust and self._robust.rule != "none":
+        if self._robust and self._robust.active:
             averaged = [item for item, about in self._sites.method.discloses.items() if about == WEIGHTS]
             replies.update(robust_replies(self._robust, payload, replies, averaged))
         self._ids = list(replies)
         self._require_enough_clients()
         return replies
+
+    def _received(self, outcome: Outcome) -> Outcome:
+        """The outcome; a failure of that client if its reply cannot be accounted for."""
+        try:
+            sizes(outcome.reply)
+        except Exception as error:  # whatever it holds, it is no reason to end the round for the others
+            return Outcome(outcome.job, failure=f"rejected: its reply cannot be measured ({type(error).__name__})")
+        return outcome
 
     def close(self) -> None:
         for store in self._stores:

@@ -49,10 +49,10 @@ def evaluate(sites: EvaluatedSites, engine: Engine, down: Tree, round: int) -> E
     cohort = Cohort(sites, engine, round, [i for i in ids if sites.work(i, "predict")], keep=False)
     if sites.remote:
         replies = cohort.ask("judge", down)
-        by_site = {i: json.loads(reply["metrics"]) for i, reply in replies.items()}
+        by_site, failures = _sent_metrics(sites, replies)
         cohort.close()
         metrics = _views_of_sent_metrics(sites, by_site, "val") | _views_of_sent_metrics(sites, by_site, "test")
-        return Evaluation({}, metrics, cohort.failures)
+        return Evaluation({}, metrics, cohort.failures | failures)
     replies = cohort.ask("predict", down)
     predictions = {sites.name(i): dict(reply) for i, reply in replies.items()}
     cohort.close()
@@ -67,6 +67,21 @@ def score_predictions(sites: EvaluatedSites, predictions: Mapping[str, Tree], sp
     each = {i: sites.task.metrics(p, sites.targets(i, split), full=full) for i, p in own.items()}
     local = {sites.name(i): metrics for i, metrics in each.items()}
     return _views(split, local, _global_metrics(sites, by_site, own, split, full))
+
+
+def _sent_metrics(
+    sites: EvaluatedSites, replies: Mapping[int, Tree]
+) -> tuple[dict[int, dict[str, Metrics]], dict[str, str]]:
+    """The metrics that every site has sent of itself, and the sites, by name, that sent none that can be read."""
+    by_site: dict[int, dict[str, Metrics]] = {}
+    failures: dict[str, str] = {}
+    for site, reply in replies.items():
+        try:
+            metrics = json.loads(reply["metrics"])
+            by_site[site] = {split: dict(metrics[split]) for split in ("val", "test") if split in metrics}
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            failures[sites.name(site)] = f"rejected: its metrics cannot be read ({type(error).__name__})"
+    return by_site, failures
 
 
 def _views_of_sent_metrics(
@@ -129,7 +144,7 @@ def _combine(name: str, values: list[Any]) -> Any:
     defined = [v for v in values if v is not None]
     if not defined:
         return None
-    if isinstance(defined[0], int):
+    if all(isinstance(value, int) for value in defined):
         return sum(defined)
     if isinstance(defined[0], list):
         return [_combine(name, [v[k] for v in defined]) for k in range(len(defined[0]))]

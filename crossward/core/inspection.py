@@ -18,10 +18,10 @@ from torch.linalg import vector_norm
 
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
+from crossward.foreign import MAX_NAME, MAX_NUMBER, printable
 
 ANY = -1  # length of a side that differs between honest clients, as by the classes that they have
 MOST_LINES = 8  # lines, or names in a line
-LONGEST_PATH = 120  # characters of a path that are shown
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ExpectedReplies:
 @dataclass(frozen=True)
 class Limits:
     growth: Annotated[float, Gt(0)] = 100.0  # norm of what a client sends, as a multiple of the network's own
-    largest: Annotated[float, Gt(0)] = 1e9  # absolute value of a number that is not a weight
+    largest: Annotated[float, Gt(0)] = MAX_NUMBER  # absolute value of a number that is not a weight
 
 
 def differences(expected: TreeSpec, reply: Tree) -> list[str]:
@@ -262,11 +262,9 @@ def _weights_differences(expected: WeightsSpec, weights: Weights) -> Iterator[st
     yield from (f"{_printable(name)} is not expected" for name in tensors if name not in expected.tensors)
 
 
-def _printable(path: str) -> str:
+def _printable(path: object) -> str:
     """A path that a client chose, fit for a line."""
-    text = str(path)
-    plain = "".join(c if c.isprintable() else "?" for c in text[:LONGEST_PATH])
-    return f"{plain}…" if len(text) > LONGEST_PATH else plain
+    return printable(path, MAX_NAME)
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:

@@ -10,6 +10,11 @@ takes is that value, up to rounding; what a client says of its sample count has 
 for each client. Only Weights at the top level of a reply are touched: prototypes, counts and logits stay as they are,
 and so do integer tensors within Weights.
 
+With "auto", the default, a simulation has no rule. A run across hospitals, whose sites may be hostile, has "clip" with
+a generous multiple of the median, `against_hostile_sites`: it leaves the updates of honest sites as they are, to the
+bit, and one that is many times as long as most is cut down. Of two sites neither is a minority: no rule protects one
+from the other.
+
 The median of an even number is the mean of the middle two. Departure: the bound of clipping is not a constant but a
 multiple of the median norm over the clients, which needs no tuning to a network.
 """
@@ -27,18 +32,29 @@ import torch
 from annotated_types import Gt, Interval
 from torch import Tensor
 
+from crossward.core.disclosure import WEIGHTS, Disclosure, DisclosureKind
 from crossward.core.inspection import norm
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 
 PORTION = 2**20  # numbers that are sorted at a time
+HOSTILE_CLIP = 5.0  # times the median: honest updates of unequal sites are within it
 
 
 @dataclass(frozen=True)
 class Robust:
-    rule: Literal["none", "median", "trimmed-mean", "clip"] = "none"
+    rule: Literal["auto", "none", "median", "trimmed-mean", "clip"] = "auto"  # auto: clip across hospitals, else none
     trim: Annotated[float, Interval(ge=0, lt=0.5)] = 0.1  # trimmed-mean: share of the clients cut off at each end
     clip: Annotated[float, Gt(0)] = 1.0  # clip: largest norm of an update, as a multiple of the median over clients
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a rule."""
+        return self.rule not in ("auto", "none")
+
+    def against_hostile_sites(self) -> Robust:
+        """The rule of a run across hospitals: this one, or if none was chosen a generous clip."""
+        return Robust("clip", clip=HOSTILE_CLIP) if self.rule == "auto" else self
 
     def cut(self, clients: int) -> int:
         """How many values of a coordinate are cut off at each end; for the median all but the middle one or two."""
@@ -65,7 +81,7 @@ def robust_replies(
     tensor is sorted at a time, in portions.
     """
     result = {client: dict(reply) for client, reply in replies.items()}
-    if rule.rule == "none":
+    if not rule.active:
         return result
     for item in dict.fromkeys(name for reply in result.values() for name in reply if items is None or name in items):
         for by_client in _groups_of_one_shape(item, result):
@@ -77,6 +93,16 @@ def robust_replies(
             for client, weights in new.items():
                 result[client][item] = weights
     return result
+
+
+def uncovered(discloses: Mapping[str, Disclosure]) -> dict[str, Disclosure]:
+    """What the sites of a method send that no robust rule covers, and that nothing bounds but its type, its shape and
+    its size: one hostile site can move it."""
+    return {
+        item: about
+        for item, about in discloses.items()
+        if about != WEIGHTS and about.kind not in (DisclosureKind.SAMPLE_COUNT, DisclosureKind.CLASS_COUNTS)
+    }
 
 
 def _groups_of_one_shape(item: str, replies: Mapping[int, Tree]) -> Iterator[dict[int, Weights]]:

@@ -11,6 +11,7 @@ from typing import Any
 from crossward.config.reading import to_toml
 from crossward.config.schema import Config
 from crossward.disk import write_atomically
+from crossward.foreign import plain
 from crossward.runs.run_directory import TERMS, RunDir
 
 EVENT_LOG = "events.jsonl"  # who came, who was refused, what was rejected
@@ -29,6 +30,8 @@ class FederationTerms:
     least: int = 1  # sites without which it does not begin
     own_data: bool = False  # [data] of the configuration are here: the federation's own test set, the public set
     public: str = ""  # a folder of images that everybody may see: the public set, sent to the sites
+    largest_share: float = 0.5  # of an average that one site of three or more may have, whatever it says it holds
+    trusted: bool = False  # all sites are one owner's, as in a simulation: nothing guards against hostile ones
 
     @classmethod
     def read(cls, rundir: RunDir) -> FederationTerms:
@@ -49,5 +52,5 @@ def new_run_id() -> str:
 
 
 def event(name: str, **details: Any) -> dict[str, Any]:
-    """A line of the event log."""
-    return {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": name, **details}
+    """A line of the event log; what sites say of themselves in it cannot pass for another line."""
+    return {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": name, **plain(details)}

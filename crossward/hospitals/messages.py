@@ -16,9 +16,11 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from crossward.errors import ConfigError
+from crossward.foreign import printable
 
-PROTOCOL = 1  # version of the header's keys; sites and coordinators of different protocols do not talk
-ECHOED_KEYS = ("run", "site", "step", "round", "ask")  # of a request's header, repeated in the reply's
+PROTOCOL = 2  # version of the header's keys; sites and coordinators of different protocols do not talk
+# of a request's header, repeated in the reply's; nobody can guess the nonce, nor has an earlier reply the same
+ECHOED_KEYS = ("run", "site", "step", "round", "ask", "nonce")
 SOCKET_FAMILY = "AF_UNIX"
 MAX_SOCKET_PATH = 103  # bytes of a socket's path on the strictest system; Linux takes 107
 RETRY_INTERVAL = 0.2  # seconds
@@ -34,8 +36,11 @@ class SiteMessage:
 
     @property
     def failure(self) -> str:
-        """Why a site did not do what it was asked; empty if it did."""
-        return str(self.header.get("failure", ""))
+        """Why a site did not do what it was asked, fit to be printed; empty if it did."""
+        failure = self.header.get("failure")
+        if failure is None or failure == "":
+            return ""
+        return printable(failure) or "it gives no reason"
 
 
 def echoed_header(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,8 +90,8 @@ def forward_to_worker(
     """The worker's reply. Waits `patience` seconds for a worker that is starting or restarting."""
     try:
         path = socket_address(socket)
-    except ConfigError as error:
-        return _failed(message, str(error))
+    except ConfigError:  # its text holds the path, which is the site's own
+        return _failed(message, "the path of its worker's socket is too long: `crossward site up` says so")
     for _ in range(MAX_ATTEMPTS):
         connection = _connect(path, patience, clock, sleep)
         if connection is None:

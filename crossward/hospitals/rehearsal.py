@@ -1,5 +1,5 @@
 """The rehearsal of a run: before round 1 the coordinator runs the method on noise, to learn what replies look like. The
-replies of the hospitals are then checked against that."""
+replies of the hospitals are then checked against that, and against what each hospital said when it joined."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from crossward.core.disclosure import SAMPLE_COUNT
 from crossward.core.engine import Job, Outcome, Payload
 from crossward.core.inspection import ExpectedReplies, Limits, ScalarSpec, TreeSpec, reply_problems
 from crossward.core.run import Plan, run
@@ -20,21 +21,31 @@ from crossward.core.weights import Weights
 from crossward.data.collection import Collection
 from crossward.data.federation import NO_ROWS, Federation, Split
 from crossward.engines.local import LocalEngine
+from crossward.hospitals.plausibility import count_problems, metrics_problems
+from crossward.hospitals.site_facts import Facts, largest_counts
 from crossward.runs.sites import RunSites
 
 IMAGES_PER_CLASS = 2
 REHEARSAL_ROUNDS = 2  # methods may send other items from the second round on
 METRICS_REPLY = TreeSpec({"metrics": ScalarSpec("str")})  # to the step "judge"
 EMPTY_REPLY = TreeSpec({})  # to the step "deploy"
+MAX_METRICS = 2**24  # characters
 
 
 @dataclass
 class ReplyInspector:
-    """Checks every reply against what the method declares and against what the rehearsal showed."""
+    """Checks every reply against what the method declares, what the rehearsal showed, and what the site said of its
+    images when it joined.
+
+    A site whose policy does not let it say how many images it has may send no sample count either: it takes part in
+    methods that count every site alike.
+    """
 
     run_sites: RunSites
     expected: ExpectedReplies
     limits: Limits = Limits()
+    facts: Mapping[int, Facts] | None = None  # of each site that has joined; None: nobody was asked
+    largest_share: float = 1.0  # of the images of all sites that one of three or more counts with
 
     def __call__(self, job: Job, reply: Tree) -> list[str]:
         """One line for each thing that is wrong with a reply."""
@@ -50,9 +61,20 @@ class ReplyInspector:
         problems = reply_problems(
             reply, expected=expected, declared=declared, scale=self._net_norms[architecture], limits=self.limits
         )
-        if not problems and job.step == "judge":
-            return self._metrics_problems(reply["metrics"])
-        return problems
+        if problems:
+            return problems
+        facts = None if self.facts is None else self.facts.get(job.site, {})
+        if job.step == "judge":
+            return self._metrics_problems(reply["metrics"], facts)
+        return count_problems(reply, self.run_sites.method.discloses, self.run_sites.task, facts)
+
+    def admit(self, job: Job, reply: Tree) -> Tree:
+        """The reply as the method is to see it: with a sample count that leaves the other sites a say."""
+        items = [item for item, about in self.run_sites.method.discloses.items() if about == SAMPLE_COUNT]
+        if self.facts is None or job.step in ("judge", "deploy"):
+            return reply
+        most = largest_counts(self.facts, self.largest_share).get(job.site)
+        return reply | {item: min(reply[item], most) for item in items if item in reply and most is not None}
 
     def _method_reply(self, architecture: str, step: str) -> TreeSpec | None:
         """What the method replies to a step. Items that it sends only sometimes are optional, even if it sent them in
@@ -63,8 +85,10 @@ class ReplyInspector:
         sometimes = {*self.run_sites.method.sometimes}
         return TreeSpec(known.items, known.optional | (known.items.keys() & sometimes))
 
-    def _metrics_problems(self, text: str) -> list[str]:
+    def _metrics_problems(self, text: str, facts: Facts | None) -> list[str]:
         """Why a site's metrics could not be compared with those of the others."""
+        if len(text) > MAX_METRICS:
+            return [f"metrics has {len(text)} characters, {MAX_METRICS} are allowed"]
         try:
             metrics = json.loads(text)
         except (ValueError, RecursionError):
@@ -73,11 +97,14 @@ class ReplyInspector:
             return ["metrics does not hold those of val and test"]
         if not all(isinstance(values, dict) for values in metrics.values()):
             return ["metrics does not hold those of val and test"]
-        return [
-            f"the metrics of {part} are not the task's"
-            for part, values in metrics.items()
-            if not all(self._is_metric(name, value) for name, value in values.items())
-        ]
+        problems = []
+        for part, values in metrics.items():
+            if not all(self._is_metric(name, value) for name, value in values.items()):
+                problems.append(f"the metrics of {part} are not the task's")
+            else:
+                images = (facts or {}).get("images", {})
+                problems += [f"the metrics of {part}: {line}" for line in metrics_problems(values, images.get(part))]
+        return problems
 
     def _is_metric(self, name: str, value: Any) -> bool:
         return name in self._example_metrics and _same_type(self._example_metrics[name], value, self.limits.largest)
@@ -108,7 +135,7 @@ def _same_type(example: Any, value: Any, largest: float) -> bool:
         return all(_same_type(inner, other, largest) for inner, other in zip(example, value))
     if isinstance(example, int):  # counts are summed, and never absent
         return type(value) is int and abs(value) <= largest
-    return value is None or (type(value) in (int, float) and abs(value) <= largest)
+    return value is None or (type(value) is float and abs(value) <= largest)
 
 
 def rehearse(run_sites: RunSites) -> ExpectedReplies:

@@ -187,7 +187,7 @@ def _about_method(config: Config, run_sites: RunSites) -> list[str]:
         if plugin.allows_for_prior and method.allows_for_prior:
             name = type(plugin).__name__.lower()
             notes.append(f"{config.method_name} allows for how often a site sees each class: {name} changes nothing")
-    if config.robust.rule != "none" and WEIGHTS not in method.discloses.values():
+    if config.robust.active and WEIGHTS not in method.discloses.values():
         notes.append(f"robust.rule changes nothing: sites of {config.method_name} send no weights to be averaged")
     if not any(len(split.val) for split in (*federation.sites, federation.server)):
         notes.append("there is no validation set: the last round counts as the best")

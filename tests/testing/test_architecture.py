@@ -21,7 +21,7 @@ GRADIENTS = (".backward", "autograd.grad")
 PACKAGE_FILE_LINES = 500  # past this, ask whether the file is still one noun
 FUNCTION_LINES = 50
 SCAFFOLD_LINES = 60  # our measure of the core: SCAFFOLD fits on a page
-FOUNDATION = ("errors", "names", "disk", "settings", "user_folders", "__version__")
+FOUNDATION = ("errors", "names", "disk", "settings", "user_folders", "foreign", "__version__")
 LEARNING = (*FOUNDATION, "core", "losses", "statistics")
 ALGORITHMS = (*LEARNING, "nets.parts", "nets.requirements", "text", "plugins")
 BELOW_CONFIG = (
@@ -37,6 +37,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "disk": ("errors",),
     "settings": ("errors",),
     "user_folders": (),
+    "foreign": (),
     "core": FOUNDATION,
     "losses": ("core",),
     "statistics": ("core",),

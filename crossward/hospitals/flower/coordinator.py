@@ -4,6 +4,7 @@ It can be killed at any time and started again: the run goes on from its last ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ from crossward.hospitals.flower.engine import VERSION_KEY, FlowerEngine
 from crossward.hospitals.flower.messenger import Messenger
 from crossward.hospitals.flower.roster import Roster
 from crossward.hospitals.rehearsal import ReplyInspector, rehearse
+from crossward.hospitals.site_facts import facts_of_run, largest_counts
 from crossward.runs import lifecycle
 from crossward.runs.build import PreparedRun, partitioned
 from crossward.runs.recorder import BEST
-from crossward.runs.run_directory import RunDir
+from crossward.runs.run_directory import TERMS, RunDir
 from crossward.user_folders import cache_folder
 
 HANDOVER = 60.0  # seconds for the process of a coordinator that was killed to end, too
@@ -43,37 +45,47 @@ HANDOVER = 60.0  # seconds for the process of a coordinator that was killed to e
 def coordinate_run(
     folder: Path, grid: Grid, observers: Sequence[Observer] = (), nodes: Mapping[str, int] | None = None
 ) -> None:
-    """Run it to its end, or go on with it. `nodes`: which of Flower's nodes has the key of which site."""
+    """Run it to its end, or go on with it. `nodes`: which of Flower's nodes has the key of which site; empty or None if
+    nodes have no keys."""
     rundir = RunDir(folder)
     with lifecycle.held(rundir, HANDOVER):
         try:
-            _coordinate(rundir, grid, observers, nodes or {})
+            _coordinate(rundir, grid, observers, nodes or None)
         except Exception as error:
             why = str(error) if isinstance(error, CrosswardError) else f"a defect: {error!r}"
             rundir.append(EVENT_LOG, [event("failed", why=why)])
             raise
 
 
-def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes: Mapping[str, int]) -> None:
+def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes: Mapping[str, int] | None) -> None:
     terms = FederationTerms.read(rundir)
     config = read_config(rundir.folder / "config.toml")
     torch.set_num_threads(config.engine.threads)
     own = _own_federation(config, terms)
     public = _public_images(config, terms)
+    known, sources = facts_of_run(config, own)
     roster = Roster(
         terms.sites,
         Messenger(grid, terms.deadline, terms.patience),
         _opening(config, terms),
         _encoded_public(own, public),
         registered=nodes,
+        known=known,
+        sources=sources,
     )
     _gather_sites(rundir, roster, terms)
-    facts = roster.facts[min(roster.facts)]
-    prepared = build_coordinator_run(config, terms.sites, facts, own, public)
+    prepared = build_coordinator_run(config, terms.sites, roster.known, own, public)
+    if not terms.trusted:
+        prepared = _guarded(rundir, prepared)
 
     def start_engine(memory: TreeStore) -> FlowerEngine:
-        inspector = ReplyInspector(prepared.run_sites, _expected_replies(rundir, prepared))
-        engine = FlowerEngine(prepared.run_sites, roster, terms.id, memory=memory, inspect=inspector)
+        share = 1.0 if terms.trusted else terms.largest_share
+        inspector = ReplyInspector(
+            prepared.run_sites, _expected_replies(rundir, prepared), facts=roster.facts, largest_share=share
+        )
+        engine = FlowerEngine(
+            prepared.run_sites, roster, terms.id, memory=memory, inspect=inspector, admit=inspector.admit
+        )
         engine.best_versions = _best_versions(rundir)
         return engine
 
@@ -114,7 +126,8 @@ def _gather_sites(rundir: RunDir, roster: Roster, terms: FederationTerms) -> Non
     least = max(1, terms.least)
     rundir.append(EVENT_LOG, [event("came", site=name) for name in came])
     rundir.append(EVENT_LOG, [event("refused", site=name, why=why) for name, why in roster.refused.items()])
-    if refused_sites or len(came) < least:
+    rundir.append(EVENT_LOG, _share_events(roster, terms))
+    if len(came) < least:
         absent = [f"{name}: it has not come" for name in terms.sites if name not in (*came, *refused_sites)]
         if refused_sites:
             what = f"{len(refused_sites)} of {len(terms.sites)} sites cannot take part"
@@ -125,6 +138,33 @@ def _gather_sites(rundir: RunDir, roster: Roster, terms: FederationTerms) -> Non
             details=[*(f"{name}: {why}" for name, why in roster.refused.items()), *absent],
             hint="Put it right there and start the run again, or leave the site out of the federation.",
         )
+
+
+def _share_events(roster: Roster, terms: FederationTerms) -> list[dict[str, Any]]:
+    """Which sites say that they hold more than a site may count for: nobody else can check that."""
+    if terms.trusted:
+        return []
+    counted = largest_counts(roster.facts, terms.largest_share)
+    images = {site: roster.facts[site]["images"]["train"] for site in counted}
+    return [
+        event(
+            "share",
+            site=terms.sites[site],
+            why=f"it says that it has {images[site]} of {sum(images.values())} training images: it counts for no more "
+            f"than {terms.largest_share:g} of all (largest_share in {TERMS})",
+        )
+        for site, most in counted.items()
+        if most < images[site]
+    ]
+
+
+def _guarded(rundir: RunDir, prepared: PreparedRun) -> PreparedRun:
+    """The run with a rule against hostile sites, unless its configuration chooses one or none."""
+    rule = prepared.plan.robust.against_hostile_sites()
+    if rule == prepared.plan.robust:
+        return prepared
+    rundir.append(EVENT_LOG, [event("rule", why="[robust] rule is auto", **asdict(rule))])
+    return replace(prepared, plan=replace(prepared.plan, robust=rule))
 
 
 def _own_federation(config: Config, terms: FederationTerms) -> Federation | None:

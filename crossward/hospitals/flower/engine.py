@@ -8,21 +8,25 @@ was.
 
 from __future__ import annotations
 
-import math
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from crossward import __version__
+from crossward import __version__, foreign
 from crossward.core.engine import SERVER, Job, Outcome, Payload, Sites, run_job
 from crossward.core.method import COMMON_STEPS
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, decode, encode
 from crossward.errors import StorageError
+from crossward.foreign import ForeignError, printable, quoted
 from crossward.hospitals.flower.roster import Roster
+from crossward.hospitals.memory import MemoryVersion
 from crossward.hospitals.messages import ECHOED_KEYS, PROTOCOL, SiteMessage
 
 VERSION_KEY = "version"
+MAX_LOSSES = 1000  # of one reply
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
+Admit = Callable[[Job, Tree], Tree]  # a reply that nothing is wrong with -> as the method is to see it
 
 
 class FlowerEngine:
@@ -36,11 +40,13 @@ class FlowerEngine:
         *,
         memory: TreeStore | None = None,
         inspect: Inspect = lambda job, reply: (),
+        admit: Admit = lambda job, reply: reply,
     ) -> None:
         self.sites = sites
         self.roster = roster
         self.run = run
         self.inspect = inspect
+        self.admit = admit
         self.memory = TreeStore() if memory is None else memory  # of each site: {VERSION_KEY: name}
         self.best_versions: dict[int, str] = {}  # that the best round depends on, and sites must not delete
         self._round = -1
@@ -90,6 +96,7 @@ class FlowerEngine:
             "step": job.step,
             "round": job.round,
             "ask": self._ask,
+            "nonce": secrets.token_hex(16),
             "seed": job.seed,
             "keep": job.keep,
             "since": self.memory[job.site][VERSION_KEY] if job.site in self.memory else "",
@@ -98,30 +105,39 @@ class FlowerEngine:
 
     def _outcome(self, job: Job, request: SiteMessage, reply: SiteMessage | str) -> Outcome:
         """The outcome of a job from a site's reply, or from the reason why there is none. A reply that is rejected
-        leaves the site's version as it was."""
+        leaves the site's version as it was; whatever it holds, it is that site's failure alone."""
         if isinstance(reply, str):
-            return Outcome(job, failure=reply)
-        if reply.failure:
-            return Outcome(job, failure=reply.failure)
-        different = [key for key in ECHOED_KEYS if reply.header.get(key) != request.header[key]]
+            return Outcome(job, failure=printable(reply))
+        try:
+            if reply.failure:
+                return Outcome(job, failure=reply.failure)
+            tree, losses, version = self._checked_reply(job, request, reply)
+        except ForeignError as error:
+            return Outcome(job, failure=printable(f"rejected: {error}"))
+        except Exception as error:
+            return Outcome(job, failure=f"rejected: its reply cannot be handled ({type(error).__name__})")
+        if job.keep and version:
+            self.memory[job.site] = {VERSION_KEY: version}
+        return Outcome(job, tree, losses=losses)
+
+    def _checked_reply(self, job: Job, request: SiteMessage, reply: SiteMessage) -> tuple[Tree, tuple[float, ...], str]:
+        """The tree of a reply, its losses, and the version of its memory; ForeignError if it is not as it should be."""
+        header = reply.header
+        different = [key for key in ECHOED_KEYS if header.get(key) != request.header[key]]
         if different:
-            listed = ", ".join(f"{key} {reply.header.get(key)!r} for {request.header[key]!r}" for key in different)
-            return Outcome(job, failure=f"rejected: its reply answers another question ({listed})")
+            listed = ", ".join(f"{key} {quoted(header.get(key))} for {request.header[key]!r}" for key in different)
+            raise ForeignError(f"its reply answers another question ({listed})")
         try:
             tree = decode(reply.payload) if reply.payload else {}
         except StorageError as error:
-            return Outcome(job, failure=f"rejected: {error.what}")
+            raise ForeignError(error.what) from None
         problems = list(self.inspect(job, tree))
         if problems:
-            return Outcome(job, failure=f"rejected: {'; '.join(problems)}")
-        losses = reply.header.get("losses", [])
-        if not isinstance(losses, list) or not all(_is_finite(loss) for loss in losses):
-            return Outcome(job, failure="rejected: its losses are not a list of finite numbers")
-        version = reply.header.get("version")
-        if job.keep and version:
-            self.memory[job.site] = {VERSION_KEY: str(version)}
-        return Outcome(job, tree, losses=tuple(map(float, losses)))
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < math.inf
+            raise ForeignError("; ".join(problems))
+        try:
+            losses = foreign.finite_numbers(header.get("losses", []), "them", MAX_LOSSES)
+        except ForeignError as error:
+            raise ForeignError(f"its losses are not a list of finite numbers: {error}") from None
+        own = {"", str(MemoryVersion(job.round, int(request.header["ask"])))}
+        version = foreign.choice(header.get("version", ""), "the version of its memory", sorted(own))
+        return self.admit(job, tree), tuple(losses), version

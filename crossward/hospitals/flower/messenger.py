@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import httpx
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from crossward.errors import StorageError
+from crossward.foreign import printable
 from crossward.hospitals.flower.records import from_records, to_records
 from crossward.hospitals.messages import SiteMessage
 
@@ -64,6 +66,7 @@ class Messenger:
     _pending: dict[str, PendingMessage] = field(default_factory=dict, init=False, repr=False)  # by message id
     _probes: dict[str, int] = field(default_factory=dict, init=False, repr=False)  # message id -> node
     _lost: dict[int, tuple[float, PendingMessage]] = field(default_factory=dict, init=False, repr=False)  # since when
+    _one_by_one: bool = field(default=False, init=False, repr=False)  # a reply could not be unpacked: whose is it?
 
     def connected_nodes(self) -> set[int]:
         return {int(node) for node in self.grid.get_node_ids()}
@@ -75,6 +78,7 @@ class Messenger:
         self._pending = {}
         self._probes = {}
         self._lost = {}
+        self._one_by_one = False
         start = self.clock()
         last_look = start
         self._end = start + self.deadline
@@ -120,8 +124,7 @@ class Messenger:
         self._lost[pending.node] = (self.clock(), pending)
 
     def _collect_replies(self) -> Iterator[tuple[int, SiteMessage | str]]:
-        pulled = self.grid.pull_messages([*self._pending, *self._probes])
-        replies = {message.metadata.reply_to_message_id: message for message in pulled}
+        replies = self._pull_replies()
         answered = [id for id in replies if id in self._pending]  # before probes, which show what is still missing
         for id in answered:
             pending = self._pending.pop(id)
@@ -134,6 +137,33 @@ class Messenger:
             node = self._probes.pop(id)
             if _decode_reply(replies[id]) not in LOST_MESSAGE_ERRORS:
                 self._mark_unanswered_lost(node)
+
+    def _pull_replies(self) -> dict[str, Message | str]:
+        """The replies that have come, by the id of the message that they answer; or the reason why one cannot be read.
+
+        Flower unpacks what a site has sent in this process, and fails for all if it cannot unpack one. Replies are then
+        pulled one by one: what was lost with the bad one is sent again, and its sender is known.
+        """
+        ids = [*self._pending, *self._probes]
+        if not self._one_by_one:
+            try:
+                return _by_request(self.grid.pull_messages(ids))
+            except (httpx.HTTPError, OSError):  # the SuperLink cannot be reached: no site's fault
+                raise
+            except Exception:
+                self._one_by_one = True
+                return {}
+        replies: dict[str, Message | str] = {}
+        for id in ids:
+            try:
+                replies |= {
+                    key: reply for key, reply in _by_request(self.grid.pull_messages([id])).items() if key == id
+                }
+            except (httpx.HTTPError, OSError):
+                raise
+            except Exception as error:
+                replies[id] = f"rejected: its reply cannot be unpacked ({type(error).__name__})"
+        return replies
 
     def _mark_unanswered_lost(self, node: int) -> None:
         """A node has answered a probe: messages that it got before and has not answered are lost."""
@@ -184,12 +214,21 @@ class Messenger:
                 self._probes[id] = pending.node
 
 
-def _decode_reply(message: Message) -> SiteMessage | str:
-    """The reply; or Flower's name of an error, with its reason unless the message is merely lost."""
-    if message.has_error():
-        name = ERROR_NAMES.get(message.error.code, f"error {message.error.code}")
-        return name if name in LOST_MESSAGE_ERRORS else f"{name}: {message.error.reason}"
+def _by_request(pulled: Iterable[Message]) -> dict[str, Message | str]:
+    return {message.metadata.reply_to_message_id: message for message in pulled}
+
+
+def _decode_reply(message: Message | str) -> SiteMessage | str:
+    """The reply; or Flower's name of an error, with its reason unless the message is merely lost. Whatever a site has
+    sent, this does not fail."""
+    if isinstance(message, str):
+        return message
     try:
+        if message.has_error():
+            name = ERROR_NAMES.get(message.error.code, f"error {printable(message.error.code)}")
+            return name if name in LOST_MESSAGE_ERRORS else printable(f"{name}: {message.error.reason}")
         return from_records(message.content)
     except StorageError as error:
         return SiteMessage({"failure": error.what})
+    except Exception as error:
+        return SiteMessage({"failure": f"rejected: its reply cannot be read ({type(error).__name__})"})

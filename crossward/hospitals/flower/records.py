@@ -11,6 +11,7 @@ import json
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from crossward.errors import StorageError
+from crossward.foreign import MAX_NAME, printable
 from crossward.hospitals.messages import SiteMessage
 
 HEADER_RECORD = "about"
@@ -33,11 +34,14 @@ def from_records(content: RecordDict) -> SiteMessage:
     try:
         header = json.loads(str(content.config_records[HEADER_RECORD]["json"]))
         arrays = content.array_records[ARRAYS_RECORD]
-    except (KeyError, ValueError, RecursionError) as error:
-        raise StorageError(f"a message that is not crossward's: {error!r}") from None
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise StorageError(f"a message that is not crossward's: {type(error).__name__}") from None
     if not isinstance(header, dict):
         raise StorageError("a message that is not crossward's: it says nothing about itself")
     unknown = [name for name, array in arrays.items() if name != PAYLOAD_ARRAY or array.stype != STYPE]
     if unknown:
-        raise StorageError(f"a message that is not crossward's: it holds {', '.join(unknown)}")
-    return SiteMessage(header, arrays[PAYLOAD_ARRAY].data if PAYLOAD_ARRAY in arrays else b"")
+        raise StorageError(f"a message that is not crossward's: it holds {printable(unknown, MAX_NAME)}")
+    payload = arrays[PAYLOAD_ARRAY].data if PAYLOAD_ARRAY in arrays else b""
+    if not isinstance(payload, bytes):
+        raise StorageError("a message that is not crossward's: its array is not bytes")
+    return SiteMessage(header, payload)

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from crossward import __version__
+from crossward.foreign import MAX_NAME, ForeignError, printable
 from crossward.hospitals.flower.messenger import Messenger
 from crossward.hospitals.messages import PROTOCOL, SiteMessage
+from crossward.hospitals.site_facts import COMMON_FACTS, checked_facts
 
 WAIT_INTERVAL = 1.0  # seconds between two looks for new nodes
-COMMON_FACTS = ("task", "classes", "channels", "size")  # in which the images of all sites must agree
 
 
 @dataclass
 class Roster:
     """The sites of a run. Nodes may connect at any time; each new one is sent `opening`, the header of the message that
-    opens the run, with `opening_payload`."""
+    opens the run, with `opening_payload`. If nodes have keys, one whose key is not registered is sent nothing.
+
+    What the images of all sites are is `known`, from the configuration or the coordinator's own images. Whatever that
+    leaves open is what most sites say: one that lies cannot have the others refused in its stead.
+    """
 
     names: tuple[str, ...]  # of the sites, in the order of their numbers
     messenger: Messenger
     opening: dict[str, Any]
     opening_payload: bytes = b""  # an encoded tree, such as the public images
-    registered: Mapping[str, int] = field(default_factory=dict)  # site -> the node that has its key, if nodes have keys
+    registered: Mapping[str, int] | None = None  # site -> the node that has its key; None: nodes have no keys
+    known: dict[str, Any] = field(default_factory=dict)  # facts that every site must have
+    sources: tuple[str, ...] = ("the configuration",)  # who says so
     nodes: dict[int, int] = field(default_factory=dict)  # site -> node
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)  # of each site that takes part: classes, counts ...
-    refused: dict[str, str] = field(default_factory=dict)  # site, or node, -> why it does not take part
+    _came: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)  # site -> node and facts, agreed or not
+    _rejected: dict[str, str] = field(default_factory=dict)  # site, or node, -> why its answer does not count
+    _disagreeing: dict[str, str] = field(default_factory=dict)  # site -> in what it differs from the others
     _opened: set[int] = field(default_factory=set)  # nodes that have answered the opening
     _duplicates: dict[int, int] = field(default_factory=dict)  # node -> the one that has the same name and came before
 
@@ -35,50 +45,75 @@ class Roster:
         connected = self.messenger.connected_nodes()
         new = [
             node
-            for node in sorted(connected)
+            for node in sorted(self._with_keys(connected))
             if node not in self._opened or self._duplicates.get(node, node) not in connected
         ]
         opening = SiteMessage({"do": "open", **self.opening}, self.opening_payload)
         for node, answer in self.messenger.exchange(dict.fromkeys(new, opening), "query.open"):
             self._handle_answer(node, answer, self.messenger.connected_nodes())
         self._opened &= connected | {*self.nodes.values()}
+        self._compare(final=False)
 
     def wait_for_sites(self, seconds: float) -> None:
-        """Wait until all sites have joined, one of them cannot take part, or the time is up."""
+        """Wait until all sites have joined, one of them cannot take part, or the time is up. From then on a site that
+        comes must have the facts of those that are here."""
         end = self.messenger.clock() + seconds
         while len(self.nodes) < len(self.names):
             self.open_new_nodes()
             if len(self.nodes) == len(self.names) or self.refused_sites or self.messenger.clock() > end:
-                return
+                break
             self.messenger.sleep(WAIT_INTERVAL)
+        self._compare(final=True)
+        if self.facts and {*self.known} != {*COMMON_FACTS}:
+            first = self.facts[min(self.facts)]
+            self.known = {key: first[key] for key in COMMON_FACTS}
+            self.sources = tuple(self.names[site] for site in sorted(self.facts))
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Sites and nodes that do not take part, and why."""
+        return self._rejected | self._disagreeing
 
     @property
     def refused_sites(self) -> dict[str, str]:
         """The sites of this federation that do not take part, and why; without strangers and unnamed nodes."""
         return {name: reason for name, reason in self.refused.items() if name in self.names}
 
+    def _with_keys(self, connected: set[int]) -> set[int]:
+        """The nodes that may know of the run. Strangers are written down."""
+        if self.registered is None:
+            return connected
+        invited = {node for site, node in self.registered.items() if site in self.names}
+        for node in connected - invited:
+            self._rejected[f"node {node}"] = "it has no key of a site of this run: it was told nothing"
+        return connected & invited
+
     def _handle_answer(self, node: int, answer: SiteMessage | str, connected: set[int]) -> None:
         if isinstance(answer, str) and node not in connected:
             return  # the SuperLink still listed a node that has gone
         self._opened.add(node)
         self._duplicates.pop(node, None)
-        header = answer.header if isinstance(answer, SiteMessage) else {"failure": answer}
-        name, problem = self._identify(node, header)
-        problem = problem or self._refusal(name, header)
-        if not problem:
-            problem = self._duplicate_problem(node, name, connected)
+        message = answer if isinstance(answer, SiteMessage) else SiteMessage({"failure": answer})
+        name = f"node {node}"
+        facts: dict[str, Any] = {}
+        try:
+            name, problem = self._identify(node, message.header)
+            facts = {} if problem else self._checked(name, message)
+            problem = problem or self._duplicate_problem(node, name, connected)
+        except ForeignError as error:
+            problem = printable(error)
+        except Exception as error:
+            problem = f"its answer cannot be handled ({type(error).__name__})"
         if problem:
-            self.refused[name] = problem
+            self._rejected[name] = problem
             return
-        site = self.names.index(name)
-        self.nodes[site] = node
-        self.facts[site] = header
-        self.refused.pop(name, None)
+        self._came[self.names.index(name)] = (node, facts)
+        self._rejected.pop(name, None)
 
     def _identify(self, node: int, header: dict[str, Any]) -> tuple[str, str]:
         """Which site a node is, by its key if nodes have keys; and a problem if it claims to be another site."""
-        claimed = str(header.get("site", f"node {node}"))
-        if not self.registered:
+        claimed = printable(header.get("site", f"node {node}"), MAX_NAME)
+        if self.registered is None:
             return claimed, ""
         owners = [site for site, known in self.registered.items() if known == node]
         owner = owners[0] if owners else f"node {node}"
@@ -86,42 +121,87 @@ class Roster:
             return owner, f"it has the key of {owner} and says that it is {claimed}"
         return owner, ""
 
-    def _refusal(self, name: str, header: dict[str, Any]) -> str:
-        """Why a site does not take part; empty if it may."""
+    def _checked(self, name: str, message: SiteMessage) -> dict[str, Any]:
+        """What a site says of its images; ForeignError says why it does not take part."""
+        header = message.header
         version = header.get("crossward", __version__)
         if version != __version__:
-            return f"it runs crossward {version}, the coordinator {__version__}: install the same version"
+            raise ForeignError(
+                f"it runs crossward {printable(version, MAX_NAME)}, the coordinator {__version__}: "
+                "install the same version"
+            )
         protocol = header.get("protocol", PROTOCOL)
         if protocol != PROTOCOL:
-            return f"it speaks protocol {protocol}, the coordinator {PROTOCOL}: install the same version"
-        failure = header.get("failure")
-        if failure:
-            return str(failure)
+            raise ForeignError(
+                f"it speaks protocol {printable(protocol, MAX_NAME)}, the coordinator {PROTOCOL}: "
+                "install the same version"
+            )
+        if message.failure:
+            raise ForeignError(message.failure)
         if name not in self.names:
-            return f"it is not of this federation, whose sites are {', '.join(self.names)}"
-        missing = [key for key in COMMON_FACTS if key not in header]
-        if missing:
-            return f"it does not say what its images are: {', '.join(missing)}"
-        return self._fact_mismatch(name, header)
-
-    def _fact_mismatch(self, name: str, header: dict[str, Any]) -> str:
-        """In what a site's images differ from those of the sites that joined before; empty if in nothing."""
-        for site, facts in self.facts.items():
-            for key in COMMON_FACTS:
-                if facts[key] != header[key] and self.names[site] != name:
-                    return (
-                        f"it has the {key} {_listed(header[key])}, where {self.names[site]} has {_listed(facts[key])}"
-                    )
-        return ""
+            raise ForeignError(f"it is not of this federation, whose sites are {', '.join(self.names)}")
+        return checked_facts(header)
 
     def _duplicate_problem(self, node: int, name: str, connected: set[int]) -> str:
         """A problem if another connected node has the same name."""
-        rival = self.nodes.get(self.names.index(name), node)
+        rival, _ = self._came.get(self.names.index(name), (node, {}))
         if rival == node or rival not in connected:
             return ""
         self._duplicates[node] = rival
         return f"two nodes say that they are {name}: stop one of them"
 
+    def _compare(self, final: bool) -> None:
+        """Who of those that came takes part, and who differs. Unless it is `final`, sites that are yet to come may
+        still decide between those that differ."""
+        differing = {site: _difference(facts, self.known, *self.sources) for site, (_, facts) in self._came.items()}
+        agreed = [site for site, difference in differing.items() if not difference]
+        groups: dict[str, list[int]] = {}
+        for site in sorted(agreed):
+            facts = self._came[site][1]
+            groups.setdefault(json.dumps([facts[key] for key in COMMON_FACTS]), []).append(site)
+        largest, *others = sorted(groups.values(), key=len, reverse=True) or [[]]
+        if others:
+            absent = 0 if final else len({*self.names} - {self.names[site] for site in self._came} - {*self._rejected})
+            if len(largest) > len(others[0]) + absent:
+                differing |= self._minority(largest, others)
+            elif not absent:
+                differing |= self._undecided([largest, *others])
+        self._disagreeing = {self.names[site]: reason for site, reason in differing.items() if reason}
+        taking_part = {site: came for site, came in self._came.items() if not differing[site]}
+        self.nodes = {site: node for site, (node, _) in taking_part.items()}
+        self.facts.clear()  # the same object: replies are held against it
+        self.facts.update({site: facts for site, (_, facts) in taking_part.items()})
+
+    def _minority(self, largest: list[int], others: Iterable[list[int]]) -> dict[int, str]:
+        """Why each site that differs from most does not take part."""
+        facts = self._came[largest[0]][1]
+        whose = [self.names[site] for site in largest]
+        return {site: _difference(self._came[site][1], facts, *whose) for group in others for site in group}
+
+    def _undecided(self, groups: list[list[int]]) -> dict[int, str]:
+        """Why none takes part of sites that differ, if no more of them say the one than the other."""
+        reasons = {}
+        for group in groups:
+            rival = next(other for other in groups if other is not group)
+            facts, whose = self._came[rival[0]][1], [self.names[site] for site in rival]
+            for site in group:
+                difference = _difference(self._came[site][1], facts, *whose)
+                reasons[site] = f"{difference}, and no more sites say the one than the other: see who is right"
+        return reasons
+
+
+def _difference(facts: Mapping[str, Any], others: Mapping[str, Any], *whose: str) -> str:
+    """In what a site's facts differ from others, with what each says; empty if in nothing."""
+    for key in COMMON_FACTS:
+        if key in others and facts[key] != others[key]:
+            have = "have" if len(whose) > 1 else "has"
+            return f"it has the {key} {_listed(facts[key])}, where {_and(whose)} {have} {_listed(others[key])}"
+    return ""
+
+
+def _and(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
 
 def _listed(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(printable, value)) if isinstance(value, list) else printable(value)

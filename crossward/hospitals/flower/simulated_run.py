@@ -14,13 +14,16 @@ from crossward.hospitals.flower.processes import FLOWER_ENVIRONMENT
 from crossward.hospitals.messages import SiteMessage
 from crossward.hospitals.policy import Policy
 from crossward.hospitals.service import Hospital, Service
+from crossward.hospitals.site_limits import NO_LIMITS
 from crossward.runs.build import prepare
 from crossward.runs.lifecycle import folder_for
 from crossward.runs.result import Result, load
 from crossward.runs.run_directory import TERMS, RunDir
 
 # one machine, one owner: everything but images may leave a simulated site
-ALLOW_ALL = Policy(allow=tuple(kind for kind in DisclosureKind if kind != DisclosureKind.IMAGES))
+ALLOW_ALL = Policy(
+    allow=tuple(kind for kind in DisclosureKind if kind != DisclosureKind.IMAGES), min_class_count=0, min_public_images=0
+)
 
 
 def simulate(config: Config) -> Result:
@@ -31,7 +34,9 @@ def simulate(config: Config) -> Result:
 
     sites = tuple(site.name for site in prepare(config).federation.sites)
     folder = folder_for(config)
-    create_run_directory(folder, config, FederationTerms(new_run_id(), "simulation", sites, own_data=True))
+    create_run_directory(
+        folder, config, FederationTerms(new_run_id(), "simulation", sites, own_data=True, trusted=True)
+    )
     on_ray(partial(coordinate_run, folder), partial(answer_for_site, folder), len(sites), config.engine.workers)
     return load(folder)
 
@@ -52,4 +57,4 @@ def site_service(folder: Path, site: int) -> Service:
         "take": name,
         "device": "cpu",
     }
-    return Service(Hospital(name, folder / "sites" / name, settings, ALLOW_ALL))
+    return Service(Hospital(name, folder / "sites" / name, settings, ALLOW_ALL, limits=NO_LIMITS))

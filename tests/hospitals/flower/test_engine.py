@@ -19,10 +19,10 @@ from crossward.core.store import TreeStore
 from crossward.core.tree import decode, encode
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.errors import ConfigError
 from crossward.hospitals.flower.engine import VERSION_KEY, FlowerEngine
 from crossward.hospitals.flower.records import from_records, to_records
 from crossward.hospitals.memory import SiteMemory
+from crossward.hospitals.refusal import Refusal
 from crossward.hospitals.rehearsal import ReplyInspector, rehearse
 from crossward.hospitals.service import Service
 from crossward.methods.fednpr import FedNPR
@@ -142,7 +142,7 @@ def test_a_late_joiner_is_opened_when_it_comes():
 
 
 def refuse(hospital, opening):
-    raise ConfigError("it does not take part")
+    raise Refusal("it does not take part")
 
 
 def test_a_site_that_was_refused_fails_with_its_reason():

@@ -72,11 +72,15 @@ class FakeNodes:
 
 def test_sites_are_known_by_the_names_they_say():
     nodes = FakeNodes(
-        {70: site_header("west"), 80: site_header("north"), 90: site_header("south", images={"train": 5})}
+        {
+            70: site_header("west"),
+            80: site_header("north"),
+            90: site_header("south", images={"train": 5, "val": 0, "test": 0}),
+        }
     )
     roster = nodes.opened_roster()
     assert roster.nodes == {0: 80, 1: 90, 2: 70}
-    assert roster.facts[1]["images"] == {"train": 5}
+    assert roster.facts[1]["images"]["train"] == 5
     assert roster.refused == {}
     assert nodes.request == {"do": "open", "run": "r1", "crossward": __version__}
     nodes.opened_roster()
@@ -91,11 +95,11 @@ def test_sites_are_known_by_the_names_they_say():
         ({"crossward": "0.0.9", "failure": "the coordinator is too new"}, f"it runs crossward 0.0.9, the coordinator "
          f"{__version__}: install the same version"),
         ({"failure": "its disk is full"}, "its disk is full"),
-        ({"classes": ["a", "b", "d"]}, "it has the classes a, b, d, where south has a, b, c"),
-        ({"classes": ["b", "a", "c"]}, "it has the classes b, a, c, where south has a, b, c"),
-        ({"task": "segmentation"}, "it has the task segmentation, where south has classification"),
-        ({"channels": 1}, "it has the channels 1, where south has 3"),
-        ({"size": [28, 32]}, "it has the size 28, 32, where south has 28, 28"),
+        ({"classes": ["a", "b", "d"]}, "it has the classes a, b, d, where south and west have a, b, c"),
+        ({"classes": ["b", "a", "c"]}, "it has the classes b, a, c, where south and west have a, b, c"),
+        ({"task": "segmentation"}, "it has the task segmentation, where south and west have classification"),
+        ({"channels": 1}, "it has the channels 1, where south and west have 3"),
+        ({"size": [28, 32]}, "it has the size 28, 32, where south and west have 28, 28"),
     ],
     ids=["version", "protocol", "version first", "failure", "classes", "order", "task", "channels", "size"],
 )  # fmt: skip
@@ -143,10 +147,10 @@ def test_a_restarted_site_with_a_new_node_takes_the_place_of_the_old():
     nodes = FakeNodes({1: site_header("north"), 2: site_header("south")})
     nodes.opened_roster()
     del nodes.headers[1]
-    nodes.headers[3] = site_header("north", images={"train": 9})
+    nodes.headers[3] = site_header("north", images={"train": 9, "val": 0, "test": 0})
     roster = nodes.opened_roster()
     assert roster.nodes == {0: 3, 1: 2}
-    assert roster.facts[0]["images"] == {"train": 9}
+    assert roster.facts[0]["images"]["train"] == 9
     assert roster.refused == {}
 
 
@@ -180,7 +184,7 @@ def test_the_same_node_come_back_is_not_opened_again():
 
 
 def test_a_refused_site_is_asked_again_when_it_has_been_away():
-    nodes = FakeNodes({1: site_header("south"), 2: site_header("north", channels=1)})
+    nodes = FakeNodes({1: site_header("south"), 2: site_header("north", channels=-1)})
     assert "north" in nodes.opened_roster().refused
     del nodes.headers[2]
     nodes.opened_roster()
@@ -219,7 +223,7 @@ def test_waiting_returns_when_the_time_is_up_and_never_runs_without_sleeping():
 
 
 def test_waiting_returns_at_once_when_a_site_cannot_take_part():
-    nodes = FakeNodes({1: site_header("north"), 2: site_header("south", channels=1)})
+    nodes = FakeNodes({1: site_header("north"), 2: site_header("south", failure="its disk is full")})
     nodes.roster.wait_for_sites(60.0)
     assert list(nodes.roster.refused) == ["south"]
     assert nodes.clock.now == 0.0
@@ -235,7 +239,8 @@ def test_waiting_does_not_wait_for_those_it_has():
 
 def test_a_site_whose_policy_refuses_is_named_with_its_reason(tmp_path):
     run_sites = Toy(sizes=((4, 1, 0),) * 2, common=0).run_sites(Scaffold())
-    policies = [loopback.ALLOW_ALL, Policy(allow=(DisclosureKind.SAMPLE_COUNT,))]
+    allow_all = Policy(allow=loopback.ALLOW_ALL.allow, min_class_count=0)
+    policies = [allow_all, Policy(allow=(DisclosureKind.SAMPLE_COUNT,))]
     services = [loopback.create_service(run_sites, site, tmp_path, policies[site]) for site in run_sites.ids]
     roster = loopback.create_roster(run_sites, loopback.create_grid(services))
     roster.open_new_nodes()
@@ -265,7 +270,8 @@ def test_a_key_of_no_site():
     nodes.roster.registered = {"north": 7}
     nodes.roster.open_new_nodes()
     assert nodes.roster.nodes == {0: 7}
-    assert nodes.roster.refused == {"node 5": "it has the key of node 5 and says that it is south"}
+    assert nodes.roster.refused == {"node 5": "it has no key of a site of this run: it was told nothing"}
+    assert nodes.opened == [7]
 
 
 def test_a_site_that_says_no_name_is_known_by_its_key():
@@ -273,3 +279,75 @@ def test_a_site_that_says_no_name_is_known_by_its_key():
     nodes.roster.registered = {"north": 7}
     nodes.roster.open_new_nodes()
     assert nodes.roster.refused_sites == {"north": "out of memory"}
+
+
+def test_a_key_of_a_site_of_another_run():
+    nodes = FakeNodes({7: site_header("north"), 5: site_header("east")})
+    nodes.roster.registered = {"north": 7, "east": 5}
+    nodes.roster.open_new_nodes()
+    assert nodes.opened == [7]
+
+
+# who is right when sites differ -------------------------------------------------------------------------------------
+OTHER = ["a", "b", "x"]
+
+
+def disagreeing(**classes):
+    nodes = FakeNodes({n: site_header(name, classes=said) for n, (name, said) in enumerate(classes.items())})
+    return nodes, nodes.roster
+
+
+def test_the_first_to_come_is_not_right_for_that():
+    _nodes, roster = disagreeing(north=OTHER, south=FACTS["classes"], west=FACTS["classes"])
+    roster.wait_for_sites(0.0)
+    assert roster.nodes == {1: 1, 2: 2}
+    assert roster.refused == {"north": "it has the classes a, b, x, where south and west have a, b, c"}
+    assert roster.known["classes"] == FACTS["classes"]
+
+
+def test_two_that_differ_wait_for_the_third():
+    nodes, roster = disagreeing(north=OTHER, south=FACTS["classes"])
+    nodes.events = {5.0: lambda: nodes.headers.update({7: site_header("west")})}
+    roster.wait_for_sites(60.0)
+    assert nodes.clock.now == pytest.approx(5.0, abs=2 * WAIT_INTERVAL)
+    assert list(roster.refused) == ["north"]
+
+
+def test_two_that_differ_are_both_named_if_nobody_else_comes():
+    _nodes, roster = disagreeing(north=OTHER, south=FACTS["classes"])
+    roster.wait_for_sites(3.0)
+    undecided = "and no more sites say the one than the other: see who is right"
+    assert roster.refused == {
+        "north": f"it has the classes a, b, x, where south has a, b, c, {undecided}",
+        "south": f"it has the classes a, b, c, where north has a, b, x, {undecided}",
+    }
+    assert roster.nodes == {}
+
+
+def test_the_configuration_is_right_against_all():
+    _nodes, roster = disagreeing(north=OTHER, south=OTHER, west=FACTS["classes"])
+    roster.known = {"classes": FACTS["classes"]}
+    roster.wait_for_sites(0.0)
+    assert roster.nodes == {2: 2}
+    reason = "it has the classes a, b, x, where the configuration has a, b, c"
+    assert roster.refused == {"north": reason, "south": reason}
+
+
+def test_a_late_site_must_be_like_those_that_began():
+    nodes, roster = disagreeing(north=FACTS["classes"])
+    roster.wait_for_sites(0.0)
+    nodes.headers |= {8: site_header("south", classes=OTHER), 9: site_header("west", classes=OTHER)}
+    roster.open_new_nodes()
+    assert roster.nodes == {0: 0}
+    reason = "it has the classes a, b, x, where north has a, b, c"
+    assert roster.refused == {"south": reason, "west": reason}
+
+
+@pytest.mark.parametrize(
+    "header", [{}, {"site": ["north"]}, {"site": None}, {"failure": {"a": 1}}, {"failure": "\x1b[2J"}]
+)
+def test_answers_that_are_none(header):
+    roster = FakeNodes({4: header}).opened_roster()
+    assert roster.nodes == {}
+    assert len(roster.refused) == 1
+    assert all(text.isprintable() for text in [*roster.refused, *roster.refused.values()])
