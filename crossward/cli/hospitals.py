@@ -55,12 +55,11 @@ def add_site(folder: Folder, name: str, encrypt_memory: bool = False) -> None:
 
 @federation.command()
 def renew(folder: Folder, days: int = 365) -> None:
-    """Make a new certificate for the coordinator, from the same authority: sites need nothing new."""
-    from crossward.hospitals.certificates import renew_server_certificate
-    from crossward.hospitals.kit import read_kit
+    """Make new certificates for the coordinator and for each site, from the same authority."""
+    from crossward.hospitals.kit import renew_certificates
 
-    kit = read_kit(folder)
-    typer.echo(str(renew_server_certificate(kit.coordinator, kit.authority, days)))
+    for file in renew_certificates(folder, days):
+        typer.echo(str(file))
 
 
 @federation.command()

@@ -21,9 +21,12 @@ from crossward.data.federation import NO_ROWS, Federation, Split
 from crossward.data.sources import setting_names
 from crossward.errors import ConfigError
 from crossward.hospitals.kit_checks import SITE_SETTINGS
+from crossward.hospitals.refusal import Refusal
+from crossward.hospitals.site_limits import NO_LIMITS, SiteLimits
 from crossward.names import nearest
-from crossward.runs.build import PreparedRun, assemble, partitioned
+from crossward.runs.build import PreparedRun, assemble, devices, partitioned
 from crossward.runs.join import READ_ALIKE
+from crossward.user_folders import cache_folder
 
 SOURCES_WITH_CLASS_NAMES = ("folder", "table", "npz")  # sources whose classes a configuration can name
 EMPTY_SERVER = Split("server", NO_ROWS, NO_ROWS, NO_ROWS)
@@ -51,7 +54,10 @@ def build_coordinator_run(
         raise ConfigError("the coordinator's own images are not like those of the sites", details=differences)
     if public is not None:
         evaluated = replace(federation.server, train=NO_ROWS)
-        federation = _with_public_images(federation, public, evaluated)
+        federation = _with_public_images(federation, public)
+        shared = shared_images(federation, evaluated)
+        if shared:
+            raise ConfigError(f"{shared} of the {len(public)} public images are among the coordinator's own")
     empty_sites = tuple(Split(name, NO_ROWS, NO_ROWS, NO_ROWS) for name in sites)
     return assemble(config, replace(federation, sites=empty_sites), remote=True)
 
@@ -59,7 +65,7 @@ def build_coordinator_run(
 def refuse_pooled_method(method: Method, name: str) -> None:
     """Refuse a method that needs the images of all sites in one place."""
     if method.pooled:
-        raise ConfigError(f"{name} trains on the images of all sites in one place, and images never leave one")
+        raise Refusal(f"{name} trains on the images of all sites in one place, and images never leave one")
 
 
 def build_site_run(
@@ -69,16 +75,22 @@ def build_site_run(
     site_settings: Mapping[str, Any],
     text_size: int,
     public: Tensor | None = None,
+    *,
+    limits: SiteLimits = NO_LIMITS,
 ) -> PreparedRun:
-    """A site's part of a run.
+    """A site's part of a run. What is wrong with the run is a Refusal, which the coordinator is told of; other errors
+    are of the site's own images and settings.
 
     `run_settings` is the configuration of the run; `site_settings` says where this site's images are, see
     `merge_site_settings`. `public` are (n, H, W, C) images that the coordinator sends to every site.
     """
     if name not in sites:
-        raise ConfigError(f"{name} is not of this federation", hint=f"Its sites are {', '.join(sites)}.")
+        raise Refusal("this site is not of this federation", hint=f"Its sites are {', '.join(sites)}.")
     config = config_from(merge_site_settings(run_settings, site_settings))
+    limits.check_config(config, site_settings["data"])
     refuse_pooled_method(method_of(config), config.method.name)
+    devices(config.engine.device)  # refused where it is this site's own setting
+    limits.make_room_in_cache(cache_folder() / "images", config)
     collection, quarantined = config.data.load()
     names_sites = any(collection.sites or ())
     if not site_settings.get("partition") and not names_sites:  # all images are this site's, its test set as well
@@ -88,24 +100,34 @@ def build_site_run(
     if not len(split.train):
         raise ConfigError(f"{name} has no images to train on")
     if public is not None:
-        federation = _with_public_images(federation, public, split)
+        federation = _with_public_images(federation, public)
     all_sites = [split if other == name else Split(other, NO_ROWS, NO_ROWS, NO_ROWS) for other in sites]
     run_federation = replace(federation, sites=tuple(all_sites), server=EMPTY_SERVER)
-    prepared = assemble(config, run_federation, quarantined, text_size=text_size)
+    try:
+        prepared = assemble(config, run_federation, quarantined, text_size=text_size)
+    except ConfigError as error:  # of the method and the networks, which are the run's
+        raise Refusal(error.what, details=error.details, hint=error.hint) from error
     return replace(prepared, warnings=warnings(replace(federation, sites=(split,))))
 
 
-def _with_public_images(federation: Federation, images: Tensor, split: Split) -> Federation:
-    """The federation with `images` as its public set. Images that are in `split` as well are refused: nobody may train
-    on, or publish, what a site learns from or is tested on."""
+def shared_images(federation: Federation, split: Split) -> int:
+    """How many of the public images are in `split` as well. Whoever holds the public set must not learn this of a site:
+    it would tell of each image whether that is a patient of the site."""
+    hashes = federation.collection.hashes
+    own_hashes = {hashes[row] for part in (split.train, split.val, split.test) for row in part.tolist()}
+    return sum(hashes[row] in own_hashes for row in federation.public.tolist())
+
+
+def public_hashes(images: Tensor) -> tuple[str, ...]:
+    return tuple(digest(image.contiguous().numpy().tobytes()) for image in images)
+
+
+def _with_public_images(federation: Federation, images: Tensor) -> Federation:
+    """The federation with `images` as its public set."""
     own = federation.collection
     if images.shape[1:] != own.images.shape[1:] or images.dtype != own.images.dtype:
-        raise ConfigError(f"public images of {tuple(images.shape[1:])} for a site with {tuple(own.images.shape[1:])}")
-    hashes = tuple(digest(image.contiguous().numpy().tobytes()) for image in images)
-    own_hashes = {own.hashes[row] for part in (split.train, split.val, split.test) for row in part.tolist()}
-    shared = sum(hash in own_hashes for hash in hashes)
-    if shared:
-        raise ConfigError(f"{shared} of the {len(images)} public images are among this site's own")
+        raise Refusal(f"public images of {tuple(images.shape[1:])} for a site with {tuple(own.images.shape[1:])}")
+    hashes = public_hashes(images)
     count = len(images)
     unknown = ("",) * count
     collection = replace(
@@ -142,7 +164,7 @@ def merge_site_settings(run_settings: Mapping[str, Any], site_settings: Mapping[
         "partition": {**splits, **(site_settings.get("partition") or {"kind": "site"})},
         "engine": {**run_settings["engine"], "name": "local", "strict": False, "device": device},
     }
-    _check_allowed_nets(settings, site_settings.get("net"))
+    check_allowed_nets(settings, site_settings.get("net"), "site.toml")
     return settings
 
 
@@ -166,8 +188,9 @@ def image_facts(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _check_allowed_nets(settings: Mapping[str, Any], allowed: Any) -> None:
-    """Refuse networks from a person's own code, and files of initial weights, that site.toml does not allow by name."""
+def check_allowed_nets(settings: Mapping[str, Any], allowed: Any, file: str) -> None:
+    """Refuse networks from a person's own code, and files of initial weights, that a file of this machine (site.toml,
+    federation.toml) does not allow by name."""
     net_settings = [settings["net"], *(entry["net"] for entry in settings["site"] if entry.get("net"))]
     names: list[str] = []
     for net in net_settings:
@@ -175,16 +198,16 @@ def _check_allowed_nets(settings: Mapping[str, Any], allowed: Any) -> None:
     allowed_names = allowed if isinstance(allowed, list) else [allowed]
     unknown = [name for name in names if nets.is_user_net(name) and name not in allowed_names]
     if unknown:
-        raise ConfigError(
+        raise Refusal(
             f"the run asks for networks from code of a person's own: {', '.join(unknown)}",
-            hint="If you know this code and have it installed, allow it: net = [...] in site.toml.",
+            hint=f"If you know this code and have it installed, allow it: net = [...] in {file}.",
         )
     files = [str(net["start"]) for net in net_settings if net.get("start") not in (None, "", "imagenet")]
     unknown = [file for file in files if file not in allowed_names]
     if unknown:
-        raise ConfigError(
+        raise Refusal(
             f"the run asks to read {', '.join(unknown)} here",
-            hint="If this file of weights is here and may be used, allow it: net = [...] in site.toml.",
+            hint=f"If this file of weights is here and may be used, allow it: net = [...] in {file}.",
         )
 
 

@@ -1,7 +1,9 @@
-"""Certificates and keys of a federation: its authority, the coordinator's TLS certificate, a key pair for each site.
+"""Certificates and keys of a federation: its authority, the coordinator's TLS certificate, for each site a key pair and
+a certificate of it.
 
-Sites have the authority's certificate and recognise the coordinator by it; the coordinator has the public keys of the
-sites and recognises them by these. All keys are on the curve P-384.
+Sites have the authority's certificate and recognise the coordinator by it. The coordinator has the public keys of the
+sites; it lets those connect whose certificate is of the same authority and for one of these keys. All keys are on the
+curve P-384.
 """
 
 from __future__ import annotations
@@ -39,12 +41,17 @@ DNS_LABEL = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
 DNS_NAME = re.compile(rf"{DNS_LABEL}(\.{DNS_LABEL})*")
 OFFLINE_HINT = "The authority was made with the federation and is kept offline: bring its folder back for this."
 SAME_AUTHORITY_HINT = "Sites trust the authority of their own federation only: take that one."
+SITE_RENEW_HINT = (
+    "Where the federation was made, `crossward federation renew DIR` writes a new one for each site into "
+    "DIR/certificates; the site needs its own, which is no secret"
+)
 RENEW_HINT = "Renew where the coordinator's folder is."
 
 
 # making ---------------------------------------------------------------------------------------------------------------
 def create_authority(folder: Path, name: str, days: int, *, now: datetime | None = None) -> Path:
-    """A new authority, ca.crt and ca.key in `folder`; it signs the coordinator's certificate and nothing else."""
+    """A new authority, ca.crt and ca.key in `folder`; it signs the certificates of the coordinator and of
+    the sites."""
     key = pem.generate_key()
     write_private(folder / CA_KEY_FILE, pem.encode_private_key(key))
     validity = _validity(days, now)
@@ -88,12 +95,38 @@ def create_site_key(folder: Path, name: str) -> Path:
     return folder / name
 
 
+def write_tls_key(key_file: Path, file: Path) -> Path:
+    """A site's key in the format that OpenSSL reads, in a file that only this user can read."""
+    key = load_or_raise(key_file, pem.load_site_private_key, "It is the site's private key.")
+    return write_private(file, pem.encode_private_key(key))
+
+
+def create_site_certificate(
+    public_file: Path, authority: Path, name: str, days: int, file: Path, *, now: datetime | None = None
+) -> Path:
+    """A certificate of a site's public key, by which the coordinator lets the site connect. It is no secret."""
+    public_key = load_or_raise(public_file, pem.load_site_public_key, "It is the site's public key: NAME.pub.")
+    return write_public(file, _sign(name, public_key, authority, pem.site_extensions(name), days, now))
+
+
 def _sign_server_certificate(
     public_key: EllipticCurvePublicKey, authority: Path, hosts: Sequence[str], days: int, now: datetime | None
 ) -> bytes:
     problems = [problem for problem in map(host_problem, hosts) if problem]
     if problems:
         raise ConfigError("hospitals cannot reach a coordinator of this name:", details=problems)
+    extensions = pem.server_extensions(list(dict.fromkeys([*hosts, *LOCAL_HOSTS])))
+    return _sign("coordinator", public_key, authority, extensions, days, now)
+
+
+def _sign(
+    name: str,
+    public_key: EllipticCurvePublicKey,
+    authority: Path,
+    extensions: pem.Extensions,
+    days: int,
+    now: datetime | None,
+) -> bytes:
     issuer = load_or_raise(authority / CA_FILE, pem.load_certificate, OFFLINE_HINT)
     issuer_key = load_or_raise(authority / CA_KEY_FILE, pem.load_private_key, OFFLINE_HINT)
     if issuer_key.public_key() != issuer.public_key():
@@ -108,8 +141,7 @@ def _sign_server_certificate(
             f"a certificate until {format_time(end)} would outlive its authority, which ends {format_time(last)}",
             hint="Choose fewer days, or make a new federation.",
         )
-    extensions = pem.server_extensions(list(dict.fromkeys([*hosts, *LOCAL_HOSTS])))
-    return pem.sign_certificate("coordinator", public_key, pem.common_name(issuer), issuer_key, validity, extensions)
+    return pem.sign_certificate(name, public_key, pem.common_name(issuer), issuer_key, validity, extensions)
 
 
 def _validity(days: int, now: datetime | None) -> tuple[datetime, datetime]:
@@ -138,6 +170,28 @@ def check_certificate(
         problems.append(f"{cert_file} is not for servers (its extended key usage lacks serverAuth)")
     if key and key.public_key() != certificate.public_key():
         problems.append(f"{key_file} is not the key of {cert_file}")
+    return problems
+
+
+def check_site_certificate(
+    cert_file: Path, ca_file: Path, public_file: Path, *, now: datetime | None = None
+) -> list[str]:
+    """Everything that is wrong with the certificate of a site."""
+    if not cert_file.exists():
+        return [f"{cert_file} is missing. {SITE_RENEW_HINT}"]
+    problems: list[str] = []
+    certificate = load_or_report(cert_file, pem.load_certificate, problems)
+    if certificate is None:
+        return problems
+    issuer = load_or_report(ca_file, pem.load_certificate, [])
+    key = load_or_report(public_file, pem.load_site_public_key, [])  # others report why they cannot be read
+    problems += [f"{problem}. {SITE_RENEW_HINT}" for problem in _expiry_problems(cert_file, certificate, now)]
+    if issuer and not pem.is_issued_by(certificate, issuer):
+        problems.append(f"{cert_file} was not signed by the authority in {ca_file}")
+    if key and certificate.public_key() != key:
+        problems.append(f"{cert_file} is not for the key in {public_file}. {SITE_RENEW_HINT}")
+    if not pem.is_for_sites(certificate):
+        problems.append(f"{cert_file} is not for sites (its extended key usage is not clientAuth)")
     return problems
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from crossward import __version__
 from crossward.errors import ConfigError
 from crossward.hospitals import certificates
-from crossward.hospitals.certificates import CA_FILE, SERVER_FILE, SERVER_KEY_FILE
+from crossward.hospitals.certificates import CA_FILE, CA_KEY_FILE, SERVER_FILE, SERVER_KEY_FILE
 from crossward.hospitals.kit_checks import (
     FEDERATION_SHAPE,
     SITE_SETTINGS,
@@ -30,6 +30,7 @@ from crossward.hospitals.kit_checks import (
 from crossward.hospitals.kit_files import (
     AUTHORITY_FILES,
     COORDINATOR_FILES,
+    DEFAULT_REPLY_MEGABYTES,
     FEDERATION_FILE,
     SITE_FILE,
     SITE_FILES,
@@ -40,8 +41,9 @@ from crossward.hospitals.kit_files import (
 from crossward.hospitals.pem import permission_problems
 
 DEFAULT_PORT = 9092
-MAX_DAYS = 3650  # that the coordinator's certificate may be valid
-AUTHORITY_EXTRA_DAYS = 3650  # by which the authority outlives that certificate, so that it can be renewed
+DEFAULT_DAYS = 365
+MAX_DAYS = 3650  # that certificates may be valid
+AUTHORITY_EXTRA_DAYS = 3650  # by which the authority outlives them, so that they can be renewed
 MEMORY_KEY_FILE = "memory.key"
 
 
@@ -66,7 +68,7 @@ class FederationKit:
 
 @dataclass(frozen=True)
 class CoordinatorKit:
-    """The coordinator's folder, where it runs. One port serves sites (Fleet API) and people (Control API)."""
+    """The coordinator's folder, where it runs."""
 
     name: str
     sites: tuple[str, ...]
@@ -78,6 +80,8 @@ class CoordinatorKit:
     key: Path
     public_keys: Mapping[str, Path]  # site -> file
     folder: Path
+    net: tuple[str, ...] = ()  # networks from outside the catalogue that runs may use here
+    reply_megabytes: int = DEFAULT_REPLY_MEGABYTES
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,10 @@ class SiteKit:
     def public_key(self) -> Path:
         return self.key.with_name(f"{self.key.name}.pub")
 
+    @property
+    def certificate(self) -> Path:
+        return self.key.with_name(f"{self.key.name}.crt")
+
 
 # writing --------------------------------------------------------------------------------------------------------------
 def create_federation(
@@ -112,7 +120,7 @@ def create_federation(
     sites: Sequence[str],
     host: str,
     port: int = DEFAULT_PORT,
-    days: int = 365,
+    days: int = DEFAULT_DAYS,
     encrypt_memory: bool = False,
 ) -> FederationKit:
     """A new federation: keys, certificates and everything that each side needs, in `folder`."""
@@ -135,15 +143,16 @@ def create_federation(
         shutil.copy(kit.authority / CA_FILE, kit.coordinator / CA_FILE)
         certificates.create_server_certificate(kit.coordinator, kit.authority, [host], days)
         for site in sites:
-            _write_site(kit, kit.site(site), site, encrypt_memory)
+            _write_site(kit, kit.site(site), site, days, encrypt_memory)
         write_templates(kit.authority, AUTHORITY_FILES, federation, days=str(days))
         write_templates(kit.coordinator, COORDINATOR_FILES, federation)
         shutil.copy(kit.coordinator / FEDERATION_FILE, kit.folder / FEDERATION_FILE)
     return FederationKit(folder, federation)
 
 
-def add_site(folder: Path, name: str, *, encrypt_memory: bool = False) -> FederationKit:
-    """A further hospital: its folder, its public key at the coordinator, and its name at the end of federation.toml."""
+def add_site(folder: Path, name: str, *, days: int = DEFAULT_DAYS, encrypt_memory: bool = False) -> FederationKit:
+    """A further hospital: its folder, its public key at the coordinator, and its name at the end of federation.toml.
+    The authority must be there, which signs the site's certificate."""
     old_kit = read_kit(folder)
     federation = replace(old_kit.federation, sites=(*old_kit.federation.sites, name))
     kit = FederationKit(folder, federation)
@@ -151,21 +160,38 @@ def add_site(folder: Path, name: str, *, encrypt_memory: bool = False) -> Federa
     if not problems:
         new_paths = (kit.site(name), kit.coordinator / "sites" / f"{name}.pub")
         problems += [f"{path} is there already" for path in new_paths if path.exists()]
-    needed = (kit.coordinator / CA_FILE, kit.coordinator / FEDERATION_FILE)
+    needed = (kit.coordinator / CA_FILE, kit.coordinator / FEDERATION_FILE, kit.authority / CA_KEY_FILE)
     problems += [f"{file} is missing" for file in needed if not file.is_file()]
     if problems:
-        hint = "Add sites where the federation was made, with the folder of its coordinator."
+        hint = "Add sites where the federation was made, with the folders of its coordinator and its authority."
         raise ConfigError("the site cannot be added:", details=problems, hint=hint)
     with staged_folder(kit.site(name)) as stage:
-        _write_site(kit, stage, name, encrypt_memory)
+        _write_site(kit, stage, name, days, encrypt_memory)
     for place in (kit.coordinator, folder):  # last, so that every site that it names has its files
         write_templates(place, {FEDERATION_FILE: FEDERATION_FILE}, federation)
     return kit
 
 
-def _write_site(kit: FederationKit, folder: Path, site: str, encrypt_memory: bool) -> None:
+def renew_certificates(folder: Path, days: int = DEFAULT_DAYS) -> list[Path]:
+    """New certificates for the coordinator and for each site whose public key it has, in the folder `certificates` and,
+    where the site's own folder is still here, in that. Keys stay as they are."""
+    kit = read_kit(folder)
+    written = [certificates.renew_server_certificate(kit.coordinator, kit.authority, days)]
+    (folder / "certificates").mkdir(exist_ok=True)
+    for site in kit.federation.sites:
+        public_key = kit.coordinator / "sites" / f"{site}.pub"
+        file = folder / "certificates" / f"{site}.crt"
+        written.append(certificates.create_site_certificate(public_key, kit.authority, site, days, file))
+        if kit.site(site).is_dir():
+            shutil.copy(file, kit.site(site) / file.name)
+    return written
+
+
+def _write_site(kit: FederationKit, folder: Path, site: str, days: int, encrypt_memory: bool) -> None:
     shutil.copy(kit.coordinator / CA_FILE, folder / CA_FILE)
     certificates.create_site_key(folder, site)
+    public_key = folder / f"{site}.pub"
+    certificates.create_site_certificate(public_key, kit.authority, site, days, folder / f"{site}.crt")
     if encrypt_memory:
         from crossward.hospitals.memory import create_memory_key  # imports torch
 
@@ -214,6 +240,8 @@ def read_coordinator(folder: Path, *, now: datetime | None = None) -> Coordinato
         key=key,
         public_keys=public_keys,
         folder=folder,
+        net=federation.net,
+        reply_megabytes=federation.reply_megabytes,
     )
 
 
@@ -224,7 +252,7 @@ def read_site(folder: Path, *, now: datetime | None = None) -> SiteKit:
     table = read_table(file, SITE_SHAPE, problems)
     problems += certificates.check_authority(folder / CA_FILE, now=now)
     if "name" in table:
-        problems += _site_key_problems(folder, table["name"])
+        problems += _site_key_problems(folder, table["name"], now)
     if "coordinator" in table:
         problems += [f"{file}: {problem}" for problem in address_problems(table["coordinator"])]
     memory_key = folder / MEMORY_KEY_FILE if table.get("memory", {}).get("encrypt") else None
@@ -232,6 +260,8 @@ def read_site(folder: Path, *, now: datetime | None = None) -> SiteKit:
         problems += _memory_key_problems(memory_key)
     if "disclosure" in table:
         problems += _policy_problems(file)
+    if "limits" in table:
+        problems += _limit_problems(file)
     if problems:
         raise ConfigError(f"the site's folder {folder} is not in order:", details=problems)
     return SiteKit(
@@ -256,12 +286,16 @@ def _read_federation(file: Path, problems: list[str]) -> FederationFile | None:
     problems += own_problems
     if own_problems:
         return None
-    return FederationFile(**table | {"sites": tuple(table["sites"])})
+    return FederationFile(**table | {"sites": tuple(table["sites"]), "net": tuple(table.get("net", ()))})
 
 
-def _site_key_problems(folder: Path, name: str) -> list[str]:
-    """What is wrong with the name of a site, or else with the key pair that has its name."""
-    return site_name_problems([name]) or certificates.check_site_key(folder / name, folder / f"{name}.pub")
+def _site_key_problems(folder: Path, name: str, now: datetime | None) -> list[str]:
+    """What is wrong with the name of a site, or else with the key pair and the certificate that have its name."""
+    public_key = folder / f"{name}.pub"
+    return site_name_problems([name]) or [
+        *certificates.check_site_key(folder / name, public_key),
+        *certificates.check_site_certificate(folder / f"{name}.crt", folder / CA_FILE, public_key, now=now),
+    ]
 
 
 def _memory_key_problems(file: Path) -> list[str]:
@@ -279,6 +313,16 @@ def _policy_problems(file: Path) -> list[str]:
 
     try:
         Policy.read(file)
+    except ConfigError as error:
+        return [*error.details] or [error.what]
+    return []
+
+
+def _limit_problems(file: Path) -> list[str]:
+    from crossward.hospitals.site_limits import SiteLimits  # imports torch
+
+    try:
+        SiteLimits.read(file)
     except ConfigError as error:
         return [*error.details] or [error.what]
     return []

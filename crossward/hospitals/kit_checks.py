@@ -13,7 +13,16 @@ from crossward.hospitals.certificates import host_problem
 from crossward.names import nearest, require_plain_name
 
 Shape = Mapping[str, Any]  # key -> what its value must be: a type, or the shape of a table
-FEDERATION_SHAPE: Shape = {"name": str, "sites": list, "host": str, "port": int, "created": datetime, "crossward": str}
+FEDERATION_SHAPE: Shape = {
+    "name": str,
+    "sites": list,
+    "host": str,
+    "port": int,
+    "created": datetime,
+    "crossward": str,
+    "net": list,
+    "reply_megabytes": int,
+}
 SITE_SHAPE: Shape = {
     "name": str,
     "coordinator": str,
@@ -24,11 +33,14 @@ SITE_SHAPE: Shape = {
     "partition": dict,
     "disclosure": dict,  # the policy checks what is in it
     "memory": {"encrypt": bool},
+    "limits": dict,  # SiteLimits checks what is in it
 }
 SITE_SETTINGS = ("data", "partition", "net", "take", "device")  # what a site may set for runs; all optional
+OPTIONAL_KEYS = (*SITE_SETTINGS, "limits", "reply_megabytes")
 TYPE_WORDS = {str: "a text", list: "a list", int: "a whole number", bool: "true or false", dict: "a table"}
 MAX_NAME_LENGTH = 64  # characters, as a certificate allows
 RESERVED_NAMES = (  # other files in a site's folder, beside the key that has the site's name
+    "ca",  # whose certificate would be ca.crt
     "ca.crt",
     "site.toml",
     "memory.key",
@@ -40,6 +52,11 @@ RESERVED_NAMES = (  # other files in a site's folder, beside the key that has th
     "weights",
     "cache",
     "sent.jsonl",
+    "sent.head",
+    "log.key",
+    "notes.log",
+    "usage.json",
+    "up",
     "flower",
     "worker.log",
     "forks.log",
@@ -64,7 +81,7 @@ def read_table(file: Path, shape: Shape, problems: list[str]) -> dict[str, Any]:
 
 def _check_table(table: Mapping[str, Any], shape: Shape, prefix: str, problems: list[str]) -> dict[str, Any]:
     problems += [f"{prefix}there is no key {key!r}. {nearest(key, shape)}" for key in table if key not in shape]
-    problems += [f"{prefix}{key} is missing" for key in shape if key not in table and key not in SITE_SETTINGS]
+    problems += [f"{prefix}{key} is missing" for key in shape if key not in table and key not in OPTIONAL_KEYS]
     valid: dict[str, Any] = {}
     for key, value in table.items():
         if key not in shape:

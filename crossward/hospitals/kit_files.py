@@ -20,6 +20,7 @@ from crossward.hospitals.pem import write_public
 FEDERATION_FILE = "federation.toml"
 SITE_FILE = "site.toml"
 CONSTRAINTS = "constraints.txt"
+DEFAULT_REPLY_MEGABYTES = 256
 AUTHORITY_FILES = {"README.md": "authority-README.md"}  # file -> template
 COORDINATOR_FILES = {
     FEDERATION_FILE: FEDERATION_FILE,
@@ -49,6 +50,8 @@ class FederationFile:
     port: int
     created: datetime
     crossward: str
+    net: tuple[str, ...] = ()  # networks from outside the catalogue that the coordinator may build
+    reply_megabytes: int = DEFAULT_REPLY_MEGABYTES  # that every reply of a site may have
 
     @property
     def address(self) -> str:
@@ -69,6 +72,8 @@ def write_templates(folder: Path, files: Mapping[str, str], federation: Federati
         "created": f"{federation.created:%Y-%m-%dT%H:%M:%SZ}",
         "version": federation.crossward,
         "version_quoted": json.dumps(federation.crossward),
+        "net_quoted": json.dumps(federation.net),
+        "reply_megabytes": str(federation.reply_megabytes),
         "installed": _installed_pins(),
         **more_values,
     }

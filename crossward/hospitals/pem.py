@@ -147,7 +147,24 @@ def load_site_public_key(content: bytes) -> EllipticCurvePublicKey:
     return key
 
 
+def encode_public_key(openssh: bytes) -> bytes:
+    """A public key in PEM, from OpenSSH's format."""
+    return _public_pem(load_site_public_key(openssh))
+
+
+def _public_pem(key: EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
 # certificates ---------------------------------------------------------------------------------------------------------
+def certified_key(certificate: bytes) -> bytes:
+    """The public key, in PEM, that a certificate in DER is for."""
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ValueError("not an ECDSA key")
+    return _public_pem(key)
+
+
 def load_certificate(content: bytes) -> x509.Certificate:
     """A certificate from PEM."""
     return x509.load_pem_x509_certificate(content)
@@ -195,6 +212,16 @@ def server_extensions(hosts: Sequence[str]) -> Extensions:
     ]
 
 
+def site_extensions(name: str) -> Extensions:
+    """The extensions of the certificate by which a site shows a coordinator who it is."""
+    return [
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_key_usage("digital_signature"), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), True),
+        (x509.SubjectAlternativeName([x509.DNSName(name)]), False),
+    ]
+
+
 def _key_usage(use: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{other: other == use for other in KEY_USES})
 
@@ -223,6 +250,12 @@ def is_for_servers(certificate: x509.Certificate) -> bool:
     """Whether a TLS server may use a certificate."""
     usages = [e.value for e in certificate.extensions if isinstance(e.value, x509.ExtendedKeyUsage)]
     return all(ExtendedKeyUsageOID.SERVER_AUTH in usage for usage in usages)
+
+
+def is_for_sites(certificate: x509.Certificate) -> bool:
+    """Whether a certificate is for the client's side of TLS, and no other."""
+    usages = [e.value for e in certificate.extensions if isinstance(e.value, x509.ExtendedKeyUsage)]
+    return [list(usage) for usage in usages] == [[ExtendedKeyUsageOID.CLIENT_AUTH]]
 
 
 def is_authority(certificate: x509.Certificate) -> bool:

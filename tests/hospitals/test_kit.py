@@ -13,9 +13,17 @@ import pytest
 from crossward import __version__
 from crossward.errors import ConfigError, StorageError
 from crossward.hospitals import certificates, kit_files
-from crossward.hospitals.kit import add_site, create_federation, read_coordinator, read_kit, read_site
+from crossward.hospitals.kit import (
+    add_site,
+    create_federation,
+    read_coordinator,
+    read_kit,
+    read_site,
+    renew_certificates,
+)
 from crossward.hospitals.memory import read_memory_key
 from crossward.hospitals.policy import Policy
+from crossward.hospitals.site_limits import SiteLimits
 
 COMMON = {"README.md", "Dockerfile", ".dockerignore", "constraints.txt", "ca.crt"}
 
@@ -44,7 +52,7 @@ def test_the_files(shared_kit):
     own = {"server.pem", "server.key", "sites", "federation.toml", "crossward-coordinator.service"}
     assert file_names(shared_kit / "coordinator") == COMMON | own
     assert file_names(shared_kit / "coordinator" / "sites") == {"south.pub", "north.1.pub"}
-    own = {"south", "south.pub", "site.toml", "memory.key", "crossward-site.service"}
+    own = {"south", "south.pub", "south.crt", "site.toml", "memory.key", "crossward-site.service"}
     assert file_names(shared_kit / "sites" / "south") == COMMON | own
 
 
@@ -68,7 +76,7 @@ def test_secrets_are_where_they_belong(shared_kit):
 def test_federation_toml(shared_kit):
     text = (shared_kit / "federation.toml").read_text()
     table = tomllib.loads(text)
-    assert list(table) == ["name", "sites", "host", "port", "created", "crossward"]
+    assert list(table) == ["name", "sites", "host", "port", "net", "reply_megabytes", "created", "crossward"]
     assert table["sites"] == ["south", "north.1"]
     assert table["name"] == "blood"
     assert table["host"] == "fl.example.org"
@@ -86,9 +94,16 @@ def test_site_toml_spells_out_the_default_policy(shared_kit):
     assert table["memory"] == {"encrypt": True}
     assert table["disclosure"] == {
         "allow": ["weights", "buffers", "sample-count", "class-counts", "prototypes", "logits", "metrics", "generator"],
-        "min_class_count": 0,
+        "min_class_count": 5,
+        "min_public_images": 32,
     }
     assert Policy.read(file) == Policy()
+
+
+def test_site_toml_spells_out_the_default_limits(shared_kit):
+    file = shared_kit / "sites" / "south" / "site.toml"
+    assert [*tomllib.loads(file.read_text())["limits"]] == [*SiteLimits.model_fields]
+    assert SiteLimits.read(file) == SiteLimits()
     assert [word for word in table["disclosure"]["allow"] if f"#   {word} " not in file.read_text()] == []
 
 
@@ -245,11 +260,41 @@ def test_a_further_site_comes_last(kit_folder):
     assert read_kit(kit_folder).federation.created == read_kit(add_site(kit_folder, "west").folder).federation.created
 
 
-def test_a_further_site_needs_no_authority(kit_folder):
-    shutil.rmtree(kit_folder / "authority")
+def test_a_further_site_needs_the_authority(kit_folder):
     shutil.rmtree(kit_folder / "sites")
     add_site(kit_folder, "east", encrypt_memory=True)
     assert read_site(kit_folder / "sites" / "east").memory_key == kit_folder / "sites" / "east" / "memory.key"
+    shutil.rmtree(kit_folder / "authority")
+    [problem] = problems_of(add_site, kit_folder, "west")
+    assert problem == f"{kit_folder / 'authority' / 'ca.key'} is missing"
+
+
+def test_what_the_coordinator_allows_stays_when_a_site_is_added(kit_folder):
+    for file in (kit_folder / "federation.toml", kit_folder / "coordinator" / "federation.toml"):
+        replace_text(file, "net = []", 'net = ["lab.nets:thin"]')
+        replace_text(file, "reply_megabytes = 256", "reply_megabytes = 512")
+    add_site(kit_folder, "east")
+    kit = read_coordinator(kit_folder / "coordinator")
+    assert (kit.net, kit.reply_megabytes) == (("lab.nets:thin",), 512)
+
+
+def test_a_kit_from_before_certificates_says_how_to_get_one(kit_folder):
+    (kit_folder / "sites" / "south" / "south.crt").unlink()
+    [problem] = problems_of(read_site, kit_folder / "sites" / "south")
+    assert "south.crt is missing" in problem
+    assert "`crossward federation renew DIR`" in problem
+    written = renew_certificates(kit_folder)
+    assert [file.name for file in written] == ["server.pem", "south.crt", "north.1.crt"]
+    read_site(kit_folder / "sites" / "south")
+    read_coordinator(kit_folder / "coordinator")
+
+
+def test_a_federation_toml_from_before_is_read(kit_folder):
+    file = kit_folder / "coordinator" / "federation.toml"
+    replace_text(file, "net = []", "")
+    replace_text(file, "reply_megabytes = 256", "")
+    kit = read_coordinator(kit_folder / "coordinator")
+    assert (kit.net, kit.reply_megabytes) == ((), 256)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +352,7 @@ def test_a_site(shared_kit):
     assert kit.public_key == folder / "north.1.pub"
     assert kit.memory_key == folder / "memory.key"
     assert kit.data == {}
-    assert kit.disclosure["min_class_count"] == 0
+    assert kit.disclosure["min_class_count"] == 5
     assert kit.folder == folder
 
 
@@ -382,7 +427,10 @@ def test_mistakes_in_federation_toml(kit_folder, old, new, expected):
         ("[memory]\nencrypt = true", "memory = 3", ["disclosure.memory: no such key", "memory is missing"]),
         ("[disclosure]", "[disclozure]", ["Did you mean 'disclosure'?", "disclosure is missing"]),
         ("min_class_count", "min_clas_count", ["Did you mean 'min_class_count'?"]),
-        ("min_class_count = 0", "min_class_count = -1", ["disclosure.min_class_count: "]),
+        ("min_class_count = 5", "min_class_count = -1", ["disclosure.min_class_count: "]),
+        ("\nminutes = 60", "\nminuets = 60", ["limits.minuets: no such key. Did you mean 'minutes'?"]),
+        ("\nthreads = 16", "\nthreads = 0", ["limits.threads: "]),
+        ("\nthreads = 16", "\nthreads = true", ["limits.threads: "]),
         ('"logits"', '"logit"', ["there is no kind 'logit'"]),
         ('name = "south"', 'name = "south', ["is not valid TOML"]),
         ('name = "south"', 'name = "../south"', ["'../south' is not a name for a site"]),
@@ -409,7 +457,8 @@ def test_everything_wrong_at_a_site(kit_folder):
     (folder / "memory.key").chmod(0o640)
     shutil.copy(kit_folder / "coordinator" / "server.pem", folder / "ca.crt")
     replace_text(folder / "site.toml", "min_class_count", "min_clas_count")
-    first, second, third, fourth, fifth = problems_of(read_site, folder)
+    first, second, third, unsigned, fourth, fifth = problems_of(read_site, folder)
+    assert unsigned == f"{folder / 'south.crt'} was not signed by the authority in {folder / 'ca.crt'}"
     assert first == f"{folder / 'ca.crt'} is not the certificate of an authority"
     assert second == f"{folder / 'south'} can be read by others (mode 0604): chmod 600 {folder / 'south'}"
     assert third == f"{folder / 'south.pub'} is missing"
@@ -426,7 +475,7 @@ def test_a_memory_key_that_is_missing(kit_folder):
 
 def test_a_clock_that_is_wrong_is_told_at_a_site(kit_folder):
     folder = kit_folder / "sites" / "south"
-    [problem] = problems_of(read_site, folder, now=datetime(2020, 1, 1, tzinfo=UTC))
+    problem, _ = problems_of(read_site, folder, now=datetime(2020, 1, 1, tzinfo=UTC))  # of both certificates
     assert "clock says 2020-01-01 00:00 UTC, which is probably wrong" in problem
 
 

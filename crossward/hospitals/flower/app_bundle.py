@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache
 from pathlib import Path
 
 from crossward import __version__
@@ -46,3 +48,12 @@ def write_bundle(folder: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return folder
+
+
+@cache
+def bundle_hash() -> str:
+    """The SHA-256 of the bundle that Flower makes of this project, which is the only one that a coordinator accepts."""
+    from flwr.cli.build import build_fab_from_files
+
+    bundle, _ = build_fab_from_files({name: text.encode() for name, text in FILES.items()})
+    return hashlib.sha256(bundle).hexdigest()

@@ -13,26 +13,18 @@ from crossward.disk import write_atomically
 from crossward.hospitals.flower.client_forkserver import CLIENT_COMMAND
 
 REFUSED_COMMANDS = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
-WRAPPED_COMMANDS = ("flower-superexec",)
-SERVER_SCRIPT = "from crossward.hospitals.flower.app_processes import run_server_app\nrun_server_app()\n"
-WRAPPER_SCRIPT = """\
-import os, sys
-from crossward.hospitals.flower.app_processes import end_with_parent
-end_with_parent()
-os.execv({!r}, sys.argv)
-"""
+OWN_COMMANDS = {"flwr-serverapp": "run_server_app", "flower-superexec": "run_executor", "flwr": "run_flwr"}
+OWN_SCRIPT = "from crossward.hospitals.flower.app_processes import {0}\n{0}()\n"
 
 
 def write_commands(folder: Path) -> Path:
     """Write the commands into a folder, for this Python."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    python_folder = Path(sys.executable).parent
     _write_script(folder / "flwr-clientapp", CLIENT_COMMAND, " -IS")  # imports nothing: see client_forkserver
-    _write_script(folder / "flwr-serverapp", SERVER_SCRIPT)
     for name in REFUSED_COMMANDS:
         _write_script(folder / name, f'raise SystemExit("{name}: Crossward runs its own apps and no others")\n')
-    for name in WRAPPED_COMMANDS:
-        _write_script(folder / name, WRAPPER_SCRIPT.format(str(python_folder / name)))
+    for name, function in OWN_COMMANDS.items():
+        _write_script(folder / name, OWN_SCRIPT.format(function))
     return folder
 
 

@@ -1,14 +1,14 @@
-"""Flower's app processes. They run the ClientApp and the ServerApp of the Crossward that is installed on this machine,
-never the code of a bundle."""
+"""Flower's processes on a machine: its apps, its executor, its commands. The apps are those of the Crossward that is
+installed here, never the code of a bundle."""
 
 from __future__ import annotations
 
 import ctypes
 import signal
 import sys
-from typing import Any
 
-from crossward.hospitals.flower.monkeypatches import shorten_pull_waits
+from crossward.hospitals.flower import monkeypatches
+from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -22,28 +22,41 @@ def end_with_parent() -> None:
 
 def run_client_app() -> None:
     """Replaces `flwr-clientapp`."""
+    assert_in_force = apply_patches(monkeypatches.clients, monkeypatches.client_app)
     from flwr.supernode.cli import flwr_clientapp
-    from flwr.supernode.runtime import run_clientapp
 
-    from crossward.hospitals.flower.client_app import app
-
-    run_clientapp.install_from_fab = lambda *args, **options: None  # type: ignore[assignment, attr-defined]
-    run_clientapp.get_load_client_app_fn = lambda **options: lambda *args: app  # type: ignore[attr-defined]
+    assert_in_force()
     flwr_clientapp()
 
 
 def run_server_app() -> None:
     """Replaces `flwr-serverapp`."""
     end_with_parent()
-    shorten_pull_waits()
+    assert_in_force = apply_patches(pull_waits, monkeypatches.clients, monkeypatches.server_app)
     from flwr.superlink.cli import flwr_serverapp
-    from flwr.superlink.runtime import run_serverapp
 
-    def run_installed_app(grid: Any, context: Any, **options: Any) -> Any:
-        from crossward.hospitals.flower.server_app import app
-
-        app(grid=grid, context=context)
-        return context
-
-    run_serverapp.run_ = run_installed_app  # type: ignore[attr-defined]
+    assert_in_force()
     flwr_serverapp()
+
+
+def run_executor() -> None:
+    """Replaces `flower-superexec`, which starts an app process for each message or run."""
+    end_with_parent()
+    assert_in_force = apply_patches(monkeypatches.clients)
+    from flwr.supercore.cli import flower_superexec
+
+    assert_in_force()
+    flower_superexec()
+
+
+def run_flwr() -> None:
+    """Replaces `flwr`, for people and for Crossward, at the coordinator."""
+    assert_in_force = apply_patches(monkeypatches.clients)
+    from flwr.cli.app import app
+
+    assert_in_force()
+    app()
+
+
+if __name__ == "__main__":
+    run_flwr()

@@ -19,15 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from crossward.hospitals.flower.app_processes import run_client_app
-from crossward.hospitals.flower.monkeypatches import shorten_pull_waits
+from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
 
-SOCKET_VARIABLE = "CROSSWARD_FORKSERVER"  # environment variable by which the command finds the socket
+FORKSERVER_VARIABLE = "CROSSWARD_FORKSERVER"  # environment variable by which the command finds the socket
 MAX_ARGUMENT_BYTES = 65536  # of a command
 CLIENT_COMMAND = f"""\
 import json, os, socket, sys
 try:
     link = socket.socket(socket.AF_UNIX)
-    link.connect(os.environ["{SOCKET_VARIABLE}"])
+    link.connect(os.environ["{FORKSERVER_VARIABLE}"])
 except (KeyError, OSError):  # there is no fork server: import everything here
     start = "from crossward.hospitals.flower.app_processes import run_client_app; run_client_app()"
     os.execv(sys.executable, [sys.executable, "-c", start, *sys.argv[1:]])
@@ -38,11 +38,12 @@ sys.exit(int(link.recv(16) or 1))
 
 def serve(socket_file: Path) -> None:
     """Fork for every connection, until the process is ended."""
-    shorten_pull_waits()
+    assert_in_force = apply_patches(pull_waits)
     from flwr.supernode.cli import flwr_clientapp  # noqa: F401  # forks need these imports, so they are made before
 
     import crossward.hospitals.flower.client_app  # noqa: F401
 
+    assert_in_force()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended leave no zombie behind
     socket_file.unlink(missing_ok=True)
     previous_umask = os.umask(0o177)  # no other user of this machine may connect

@@ -12,6 +12,7 @@ from typing import Any
 from crossward.errors import RunError
 from crossward.hospitals.certificates import expiry_warnings
 from crossward.hospitals.flower.app_bundle import write_bundle
+from crossward.hospitals.flower.fleet_guard import MEGABYTE
 from crossward.hospitals.flower.node_registry import (
     REGISTRY_FILE,
     SECURE_FILE,
@@ -26,12 +27,14 @@ from crossward.hospitals.flower.processes import (
     stop_process,
     wait_until_listening,
 )
+from crossward.hospitals.flower.run_register import is_registered
 from crossward.hospitals.kit import CoordinatorKit, read_coordinator
 from crossward.runs.run_directory import TERMS, RunDir
 
 ENDED = ("finished", "failed", "stopped")
 FLOWER_RUN_FILE = "flower.json"  # in a run directory: the number that Flower gave the run
 SUPERLINK_LOG = "superlink.log"
+LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # where the public door is: here without TLS and keys, else everywhere
 NEW_RUN_INTERVAL = "0.5"  # seconds between two looks for a run to start
 Say = Callable[[str], None]
 
@@ -42,21 +45,21 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
     kit = read_coordinator(folder)
     for warning in expiry_warnings(kit.certificate):
         say(warning)
-    check_port_free("0.0.0.0", kit.port)
-    workspace = open_workspace(kit, insecure=insecure)
+    host = LOOPBACK if insecure else EVERYWHERE
+    check_port_free(host, kit.port)
+    workspace = open_workspace(kit)
     (workspace.home / SECURE_FILE).unlink(missing_ok=True)
     if not _database(kit).exists():  # a new SuperLink knows no keys
         (workspace.home / REGISTRY_FILE).unlink(missing_ok=True)
     variables = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN_INTERVAL}
-    superlink = workspace.start_process(_superlink_command(kit, insecure), SUPERLINK_LOG, variables)
+    superlink = workspace.start_process(_superlink_command(kit, workspace, host), SUPERLINK_LOG, variables)
     try:
         wait_until_listening(f"127.0.0.1:{kit.port}", superlink)
         if not insecure:
             register_keys(kit, workspace, say)
+            remove_unknown_nodes(workspace, say)
             (workspace.home / SECURE_FILE).touch()
-        for run in unfinished_runs(folder):
-            say(f"going on with {run.name}")
-            submit_run(workspace, run)
+        resume_runs(folder, workspace, say)
 
         def check() -> None:
             exit_code = superlink.poll()
@@ -71,11 +74,21 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
         stop_process(superlink)
 
 
-def open_workspace(kit: CoordinatorKit, *, insecure: bool) -> FlowerWorkspace:
+def open_workspace(kit: CoordinatorKit) -> FlowerWorkspace:
     """The workspace of the coordinator, from which Flower's commands reach its SuperLink."""
     workspace = FlowerWorkspace(kit.folder.absolute())
-    workspace.write_connection(f"127.0.0.1:{kit.port}", None if insecure else kit.ca)
+    workspace.write_connection()
     return workspace
+
+
+def resume_runs(folder: Path, workspace: FlowerWorkspace, say: Say) -> None:
+    """Go on with the runs that were interrupted, if the operator of this coordinator started them."""
+    for run in unfinished_runs(folder):
+        if is_registered(workspace.home, run):
+            say(f"going on with {run.name}")
+            submit_run(workspace, run)
+        else:
+            say(f"{run.name} was not started by this coordinator, or its terms were changed: it is left alone")
 
 
 def submit_run(workspace: FlowerWorkspace, run: Path) -> None:
@@ -125,15 +138,26 @@ def register_keys(kit: CoordinatorKit, workspace: FlowerWorkspace, say: Say) -> 
         say(f"registered {site}")
 
 
+def remove_unknown_nodes(workspace: FlowerWorkspace, say: Say) -> None:
+    """Unregister the nodes that the SuperLink knows and the coordinator did not register."""
+    known = {entry.node for entry in read_registry(workspace.home).values()}
+    for node in list_supernodes(workspace):
+        number = str(node.get("node-id", ""))
+        if number and number not in known:
+            workspace.run_flwr("supernode", "unregister", number, SUPERLINK_NAME)
+            say(f"removed the node {number}, which is of no site of this federation")
+
+
 def _database(kit: CoordinatorKit) -> Path:
     return kit.folder.absolute() / "superlink.db"
 
 
-def _superlink_command(kit: CoordinatorKit, insecure: bool) -> list[str]:
-    command = [sys.executable, "-m", "crossward.hospitals.flower.superlink"]
-    command += ["--host", "0.0.0.0", "--port", str(kit.port)]
+def _superlink_command(kit: CoordinatorKit, workspace: FlowerWorkspace, host: str) -> list[str]:
+    keys = {site: str(file.absolute()) for site, file in kit.public_keys.items()}
+    command = [sys.executable, "-m", "crossward.hospitals.flower.superlink", str(workspace.socket), json.dumps(keys)]
+    command += [host, str(kit.port), str(kit.reply_megabytes * MEGABYTE)]
     command += ["--database", str(_database(kit))]
-    if insecure:
+    if host == LOOPBACK:
         return [*command, "--insecure"]
     command += ["--ssl-ca-certfile", str(kit.ca.absolute())]
     command += ["--ssl-certfile", str(kit.certificate.absolute())]

@@ -11,7 +11,7 @@ from typing import Any
 
 from crossward.config.reading import method_of, plugins_of, read_config
 from crossward.errors import ConfigError, RunError, StorageError
-from crossward.hospitals.build import refuse_pooled_method
+from crossward.hospitals.build import check_allowed_nets, refuse_pooled_method
 from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, create_run_directory, new_run_id
 from crossward.hospitals.flower.coordinator_up import (
     ENDED,
@@ -22,7 +22,9 @@ from crossward.hospitals.flower.coordinator_up import (
     submit_run,
 )
 from crossward.hospitals.flower.processes import SUPERLINK_NAME
+from crossward.hospitals.flower.run_register import enter_run
 from crossward.hospitals.kit import read_coordinator
+from crossward.hospitals.kit_files import FEDERATION_FILE
 from crossward.names import nearest, require_plain_name
 from crossward.runs.run_directory import TERMS, RunDir
 
@@ -69,8 +71,11 @@ def start_run(file: Path, coordinator: Path, overrides: Sequence[str], options: 
         own_data=options.own_data,
         public=str(options.public.absolute()) if options.public else "",
     )
+    check_allowed_nets(config.canonical(), list(kit.net), FEDERATION_FILE)
+    workspace = open_workspace(kit)
     create_run_directory(folder, config, terms)
-    submit_run(open_workspace(kit, insecure=options.insecure), folder)
+    enter_run(workspace.home, folder)
+    submit_run(workspace, folder)
     return folder
 
 
@@ -104,7 +109,7 @@ def stop_run(coordinator: Path, name: str, *, insecure: bool) -> Path:
         raise ConfigError(f"{name} has ended already: it is {status}")
     rundir = RunDir(run)
     if (run / FLOWER_RUN_FILE).exists():
-        workspace = open_workspace(read_coordinator(coordinator), insecure=insecure)
+        workspace = open_workspace(read_coordinator(coordinator))
         workspace.run_flwr("stop", rundir.read(FLOWER_RUN_FILE)["run"], SUPERLINK_NAME)
     if (run / "run.json").exists():
         rundir.mark("stopped")
@@ -127,7 +132,7 @@ def federation_status(coordinator: Path, *, insecure: bool) -> dict[str, Any]:
     kit = read_coordinator(coordinator)
     online: int | None = None
     with suppress(RunError):  # the coordinator is not up
-        supernodes = list_supernodes(open_workspace(kit, insecure=insecure))
+        supernodes = list_supernodes(open_workspace(kit))
         online = sum(node.get("status") == "online" for node in supernodes)
     runs = [_describe_run(file.parent) for file in sorted((coordinator / "runs").glob(f"*/{TERMS}"))]
     return {"federation": kit.name, "sites": list(kit.sites), "online": online, "runs": runs}

@@ -1,68 +1,227 @@
-"""Changes to Flower's processes: shorter waits, larger buffers, messages in memory.
+"""Every change that Crossward makes to Flower's internals, and to its web server: what, why, and whether it took hold.
 
-Flower sleeps for seconds in places that every step of a run passes: when there is no message, and when a message is
-announced whose contents are still on their way. Between hospitals that is little; on fast lines and with small models
-it is nearly all of a round.
-
-These functions must be called before the rest of flwr is imported: its functions take the waits as their defaults.
+Each process of Flower has a list of patches. `apply_patches` asserts that what it patches exists, and is what it is
+taken for: a package may export a function under the name of the module that the function is in, and an attribute that
+is set on a function changes nothing. `assert_in_force` is called when all of flwr is imported that the process will
+use, immediately before it starts its work.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from types import SimpleNamespace
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+from crossward.hospitals.flower import connections, own_apps, unix_sockets
+from crossward.hospitals.flower.fleet_guard import GUARDED_HANDLERS, FleetGuard
 
 MAX_IDLE_SLEEP = 0.25  # seconds, of a SuperNode that has no message; Flower: 3
 PULL_BACKOFF = 0.05  # seconds until contents that are on their way are asked for again, then doubled; Flower: 1
 MAX_PULL_BACKOFF = 0.4  # seconds; Flower: 10
 REQUEST_BUFFER = 2**23  # bytes of a request that a server reads ahead of its handlers; uvicorn: 2^16
 PULL_MODULE = "flwr.supercore.inflatable.inflatable_utils"  # must not have been imported yet
+RUN_SERVERAPP = "flwr.superlink.runtime.run_serverapp"
+RUN_CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
+START_CLIENT = "flwr.supernode.start_client_internal"
+FLEET_HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
 
 
-def shorten_pull_waits() -> None:
-    """Ask sooner for contents that are still on their way, and for as long as Flower does."""
+@dataclass(frozen=True)
+class Patch:
+    """A name in a module, or in a class of it, that gets another value."""
+
+    module: str
+    name: str  # or Class.name
+    reason: str
+    value: Any
+    used_by: str = ""  # module:function, the function of Flower that looks the name up when it runs
+    default_of: str = ""  # module:function:argument, the argument of Flower whose default the value must have become
+
+    def owner(self) -> ModuleType | type:
+        """What holds the name: a module or a class, and nothing else."""
+        module = import_module(self.module)
+        assert isinstance(module, ModuleType), f"{self.module} is not a module"
+        assert module is sys.modules[self.module]
+        *path, name = self.name.split(".")
+        owner: Any = module
+        for part in path:
+            owner = getattr(owner, part)
+            assert isinstance(owner, type), f"{part} in {self.module} is not a class"
+        assert name in vars(owner), f"{self.module} has no {self.name}: is this another version of Flower?"
+        return owner  # type: ignore[no-any-return]
+
+    def apply(self) -> None:
+        owner = self.owner()
+        value = classmethod(self.value) if isinstance(vars(owner)[self.last_name], classmethod) else self.value
+        setattr(owner, self.last_name, value)
+
+    @property
+    def last_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    def assert_in_force(self) -> None:
+        """Fail unless the name has its value, where the function looks for it that uses it."""
+        current = getattr(self.owner(), self.last_name)
+        if isinstance(current, MethodType):
+            current = current.__func__
+        assert current is self.value, f"{self.module}.{self.name} is not Crossward's: the patch is not in force"
+        if self.used_by:
+            module, _, function_name = self.used_by.partition(":")
+            function = inspect.unwrap(getattr(import_module(module), function_name))
+            assert isinstance(function, FunctionType), f"{self.used_by} is not a function"
+            used = function.__globals__.get(self.last_name)
+            assert self.last_name in _names_in(function.__code__), f"{self.used_by} does not use {self.last_name}"
+            assert used is self.value, f"{self.used_by} does not see Crossward's {self.name}"
+        if self.default_of:
+            module, function_name, argument = self.default_of.split(":")
+            parameters = inspect.signature(getattr(import_module(module), function_name)).parameters
+            assert parameters[argument].default == self.value, f"{self.default_of} does not have Crossward's value"
+
+
+def apply_patches(*lists: Callable[[], Sequence[Patch]]) -> Callable[[], None]:
+    """Apply lists of patches, each made when the ones before it are applied. Returns the assertion that all are in
+    force, to be called when everything is imported that the process will use."""
+    applied: list[Patch] = []
+    for make in lists:
+        for patch in make():
+            patch.apply()
+            applied.append(patch)
+
+    def assert_in_force() -> None:
+        for patch in applied:
+            patch.assert_in_force()
+
+    return assert_in_force
+
+
+def _names_in(code: Any) -> set[str]:
+    """The global names that a function and the functions in it use."""
+    inner = [constant for constant in code.co_consts if hasattr(constant, "co_names")]
+    return {*code.co_names}.union(*(_names_in(each) for each in inner))
+
+
+# the patches of each process ------------------------------------------------------------------------------------------
+def pull_waits() -> list[Patch]:
+    """Of every process that pulls contents. Functions take them as their defaults, so this must come first."""
+    assert PULL_MODULE not in sys.modules, "too late: flwr has its waits already"
     from flwr.supercore import constant
 
-    assert PULL_MODULE not in sys.modules, "too late: flwr has its waits already"
-    constant.PULL_INITIAL_BACKOFF = PULL_BACKOFF  # type: ignore[assignment]
-    constant.PULL_BACKOFF_CAP = MAX_PULL_BACKOFF  # type: ignore[assignment]
-    constant.PULL_MAX_TRIES_PER_OBJECT = int(constant.PULL_MAX_TIME / MAX_PULL_BACKOFF)
+    tries = int(constant.PULL_MAX_TIME / MAX_PULL_BACKOFF)
+    return [
+        Patch(
+            "flwr.supercore.constant",
+            name,
+            "contents that are on their way are asked for sooner, and for as long",
+            value,
+            default_of=f"{PULL_MODULE}:pull_objects:{argument}",
+        )
+        for name, value, argument in (
+            ("PULL_INITIAL_BACKOFF", PULL_BACKOFF, "initial_backoff"),
+            ("PULL_BACKOFF_CAP", MAX_PULL_BACKOFF, "backoff_cap"),
+            ("PULL_MAX_TRIES_PER_OBJECT", tries, "max_tries_per_object"),
+        )
+    ]
 
 
-def enlarge_request_buffer() -> None:
-    """Read requests in few large pieces: each piece passes a dozen layers of middleware, each with its own tasks."""
-    for parser in ("h11_impl", "httptools_impl"):
-        with suppress(ImportError):  # httptools is optional
-            vars(import_module(f"uvicorn.protocols.http.{parser}"))["HIGH_WATER_LIMIT"] = REQUEST_BUFFER
+def request_buffer() -> list[Patch]:
+    """Of every process that serves: each piece of a request passes a dozen layers of middleware."""
+    return [
+        Patch(
+            "uvicorn.protocols.http.httptools_impl",
+            "HIGH_WATER_LIMIT",
+            "requests are read in few large pieces",
+            REQUEST_BUFFER,
+        )
+    ]
 
 
-def patch_supernode() -> None:
-    """Patch this process before it becomes a SuperNode."""
-    shorten_pull_waits()
-    enlarge_request_buffer()
-    from flwr.supernode import start_client_internal
+def clients() -> list[Patch]:
+    """Of every process that sends requests to another one of Flower's."""
+    return [
+        Patch(
+            "flwr.supercore.protobuf.client",
+            "ProtobufClient.from_server_address",
+            "Control and Runtime are reached by a Unix socket of this user alone, the Fleet with a client certificate; "
+            "no redirections are followed",
+            connections.connect,
+        )
+    ]
 
+
+def superlink(guard: FleetGuard) -> list[Patch]:
+    """Of the coordinator's SuperLink."""
+    own = "a site receives and answers its own messages, and no others"
+    return [
+        Patch(
+            "flwr.superlink.config_loader",
+            "ObjectStoreFactory",
+            "contents of messages do not pass through SQLite, which is half of the work for 44 MB; those that are lost "
+            "in a crash are asked for again. Nodes and runs stay on disk",
+            own_apps.create_in_memory_store,
+            "flwr.superlink.config_loader:get_objectstore_linkstate_factories",
+        ),
+        *(
+            Patch(FLEET_HANDLERS, name, own, guard.guarded(name, getattr(import_module(FLEET_HANDLERS), name)))
+            for name in GUARDED_HANDLERS
+        ),
+    ]
+
+
+def server_app() -> list[Patch]:
+    """Of the process of a ServerApp: nothing of a bundle is unpacked, read or run."""
+    user = "flwr.superlink.cli.flwr_serverapp:run_serverapp"
+    return [
+        Patch(RUN_SERVERAPP, "install_from_fab", "refuses every bundle but our own", own_apps.require_own_bundle, user),
+        Patch(RUN_SERVERAPP, "get_project_config", "the bundle is not on disk", own_apps.project_config, user),
+        Patch(RUN_SERVERAPP, "get_fused_config_from_dir", "the same", own_apps.run_settings, user),
+        Patch(RUN_SERVERAPP, "run_", "the app that is installed is run", own_apps.run_server_app, user),
+    ]
+
+
+def client_app() -> list[Patch]:
+    """Of the process of a ClientApp: nothing of a bundle is unpacked, read or run."""
+    user = "flwr.supernode.cli.flwr_clientapp:run_clientapp"
+    return [
+        Patch(RUN_CLIENTAPP, "install_from_fab", "bundles are not unpacked", own_apps.ignore_bundle, user),
+        Patch(
+            RUN_CLIENTAPP,
+            "get_load_client_app_fn",
+            "the app that is installed is run",
+            own_apps.client_app_loader,
+            user,
+        ),
+    ]
+
+
+def supernode() -> list[Patch]:
+    """Of a site's SuperNode."""
     # the module uses nothing else of `time`
     short_sleep = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, MAX_IDLE_SLEEP)))
-    start_client_internal.time = short_sleep  # type: ignore[assignment, attr-defined]
-
-
-def patch_superlink() -> None:
-    """Patch this process before it becomes a SuperLink.
-
-    Nodes and runs stay on disk. The contents of messages do not go through SQLite, which is half of the work for a
-    message of 44 MB; contents that are lost in a crash are asked for again.
-    """
-    shorten_pull_waits()
-    enlarge_request_buffer()
-    from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
-    from flwr.supercore.object_store import ObjectStoreFactory
-    from flwr.superlink import config_loader
-
-    def create_in_memory_store(database: str) -> ObjectStoreFactory:
-        return ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
-
-    config_loader.ObjectStoreFactory = create_in_memory_store  # type: ignore[assignment, attr-defined]
+    return [
+        Patch(
+            START_CLIENT,
+            "time",
+            "Flower sleeps three seconds when there is no message",
+            short_sleep,
+            f"{START_CLIENT}:start_client_internal",
+        ),
+        Patch(
+            START_CLIENT,
+            "get_fused_config_from_fab",
+            "a bundle from the coordinator is not unpacked, not even in memory",
+            own_apps.ignore_settings_of_bundle,
+            f"{START_CLIENT}:_pull_and_store_message",
+        ),
+        Patch(
+            "flwr.supernode.cli.flower_supernode",
+            "_start_supernode_http_api",
+            "messages for the ClientApp are served by a Unix socket that no other user of the machine can open",
+            unix_sockets.start_supernode_api,
+            "flwr.supernode.cli.flower_supernode:flower_supernode",
+        ),
+    ]

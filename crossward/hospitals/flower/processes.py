@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -18,6 +17,8 @@ from pathlib import Path
 from crossward.errors import ConfigError, RunError
 from crossward.hospitals.flower.app_commands import write_commands
 from crossward.hospitals.flower.app_processes import end_with_parent
+from crossward.hospitals.flower.connections import SOCKET_VARIABLE
+from crossward.hospitals.flower.unix_sockets import check_socket_path
 
 SUPERLINK_NAME = "crossward"  # of the coordinator in Flower's own configuration
 FLOWER_ENVIRONMENT = {
@@ -26,7 +27,10 @@ FLOWER_ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+    "FLWR_INTERNAL_GRPC_CONTROL_API": "0",  # no listeners besides ours, whatever this process's environment says
+    "FLWR_INTERNAL_GRPC_FLEET_API": "0",
 }
+SOCKET_FILE = "superlink.sock"  # in a coordinator's FLWR_HOME
 CHECK_INTERVAL = 0.5  # seconds between two checks of running processes
 STOP_TIMEOUT = 10.0  # seconds for a process to end by itself
 
@@ -42,23 +46,30 @@ class FlowerWorkspace:
         """FLWR_HOME."""
         return self.folder / "flower"
 
+    @property
+    def socket(self) -> Path:
+        """At which Flower's processes meet the coordinator's SuperLink."""
+        return check_socket_path(self.home / SOCKET_FILE)
+
     def environment(self) -> dict[str, str]:
         """The environment of Flower's processes; Crossward's replacements of its commands come first in PATH."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         commands = write_commands(self.home / "bin")
         path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
-        return {**os.environ, **FLOWER_ENVIRONMENT, "FLWR_HOME": str(self.home), "PATH": path}
+        own = {"FLWR_HOME": str(self.home), "PATH": path, SOCKET_VARIABLE: str(self.home / SOCKET_FILE)}
+        return {**os.environ, **FLOWER_ENVIRONMENT, **own}
 
-    def write_connection(self, address: str, ca: Path | None) -> None:
-        """Write where the coordinator is into Flower's configuration, for `flwr` commands with this FLWR_HOME."""
+    def write_connection(self) -> None:
+        """Write a connection into Flower's configuration, for `flwr` commands with this FLWR_HOME. Its address is there
+        because Flower requires one: the commands reach the SuperLink by its socket."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lines = [
             "[superlink]",
             f'default = "{SUPERLINK_NAME}"',
             "",
             f"[superlink.{SUPERLINK_NAME}]",
-            f"address = {json.dumps(address)}",
-            f"root-certificates = {json.dumps(str(ca.absolute()))}" if ca else "insecure = true",
+            'address = "127.0.0.1:9"',
+            "insecure = true",
         ]
         (self.home / "config.toml").write_text("\n".join(lines) + "\n")
 
@@ -83,7 +94,10 @@ class FlowerWorkspace:
     def run_flwr(self, *arguments: str) -> str:
         """What a `flwr` command prints; if it fails, the error shows its output."""
         result = subprocess.run(
-            [sys.executable, "-m", "flwr.cli.app", *arguments], env=self.environment(), capture_output=True, text=True
+            [sys.executable, "-m", "crossward.hospitals.flower.app_processes", *arguments],
+            env=self.environment() | {SOCKET_VARIABLE: str(self.socket)},
+            capture_output=True,
+            text=True,
         )
         if result.returncode:
             output = (result.stdout + result.stderr).strip().splitlines()
@@ -149,15 +163,16 @@ def wait_until_listening(address: str, process: subprocess.Popen[bytes], seconds
     raise RunError(f"nothing listens at {address} after {seconds:.0f} s")
 
 
-def check_reachable(address: str, ca: Path | None) -> None:
-    """Refuse a coordinator that does not answer or, with `ca`, does not prove who it is. If its certificate seems
-    invalid, the error shows this machine's clock, which may be the reason."""
+def check_reachable(address: str, ca: Path | None, certificate: Path, key: Path) -> None:
+    """Refuse a coordinator that does not answer or, with `ca`, does not prove who it is, or does not let this site in.
+    If its certificate seems invalid, the error shows this machine's clock, which may be the reason."""
     try:
         with socket.create_connection(split_address(address), 10.0) as plain:
             if ca is not None:
                 context = ssl.create_default_context(cafile=str(ca))
-                with context.wrap_socket(plain, server_hostname=split_address(address)[0]):
-                    pass
+                context.load_cert_chain(certificate, key)
+                with context.wrap_socket(plain, server_hostname=split_address(address)[0]) as link:
+                    _check_accepted(link, address)
     except ssl.SSLCertVerificationError as error:
         now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         raise ConfigError(
@@ -173,3 +188,17 @@ def check_reachable(address: str, ca: Path | None) -> None:
             f"the coordinator at {address} cannot be reached: {error}",
             hint="Is it up, and does a firewall let this machine through? `crossward coordinator up` starts it.",
         ) from None
+
+
+def _check_accepted(link: ssl.SSLSocket, address: str) -> None:
+    """Ask for nothing in particular: a coordinator that knows this site answers, whatever it answers."""
+    answer = b""
+    with suppress(OSError):  # an alert of TLS among them
+        link.sendall(b"POST / HTTP/1.1\r\nHost: coordinator\r\nContent-Length: 0\r\n\r\n")
+        answer = link.recv(16)
+    if not answer:
+        raise RunError(
+            f"the coordinator at {address} does not know this site's key, or does not accept its certificate",
+            hint="Is the public key in its folder sites, and was it started since? Is the certificate of the same "
+            "federation, and are both clocks right?",
+        )

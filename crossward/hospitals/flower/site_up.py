@@ -14,12 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from crossward.errors import RunError
-from crossward.hospitals.flower.client_forkserver import SOCKET_VARIABLE
-from crossward.hospitals.flower.processes import FlowerWorkspace, check_reachable, free_port, stop_process
+from crossward.hospitals.certificates import expiry_warnings, write_tls_key
+from crossward.hospitals.flower.client_forkserver import FORKSERVER_VARIABLE
+from crossward.hospitals.flower.connections import (
+    CERTIFICATE_VARIABLE,
+    KEY_VARIABLE,
+    SOCKET_VARIABLE,
+    require_loopback,
+)
+from crossward.hospitals.flower.processes import FlowerWorkspace, check_reachable, split_address, stop_process
 from crossward.hospitals.kit import SiteKit, read_site
 from crossward.hospitals.messages import socket_address
 from crossward.hospitals.site_worker import is_listening
 
+TLS_KEY_FILE = "tls.key"  # the site's key as OpenSSL reads it, as long as the site is up
 WORKER = "worker"
 FORKSERVER = "forks"
 SUPERNODE = "supernode"
@@ -40,11 +48,14 @@ def running_site(
     """Run the site for the duration of the block. Yields a check, which restarts processes that ended, and raises when
     the site cannot go on."""
     kit = read_site(folder)
-    ca = None if insecure else kit.ca
-    check_reachable(kit.address, ca)
+    for warning in expiry_warnings(kit.certificate):
+        say(warning)
+    if insecure:
+        require_loopback(split_address(kit.address)[0])
     workspace = FlowerWorkspace(kit.folder.absolute())
-    workspace.write_connection(kit.address, ca)
-    with tempfile.TemporaryDirectory(prefix="crossward-") as sockets:  # the path of a socket must be short
+    with tempfile.TemporaryDirectory(prefix="crossward-") as sockets:  # mode 0700; the path of a socket must be short
+        tls_key = write_tls_key(kit.key, Path(sockets) / TLS_KEY_FILE)
+        check_reachable(kit.address, None if insecure else kit.ca, kit.certificate, tls_key)
         processes = SiteProcesses(kit, workspace, Path(sockets), settings, insecure=insecure, say=say)
         try:
             processes.start()
@@ -85,7 +96,13 @@ class SiteProcesses:
             ],
         }
         self._commands = {name: [sys.executable, "-m", *words] for name, words in modules.items()}
-        self._variables = {SOCKET_VARIABLE: str(forkserver_socket), "OMP_NUM_THREADS": "1"}
+        self._variables = {
+            FORKSERVER_VARIABLE: str(forkserver_socket),
+            SOCKET_VARIABLE: socket_address(sockets / "runtime"),
+            CERTIFICATE_VARIABLE: str(kit.certificate.absolute()),
+            KEY_VARIABLE: str(sockets / TLS_KEY_FILE),
+            "OMP_NUM_THREADS": "1",
+        }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._crashed = mark_up(workspace, kit)
         self._start_time = time.monotonic()
@@ -145,7 +162,6 @@ def _supernode_options(kit: SiteKit, worker_socket: Path, insecure: bool) -> lis
     else:
         options += ["--root-certificates", str(kit.ca.absolute())]
         options += ["--auth-supernode-private-key", str(kit.key.absolute())]
-    options += ["--host", "127.0.0.1", "--port", str(free_port())]
     options += ["--node-config", f"socket={json.dumps(str(worker_socket))}"]
     return options
 

@@ -1,15 +1,19 @@
-"""A SuperNode with our patches. `python -m crossward.hospitals.flower.supernode …` takes the options of
-`flower-supernode`, which would also work, more slowly."""
+"""A site's SuperNode. `python -m crossward.hospitals.flower.supernode …` takes the options of `flower-supernode`; the
+variables in `connections` name its socket, its certificate and its key."""
 
 from __future__ import annotations
 
-from crossward.hospitals.flower.monkeypatches import patch_supernode
+from crossward.hospitals.flower import monkeypatches
+from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
 
 
 def main() -> None:
-    patch_supernode()
+    assert_in_force = apply_patches(
+        pull_waits, monkeypatches.request_buffer, monkeypatches.clients, monkeypatches.supernode
+    )
     from flwr.supernode.cli import flower_supernode
 
+    assert_in_force()
     flower_supernode()
 
 

@@ -3,6 +3,8 @@ one ends with it."""
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from crossward.config.reading import to_toml
@@ -107,5 +109,8 @@ def test_only_runs_of_the_coordinator_itself_are_run(start, kit_folder, tmp_path
     monkeypatch.setenv("FLWR_HOME", str(kit_folder / "coordinator" / "flower"))
     with pytest.raises(ConfigError, match="is not a run of this coordinator"):
         coordinate_own_run(tmp_path / "elsewhere", create_grid([]))
+    planted = shutil.copytree(start("fedavg", name="ours"), kit_folder / "coordinator" / "runs" / "planted")
+    with pytest.raises(ConfigError, match="is not a run of this coordinator"):
+        coordinate_own_run(planted, create_grid([]))
     with pytest.raises(RunError, match="0 of 2 sites take part"):
         coordinate_own_run(start("fedavg", wait=0.0), create_grid([]))

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from crossward.hospitals.certificates import create_site_key
-from crossward.hospitals.flower.app_commands import WRAPPED_COMMANDS, write_commands
+from crossward.hospitals.certificates import create_site_certificate, create_site_key
+from crossward.hospitals.flower.app_commands import OWN_COMMANDS, write_commands
 from crossward.hospitals.flower.client_forkserver import _read_line
 from crossward.hospitals.flower.processes import FlowerWorkspace
 from crossward.hospitals.flower.site_up import (
@@ -41,6 +41,8 @@ def test_another_key_is_another_site(south):
     for name in ("south", "south.pub"):
         (workspace.folder / name).unlink()
     create_site_key(workspace.folder, "south")
+    authority = workspace.folder.parents[1] / "authority"
+    create_site_certificate(kit.public_key, authority, "south", 10, kit.certificate)
     assert not mark_up(workspace, read_site(workspace.folder))
 
 
@@ -68,4 +70,4 @@ def test_flowers_commands_are_written_once(tmp_path):
     before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
     write_commands(folder)
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
-    assert set(WRAPPED_COMMANDS) < set(before)
+    assert set(OWN_COMMANDS) < set(before)
