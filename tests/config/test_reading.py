@@ -97,7 +97,7 @@ def test_names_and_options_are_told_at_once(written):
     [
         ({"name": "fedprox", "mu": -1}, "method.mu: input should be greater than or equal to 0, not -1"),
         ({"name": "fedprox", "mu": "x"}, "method.mu: input should be a valid number"),
-        ({"name": "scaffold", "option": "III"}, "method.option: input should be 'I' or 'II', not 'III'"),
+        ({"name": "scaffold", "option": "III"}, "method.option: input should be 'auto', 'I' or 'II', not 'III'"),
         ({"name": "fedavg", "mu": 0.1}, "method.mu: no such option. Known: buffers."),
         ({"name": "scaffold", "serverlr": 1}, "method.serverlr: no such option. Did you mean 'server_lr'?"),
         ({"name": "FedAvgg"}, "method: there is no method 'FedAvgg'. Did you mean 'fedavg'?"),
