@@ -58,6 +58,11 @@ class Samples:
             x, y = self.take(rows)
             yield self.augment(x, y, rng) if self.augment else (x, y)
 
+    def batch_count(self, size: int) -> int:
+        """How many batches `shuffled` makes of one pass."""
+        shown = self.index.repeat(2) if len(self.index) == 1 else self.index
+        return len(_chunks(shown, size))
+
     def in_order(self, size: int) -> Iterator[Batch]:
         """One pass in order, never augmented."""
         for rows in self.index.split(size):

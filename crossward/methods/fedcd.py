@@ -276,7 +276,7 @@ class FedCD(Method):
         if self.importance != "paper" or not len(sub):
             while True:
                 yield z, sub, n / n.sum()
-        steps = _steps_per_epoch(site.size, site.training.batch_size)
+        steps = site.train.batch_count(site.training.batch_size)
         rng = stream(site.rng, "prototypes")
         while True:  # an epoch: each prototype is in one of its batches
             when = torch.randint(steps, (len(sub),), generator=rng).to(site.device)
@@ -308,12 +308,6 @@ class FedCD(Method):
         if self.distillation == "plain":
             return F.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True).sum(1)
         return decoupled_distillation(teacher, student, y, others=self.xi)
-
-
-def _steps_per_epoch(n: int, batch_size: int) -> int:
-    """How many batches Samples.shuffled makes: a last batch of one joins its neighbour, a single image is doubled."""
-    full, rest = divmod(max(n, 2), batch_size)
-    return full + (rest > 1) - (batch_size == 1)
 
 
 def _at_least(rows: Tensor, mass: Tensor, k: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -137,9 +137,7 @@ class LCFed(Method):
         return loss
 
     def _alternate(self, site: Site, loss: Callable[[Out], Tensor]) -> None:
-        size = site.training.batch_size
-        batches = (site.size + size - 2) // size  # of an epoch, for a last batch of one joins its neighbour
-        steps = min(self.head_steps, batches // 2)
+        steps = min(self.head_steps, site.train.batch_count(site.training.batch_size) // 2)
         if steps < 1:
             site.fit(loss)
             return
