@@ -85,7 +85,7 @@ def build_site_run(
     `merge_site_settings`. `public` are (n, H, W, C) images that the coordinator sends to every site.
     """
     if name not in sites:
-        raise Refusal("this site is not of this federation", hint=f"Its sites are {', '.join(sites)}.")
+        raise Refusal(f"{name} is not of this federation", hint=f"Its sites are {', '.join(sites)}.")
     config = config_from(merge_site_settings(run_settings, site_settings))
     limits.check_config(config, site_settings["data"])
     refuse_pooled_method(method_of(config), config.method.name)

@@ -43,6 +43,10 @@ MAX_SEALED_BYTES = 2**31 - 1  # that AES-GCM of the library encrypts at once
 NUMBER_LIMIT = 10**9  # of rounds, and of asks in a round
 
 
+class MemoryUnusable(StorageError):
+    """A version of memory cannot be used. `what` names no place on the disk; `details` and `hint` may."""
+
+
 @dataclass(frozen=True, order=True)
 class MemoryVersion:
     """The name of a version: what the site remembered after that ask of that round."""
@@ -62,7 +66,7 @@ class MemoryVersion:
         """The version of a name. The name comes from the coordinator and becomes a file name, so only the one spelling
         that `str` writes is accepted."""
         if not is_version_name(text):
-            raise StorageError(
+            raise MemoryUnusable(
                 f"{text!r} is not the name of a version of memory",
                 hint="A name is like 00012.003. See that the coordinator and this site have the same crossward.",
             )
@@ -98,7 +102,7 @@ class SiteMemory:
             return decode(self._read(version))
         except StorageError as error:
             existing = ", ".join(map(str, self.versions())) or "none"
-            raise StorageError(
+            raise MemoryUnusable(
                 f"this site's memory of run {self.run}, version {version}, cannot be used: {error.what}",
                 details=[f"file: {self._file(version)}", f"versions of this run at this site: {existing}"],
                 hint=error.hint or self._restore_hint(),

@@ -19,7 +19,8 @@ from crossward.core.disclosure import CLASS_COUNTS, HOLDS_WEIGHTS, Disclosure, D
 from crossward.core.method import Method
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
-from crossward.errors import ConfigError, CrosswardError
+from crossward.errors import ConfigError
+from crossward.hospitals.refusal import Refusal
 from crossward.methods import METHODS, method_class
 from crossward.names import nearest
 from crossward.settings import Section
@@ -38,7 +39,7 @@ DEFAULT_ALLOW = (
 )
 
 
-class PolicyViolation(CrosswardError):
+class PolicyViolation(Refusal):
     """A reply holds what the hospital's policy does not allow: it was not sent."""
 
     exit_code = 6
@@ -49,11 +50,13 @@ class Policy(Section):
 
     Class counts of at least 1 and below `min_class_count` are sent as 0, see `screen_reply`. That applies to class
     counts only: a confusion matrix reveals counts of validation images, and a hospital that wants to keep these must
-    not allow metrics.
+    not allow metrics. What a site predicts on a public set of very few images tells whether it trained on just these:
+    a set of fewer than `min_public_images` is refused.
     """
 
     allow: tuple[DisclosureKind, ...] = DEFAULT_ALLOW
-    min_class_count: Annotated[int, Strict(), Ge(0)] = 0
+    min_class_count: Annotated[int, Strict(), Ge(0)] = 5
+    min_public_images: Annotated[int, Strict(), Ge(0)] = 32  # different ones that a public set must have
 
     @classmethod
     def read(cls, file: Path) -> Policy:
@@ -133,7 +136,7 @@ def check_method(method: Method, name: str, net: nn.Module, policy: Policy) -> N
     hint = f"It allows {', '.join(allowed_methods(policy))}"
     if DisclosureKind.BUFFERS not in policy.allow:
         hint += ' with method.buffers = "local", which keeps BatchNorm statistics at each site'
-    raise ConfigError(
+    raise Refusal(
         f"this hospital's policy does not allow what {name} sends:",
         details=refused,
         hint=f"{hint}.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import hmac
 import json
 import os
 import stat
@@ -59,7 +60,9 @@ def test_a_line_says_what_was_sent(log):
     log.log_sent("fedavg-1", 3, "train", {"model": model, "n": 12, "deep": {"on": True, "t": torch.tensor(7)}})
     [entry] = entries(log)
     assert datetime.now(UTC) - datetime.fromisoformat(entry.pop("time")) < timedelta(minutes=5)
+    assert len(entry.pop("tag")) == 64
     assert entry == {
+        "number": 1,
         "run": "fedavg-1",
         "round": 3,
         "step": "train",
@@ -124,10 +127,35 @@ def test_only_its_owner_may_read_it(log):
 # the chain -----------------------------------------------------------------------------------------------------------
 
 
-def test_each_line_holds_the_hash_of_the_one_before(three):
+def tag(line):
+    return json.loads(line)["tag"]
+
+
+def test_each_line_holds_the_tag_of_the_one_before(three):
     first, second, _ = lines(three)
-    assert [entry["previous"] for entry in entries(three)] == ["", blake(first[:-1]), blake(second[:-1])]
+    assert [entry["previous"] for entry in entries(three)] == ["", tag(first), tag(second)]
+    assert [entry["number"] for entry in entries(three)] == [1, 2, 3]
     assert three.verify() == []
+
+
+def test_a_tag_is_the_mac_of_its_line(three):
+    key = bytes.fromhex((three.file.parent / "log.key").read_text())
+    for line in lines(three):
+        entry = json.loads(line)
+        tag = entry.pop("tag")
+        assert hmac.new(key, json.dumps(entry).encode(), "sha256").hexdigest() == tag
+    assert stat.S_IMODE((three.file.parent / "log.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE((three.file.parent / "sent.head").stat().st_mode) == 0o600
+
+
+def test_a_log_that_has_begun_is_empty(log):
+    log.begin()
+    log.begin()
+    assert log.verify() == []
+    assert log.receipt() == {"number": 0, "tag": ""}
+    log.log_sent("run", 1, "train", {})
+    assert log.receipt() == {"number": 1, "tag": tag(lines(log)[0])}
+    assert log.verify() == []
 
 
 def test_another_log_of_the_same_file_goes_on(three):
@@ -141,21 +169,25 @@ def test_a_log_that_was_never_written_is_in_order(log):
 
 
 def broken(at, after):
-    before = f"line {after}, the last whole one" if after else "the beginning"
-    return f"line {at}: does not follow {before}: lines were changed, removed or put in"
+    before = f"line {after}, the last that is right" if after else "the beginning"
+    return f"line {at}: does not follow {before}: lines were removed, reordered or put in"
+
+
+ALTERED = "altered, or written with another key: its tag is wrong"
+PUT_IN = "altered, or put in: it has no tag"
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda a, b, c: [a.replace(b'"round": 1', b'"round": 7'), b, c], [broken(2, 1)]),
+        (lambda a, b, c: [a.replace(b'"round": 1', b'"round": 7'), b, c], [f"line 1: {ALTERED}", broken(2, 0)]),
         (lambda a, b, c: [a, c], [broken(2, 1)]),
         (lambda a, b, c: [b, c], [broken(1, 0)]),
         (lambda a, b, c: [a, b, b, c], [broken(3, 2)]),
         (lambda a, b, c: [b, a, c], [broken(1, 0), broken(2, 1), broken(3, 2)]),
-        (lambda a, b, c: [a, b"{}\n", c], [f"line 2: {NOT_WHOLE}", broken(3, 1)]),
+        (lambda a, b, c: [a, b"{}\n", c], [f"line 2: {PUT_IN}", broken(3, 1)]),
         (lambda a, b, c: [a, b"\xff\x00\n", c], [f"line 2: {NOT_WHOLE}", broken(3, 1)]),
-        (lambda a, b, c: [a, b'{"previous": 3}\n', b, c], [f"line 2: {NOT_WHOLE}"]),
+        (lambda a, b, c: [a, b'{"previous": 3}\n', b, c], [f"line 2: {PUT_IN}"]),
         (lambda a, b, c: [a, b"\n", b, c], [f"line 2: {NOT_WHOLE}"]),
         (lambda a, b, c: [b"[" * 100_000 + b"\n", a, b, c], [f"line 1: {NOT_WHOLE}"]),
     ],
@@ -175,22 +207,25 @@ def test_changes_are_noticed(three, change, expected):
 @given(where=st.floats(0, 1), again=st.booleans())
 def test_a_line_cut_short_is_reported_and_the_chain_goes_on(tmp_path_factory, where, again):
     log = DisclosureLog(tmp_path_factory.mktemp("log") / "sent.jsonl")
-    for round in (1, 2):
-        log.log_sent("run", round, "train", {"n": round})
+    log.log_sent("run", 1, "train", {"n": 1})
+    head = log.head_file.read_bytes()  # which is written after a line
+    log.log_sent("run", 2, "train", {"n": 2})
     first, second = lines(log)
     cut = 1 + int(where * (len(second) - 3))  # within the second line
     log.file.write_bytes(first + second[:cut])
+    log.head_file.write_bytes(head)
     if again:  # and once more, in the line after
         log.log_sent("run", 3, "train", {})
         log.file.write_bytes(log.file.read_bytes()[:-5])
+        log.head_file.write_bytes(head)
     torn = [f"line {2 + k}: {NOT_WHOLE}" for k in range(1 + again)]
     assert log.verify() == torn
     log.log_sent("run", 4, "train", {})
     log.log_sent("run", 5, "train", {})
     assert log.verify() == torn
     fourth, fifth = lines(log)[-2:]
-    assert json.loads(fourth)["previous"] == blake(first[:-1])
-    assert json.loads(fifth)["previous"] == blake(fourth[:-1])
+    assert json.loads(fourth)["previous"] == tag(first)
+    assert json.loads(fifth)["previous"] == tag(fourth)
 
 
 def test_a_line_that_lacks_its_end_only_is_whole(three):
@@ -203,7 +238,7 @@ def test_a_line_that_lacks_its_end_only_is_whole(three):
 
 @pytest.mark.parametrize("text", [b"", b"\n", b'{"ti', b"\x00" * 4096])
 def test_a_file_without_a_whole_line_begins_anew(log, text):
-    log.file.parent.mkdir()
+    log.begin()
     log.file.write_bytes(text)
     log.log_sent("run", 1, "train", {})
     assert json.loads(lines(log)[-1])["previous"] == ""
@@ -240,6 +275,7 @@ def raise_no_space(*arguments):
 
 
 def test_what_is_not_on_the_disk_is_an_error(log, monkeypatch):
+    log.begin()
     monkeypatch.setattr(os, "fsync", raise_no_space)
     with pytest.raises(StorageError, match=r"cannot write .*sent.jsonl: No space left"):
         log.log_sent("run", 1, "train", {"n": 1})

@@ -32,7 +32,7 @@ from crossward.testing.toy import Toy, classifier, linear
 
 torch.set_num_threads(1)
 
-ALLOW_EVERYTHING = Policy(allow=tuple(DisclosureKind))
+ALLOW_EVERYTHING = Policy(allow=tuple(DisclosureKind), min_class_count=0)
 WEIGHTS_ONLY = Policy(allow=(DisclosureKind.WEIGHTS,))
 NET_BUFFERS = frozenset({"body.1.running_mean", "body.1.running_var"})
 NO_BUFFERS: frozenset[str] = frozenset()
@@ -64,7 +64,8 @@ def test_a_file_without_the_table_has_the_default(policy_file):
     assert [kind.value for kind in policy.allow] == [
         *("weights", "buffers", "sample-count", "class-counts", "prototypes", "logits", "metrics", "generator")
     ]
-    assert policy.min_class_count == 0
+    assert policy.min_class_count == 5
+    assert policy.min_public_images == 32
 
 
 def test_the_table_is_read(policy_file):

@@ -9,7 +9,7 @@ from PIL import Image
 
 import crossward
 from crossward.errors import ConfigError, DataError
-from crossward.hospitals.build import build_coordinator_run, build_site_run, image_facts
+from crossward.hospitals.build import build_coordinator_run, build_site_run, image_facts, shared_images
 from crossward.hospitals.federation_terms import FederationTerms, create_run_directory
 from crossward.hospitals.flower.coordinator import coordinate_run
 from crossward.hospitals.service import Hospital, Service
@@ -64,14 +64,23 @@ def test_a_method_that_needs_one_is_refused_without(tiny, settings_of):
         build_site_run(config.canonical(), SITES, SITES[0], settings_of(config, SITES[0]), 0)
 
 
-def test_public_images_among_a_sites_own_are_refused(tiny, settings_of):
+def test_public_images_among_a_sites_own_are_counted_there(tiny, settings_of):
     config = tiny(method=SHARED["method"])
     whole = prepare(tiny()).federation
     mine = whole.collection.images[whole.sites[0].test[:2]]
-    with pytest.raises(ConfigError, match="2 of the 2 public images are among this site's own"):
-        build_site_run(config.canonical(), SITES, SITES[0], settings_of(config, SITES[0]), 0, mine)
-    others = build_site_run(config.canonical(), SITES, SITES[1], settings_of(config, SITES[1]), 0, mine)
-    assert len(others.federation.public) == 2
+    for number, expected in ((0, 2), (1, 0)):
+        site = build_site_run(config.canonical(), SITES, SITES[number], settings_of(config, SITES[number]), 0, mine)
+        assert len(site.federation.public) == 2
+        assert shared_images(site.federation, site.federation.sites[number]) == expected
+
+
+def test_public_images_among_the_coordinators_own_are_refused(tiny):
+    config = tiny(data={"global_test": 6}, method=SHARED["method"])
+    own = prepare(tiny(data={"global_test": 6})).federation
+    facts = image_facts(own.collection)
+    tested = own.collection.images[own.server.test[:3]]
+    with pytest.raises(ConfigError, match="3 of the 3 public images are among the coordinator's own"):
+        build_coordinator_run(config, SITES, facts, own, public=tested)
 
 
 def test_public_images_of_another_size(tiny, settings_of):

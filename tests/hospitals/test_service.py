@@ -81,7 +81,7 @@ class ToySite:
 
     def files(self):
         """Of memory and weights, but for what the run was opened with."""
-        other = ("sent.jsonl", "opening.json", "opening.tree")
+        other = ("sent.jsonl", "sent.head", "log.key", "usage.json", "opening.json", "opening.tree")
         return sorted(file.name for file in self.hospital.folder.rglob("*.*") if file.name not in other)
 
 
@@ -129,7 +129,9 @@ def test_what_a_site_says_of_its_images(open_run, tiny, tmp_path):
 
 def test_a_policy_limits_what_a_site_says_of_them(open_run, tiny):
     counts = prepare(tiny()).federation.counts()[0].tolist()
-    without_size = open_run(Policy(allow=("weights", "buffers", "class-counts")), method={"name": "scaffold"}).header
+    without_size = open_run(
+        Policy(allow=("weights", "buffers", "class-counts"), min_class_count=0), method={"name": "scaffold"}
+    ).header
     assert "images" not in without_size
     assert without_size["counts"] == counts
     assert "counts" not in open_run(Policy(allow=("weights", "buffers", "sample-count"))).header
@@ -147,7 +149,7 @@ def test_a_method_that_the_policy_forbids_is_refused_when_a_run_is_opened(open_r
     allowed = why.partition("It allows ")[2].rstrip(".").split(", ")
     assert {"fedavg", "scaffold", "mh-pflgb"} <= {*allowed}
     assert not {"fedproto", "fedproc", "central"} & {*allowed}
-    assert not (tmp_path / "site").exists()
+    assert [file.name for file in (tmp_path / "site").iterdir()] == ["usage.json"]
 
 
 def test_another_version_is_refused(open_run):
@@ -160,7 +162,7 @@ def test_names_of_files_stay_at_the_site(open_run, tmp_path, capsys):
     (tmp_path / "images" / "benign").mkdir(parents=True)
     (tmp_path / "images" / "benign" / "mary-smith.png").write_text("no image")
     why = open_run(settings={"data": {"source": "folder", "path": str(tmp_path / "images")}}).failure
-    assert why == "its images are not in order: the log of its worker says why"
+    assert why == "this site's images, settings or disk are not in order: the log of its worker says why"
     assert "mary-smith.png" in capsys.readouterr().err
 
 
@@ -190,7 +192,8 @@ def test_a_worker_that_is_started_anew_goes_on(toy_site):
     expected = service.answer(question)
     assert expected.header["version"] == "00001.000"
     again = toy_site.service().answer(question)  # nobody opened the run for this one
-    assert again.header == expected.header
+    assert again.header | {"log": None} == expected.header | {"log": None}
+    assert again.header["log"]["number"] == expected.header["log"]["number"] + 1
     assert again.payload == expected.payload
     assert toy_site.service().answer(toy_site.job()).payload == first.payload  # a coordinator that has gone back
 

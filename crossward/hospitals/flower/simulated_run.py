@@ -22,7 +22,9 @@ from crossward.runs.run_directory import TERMS, RunDir
 
 # one machine, one owner: everything but images may leave a simulated site
 ALLOW_ALL = Policy(
-    allow=tuple(kind for kind in DisclosureKind if kind != DisclosureKind.IMAGES), min_class_count=0, min_public_images=0
+    allow=tuple(kind for kind in DisclosureKind if kind != DisclosureKind.IMAGES),
+    min_class_count=0,
+    min_public_images=0,
 )
 
 
