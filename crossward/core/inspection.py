@@ -16,7 +16,7 @@ from annotated_types import Gt
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from crossward.core.tree import Tree
+from crossward.core.tree import Tree, encode
 from crossward.core.weights import Weights
 from crossward.foreign import MAX_NAME, MAX_NUMBER, printable
 
@@ -98,11 +98,14 @@ class ExpectedReplies:
 
     def __init__(self) -> None:
         self._specs: dict[tuple[str, str], TreeSpec] = {}
+        self._bytes: dict[tuple[str, str], int] = {}
 
     def learn(self, architecture: str, step: str, reply: Tree) -> None:
         """The first reply to a step says what is expected. A later one whose items agree with it wherever both have
         them adds those that are new, and what one of them lacks is optional from then on; tensors outside Weights may
         differ in lengths, which are free from then on. Any other changes nothing."""
+        length = len(encode(reply))
+        self._bytes[architecture, step] = max(length, self._bytes.get((architecture, step), 0))
         new = TreeSpec.of(reply)
         known = self._specs.setdefault((architecture, step), new)
         items = {**known.items, **new.items}
@@ -116,6 +119,10 @@ class ExpectedReplies:
 
     def of(self, architecture: str, step: str) -> TreeSpec | None:
         return self._specs.get((architecture, step))
+
+    def most_bytes(self, architecture: str, step: str) -> int | None:
+        """How long the longest encoded reply was; None if there was none."""
+        return self._bytes.get((architecture, step))
 
 
 @dataclass(frozen=True)
@@ -137,8 +144,11 @@ def reply_problems(
 
     Integer tensors outside Weights may be of any size, since they count pixels; a single number may not.
     """
-    undeclared = [f"{_printable(name)} is not disclosed by the method" for name in reply if name not in declared]
-    problems = _shortened(undeclared)
+    undeclared = [name for name in reply if name not in declared]
+    shown = [f"{_printable(name)} is not disclosed by the method" for name in undeclared[:MOST_LINES]]
+    if len(undeclared) > MOST_LINES:  # that is enough: there may be a million of them
+        return [*shown, f"and {len(undeclared) - MOST_LINES} more"]
+    problems = shown
     if expected is not None:
         problems += differences(expected, reply)
     bound = limits.growth * max(1.0, scale)

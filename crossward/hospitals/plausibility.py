@@ -18,6 +18,8 @@ from crossward.hospitals.site_facts import Facts
 UNBOUNDED_METRICS = ("nll", "hd95")  # and whatever begins so: any number of at least 0; the others are shares
 ROUNDING = 1e-6
 PROBABILITIES = "probabilities"  # an item of this name holds shares that add up to 1
+MODEL = "model"  # an item of this name holds weights as they are, not how they have changed
+VARIANCE = "running_var"  # of BatchNorm; the root of a negative one is no number, for whoever gets the average
 SMALLEST_REACH = 1e-9  # what a method divides by
 
 
@@ -38,6 +40,8 @@ def count_problems(reply: Tree, discloses: Mapping[str, Disclosure], task: Task,
                 _check_present_classes(item, value, task, reply)
             elif item == PROBABILITIES:
                 _check_probabilities(item, value)
+            elif item == MODEL or about.kind is DisclosureKind.PERSONAL_WEIGHTS:
+                _check_variances(item, value)
             elif about.kind is DisclosureKind.METRICS:
                 _check_whole(item, value, _most(facts or {}, "val", task))
         except ForeignError as error:
@@ -139,6 +143,13 @@ def _check_present_classes(item: str, value: Any, task: Task, reply: Tree) -> No
     for other, rows in reply.items():
         if isinstance(rows, Tensor) and rows.dim() and len(rows) != len(classes):
             raise ForeignError(f"{other} has {len(rows)} rows for {len(classes)} classes")
+
+
+def _check_variances(item: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        negative = [name for name, w in value.items() if str(name).endswith(VARIANCE) and bool((w < 0).any())]
+        if negative:
+            raise ForeignError(f"{item} holds a negative variance: {', '.join(negative[:4])}")
 
 
 def _check_probabilities(item: str, value: Any) -> None:

@@ -30,6 +30,9 @@ REHEARSAL_ROUNDS = 2  # methods may send other items from the second round on
 METRICS_REPLY = TreeSpec({"metrics": ScalarSpec("str")})  # to the step "judge"
 EMPTY_REPLY = TreeSpec({})  # to the step "deploy"
 MAX_METRICS = 2**24  # characters
+MAX_REPLY_BYTES = 2**31  # of a step that was not rehearsed
+REPLY_GROWTH = 4  # times what the rehearsal sent
+SPARE_BYTES = 2**20
 
 
 @dataclass
@@ -75,6 +78,13 @@ class ReplyInspector:
             return reply
         most = largest_counts(self.facts, self.largest_share).get(job.site)
         return reply | {item: min(reply[item], most) for item in items if item in reply and most is not None}
+
+    def most_bytes(self, job: Job) -> int:
+        """How long the encoded reply to a job may be. One that is longer is not even decoded."""
+        if job.step == "judge":
+            return MAX_METRICS + SPARE_BYTES
+        known = self.expected.most_bytes(self.run_sites.architecture(job.site), job.step)
+        return MAX_REPLY_BYTES if known is None and job.step != "deploy" else REPLY_GROWTH * (known or 0) + SPARE_BYTES
 
     def _method_reply(self, architecture: str, step: str) -> TreeSpec | None:
         """What the method replies to a step. Items that it sends only sometimes are optional, even if it sent them in

@@ -56,6 +56,18 @@ def test_counts_that_cannot_be_so(tmp_path, method, change, why):
     assert_rejected(federation, "train", why)
 
 
+def test_a_negative_variance(tmp_path):
+    """Its root is NaN in everybody's average; FedDF's distillation ended the run with it."""
+
+    def lie(tree):
+        model = {name: -w if name.endswith("running_var") else w for name, w in tree["model"].items()}
+        assert any(name.endswith("running_var") for name in model)
+        return tree | {"model": Weights(model)}
+
+    federation = HostileFederation(tmp_path, {"net": {"name": "resnet5"}}, {"train": change_tree(lie)})
+    assert_rejected(federation, "train", "model holds a negative variance")
+
+
 @pytest.mark.parametrize(
     ("classes", "why"), [([99], "classes"), ([-1], "classes"), ([0, 0], "classes"), ([0], "gradients")], ids=str
 )

@@ -84,7 +84,13 @@ def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes
             prepared.run_sites, _expected_replies(rundir, prepared), facts=roster.facts, largest_share=share
         )
         engine = FlowerEngine(
-            prepared.run_sites, roster, terms.id, memory=memory, inspect=inspector, admit=inspector.admit
+            prepared.run_sites,
+            roster,
+            terms.id,
+            memory=memory,
+            inspect=inspector,
+            admit=inspector.admit,
+            most_bytes=inspector.most_bytes,
         )
         engine.best_versions = _best_versions(rundir)
         return engine
@@ -120,7 +126,7 @@ def _encoded_public(own: Federation | None, public: Tensor | None) -> bytes:
 
 
 def _gather_sites(rundir: RunDir, roster: Roster, terms: FederationTerms) -> None:
-    roster.wait_for_sites(terms.wait)
+    roster.wait_for_sites(terms.wait, max(1, terms.least))
     came = [terms.sites[site] for site in roster.nodes]
     refused_sites = roster.refused_sites
     least = max(1, terms.least)
@@ -163,7 +169,8 @@ def _guarded(rundir: RunDir, prepared: PreparedRun) -> PreparedRun:
     rule = prepared.plan.robust.against_hostile_sites()
     if rule == prepared.plan.robust:
         return prepared
-    rundir.append(EVENT_LOG, [event("rule", why="[robust] rule is auto", **asdict(rule))])
+    why = f"no update counts for more than {rule.clip:g} times the median (robust.rule is auto)"
+    rundir.append(EVENT_LOG, [event("rule", why=why, **asdict(rule))])
     return replace(prepared, plan=replace(prepared.plan, robust=rule))
 
 
@@ -228,6 +235,7 @@ class _Events(Observer):
     def __init__(self, rundir: RunDir, engine: FlowerEngine) -> None:
         self.rundir, self.engine = rundir, engine
         self._here = {*engine.roster.nodes}
+        self._refused = dict(engine.roster.refused)
 
     def on_outcome(self, round: int, done: int, of: int, outcome: Outcome) -> None:
         if outcome.failure:
@@ -243,6 +251,11 @@ class _Events(Observer):
         late = {*self.engine.roster.nodes} - self._here
         self._here |= late
         arrivals = [event("came", site=self.engine.sites.name(site)) for site in sorted(late)]
-        self.rundir.append(EVENT_LOG, [*faults, *arrivals])
+        refused = self.engine.roster.refused
+        refusals = [
+            event("refused", site=name, why=why) for name, why in refused.items() if self._refused.get(name) != why
+        ]
+        self._refused = refused
+        self.rundir.append(EVENT_LOG, [*faults, *arrivals, *refusals])
         if record.is_best:
             self.engine.hold_best()

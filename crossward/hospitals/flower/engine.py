@@ -9,6 +9,7 @@ was.
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,12 +42,14 @@ class FlowerEngine:
         memory: TreeStore | None = None,
         inspect: Inspect = lambda job, reply: (),
         admit: Admit = lambda job, reply: reply,
+        most_bytes: Callable[[Job], int] = lambda job: sys.maxsize,
     ) -> None:
         self.sites = sites
         self.roster = roster
         self.run = run
         self.inspect = inspect
         self.admit = admit
+        self.most_bytes = most_bytes  # of an encoded reply
         self.memory = TreeStore() if memory is None else memory  # of each site: {VERSION_KEY: name}
         self.best_versions: dict[int, str] = {}  # that the best round depends on, and sites must not delete
         self._round = -1
@@ -127,6 +130,9 @@ class FlowerEngine:
         if different:
             listed = ", ".join(f"{key} {quoted(header.get(key))} for {request.header[key]!r}" for key in different)
             raise ForeignError(f"its reply answers another question ({listed})")
+        most = self.most_bytes(job)
+        if len(reply.payload) > most:
+            raise ForeignError(f"its reply has {len(reply.payload)} bytes, {most} are allowed")
         try:
             tree = decode(reply.payload) if reply.payload else {}
         except StorageError as error:

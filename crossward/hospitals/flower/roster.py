@@ -54,13 +54,17 @@ class Roster:
         self._opened &= connected | {*self.nodes.values()}
         self._compare(final=False)
 
-    def wait_for_sites(self, seconds: float) -> None:
-        """Wait until all sites have joined, one of them cannot take part, or the time is up. From then on a site that
-        comes must have the facts of those that are here."""
+    def wait_for_sites(self, seconds: float, least: int | None = None) -> None:
+        """Wait until every site has joined or cannot take part, until so many cannot that fewer than `least` (all, if
+        it is not given) are left, or until the time is up. From then on a site that comes must have the facts of those
+        that are here."""
         end = self.messenger.clock() + seconds
         while len(self.nodes) < len(self.names):
             self.open_new_nodes()
-            if len(self.nodes) == len(self.names) or self.refused_sites or self.messenger.clock() > end:
+            left = {*self.names} - {*self.refused_sites}
+            here = {self.names[site] for site in self.nodes}
+            enough = len(self.names) if least is None else least
+            if left <= here or len(left) < enough or self.messenger.clock() > end:
                 break
             self.messenger.sleep(WAIT_INTERVAL)
         self._compare(final=True)

@@ -229,6 +229,17 @@ def test_waiting_returns_at_once_when_a_site_cannot_take_part():
     assert nodes.clock.now == 0.0
 
 
+def test_one_site_that_cannot_take_part_does_not_cut_the_waiting_short_if_enough_are_left():
+    nodes = FakeNodes({1: site_header("north", failure="its disk is full")})
+    nodes.events = {
+        4.0: lambda: nodes.headers.update({2: site_header("south")}),
+        8.0: lambda: nodes.headers.update({3: site_header("west")}),
+    }
+    nodes.roster.wait_for_sites(60.0, least=2)
+    assert nodes.roster.nodes == {1: 2, 2: 3}
+    assert nodes.clock.now == pytest.approx(8.0, abs=2 * WAIT_INTERVAL)
+
+
 def test_waiting_does_not_wait_for_those_it_has():
     nodes = FakeNodes({n: site_header(name) for n, name in enumerate(NAMES)})
     nodes.roster.wait_for_sites(0.0)
