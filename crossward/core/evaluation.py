@@ -77,7 +77,7 @@ def _sent_metrics(
     failures: dict[str, str] = {}
     for site, reply in replies.items():
         try:
-            metrics = json.loads(reply["metrics"])
+            metrics = dict(json.loads(reply["metrics"]))
             by_site[site] = {split: dict(metrics[split]) for split in ("val", "test") if split in metrics}
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             failures[sites.name(site)] = f"rejected: its metrics cannot be read ({type(error).__name__})"

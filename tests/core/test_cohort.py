@@ -206,3 +206,19 @@ def test_batchnorm_without_momentum_counts_each_clients_batches():
         cohort, _ = cohort_of(run_sites, LocalEngine(run_sites, strict=strict))
         averaged.append(mean(reply["model"] for reply in cohort.ask("train", down(run_sites)).values()))
     assert torch.equal(averaged[0]["body.1.running_mean"], averaged[1]["body.1.running_mean"])
+
+
+class Unmeasurable:
+    """What no tree can hold."""
+
+
+def test_a_reply_that_cannot_be_measured_is_that_clients_failure(clinic, script):
+    seen = []
+    engine = script(lambda job, down: {"n": 10**5000 if job.site == 1 else Unmeasurable() if job.site == 2 else 3})
+    cohort = Cohort(clinic(FOUR), engine, 0, [0, 1, 2, 3], on_outcome=lambda outcome: seen.append(outcome.failure))
+    assert list(cohort.ask("train", {})) == [0, 3]
+    assert cohort.failures == {
+        "clinic-1": "rejected: its reply cannot be measured (ValueError)",
+        "clinic-2": "rejected: its reply cannot be measured (TypeError)",
+    }
+    assert sorted(seen) == sorted(["", "", *cohort.failures.values()])

@@ -175,3 +175,22 @@ def test_remote_sites_evaluate_themselves(clinic):
     assert evaluation.metrics["val"]["local"]["worst"] == {"f1": 0.5}
     assert evaluation.metrics["test"]["local"]["sites"] == {sites.name(1): {"f1": 0.25, "n": 2}}
     assert "global" not in evaluation.metrics["val"]
+
+
+@pytest.mark.parametrize("sent", ["{", "[1]", "7", '{"val": 3}', '{"val": [1]}', "[" * 10**5, 7, "1" * 5000])
+def test_metrics_that_cannot_be_read_are_that_sites_failure(clinic, sent):
+    sites = clinic({i: {"val": [1]} for i in range(3)}, remote=True)
+    good = json.dumps({"val": {"f1": 0.5}})
+
+    class SendsMetrics:
+        def perform(self, jobs, payload):
+            yield from (Outcome(job, {"metrics": sent if job.site == 1 else good}) for job in jobs)
+
+    evaluation = evaluate(sites, SendsMetrics(), {}, 0)
+    assert {*evaluation.metrics["val"]["local"]["sites"]} == {sites.name(0), sites.name(2)}
+    assert list(evaluation.failures) == [sites.name(1)]
+
+
+def test_a_count_in_the_place_of_a_share_is_not_summed():
+    assert mean([{"accuracy": 1}, {"accuracy": 0.5}])["accuracy"] == 0.75
+    assert mean([{"n": 1}, {"n": 3}])["n"] == 4

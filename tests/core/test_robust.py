@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from crossward.core import robust
-from crossward.core.robust import Robust, robust_replies
+from crossward.core.robust import Robust, robust_replies, uncovered
+from crossward.core.run import Plan, run
+from crossward.core.training import Training
 from crossward.core.weights import Weights, mean
+from crossward.engines.local import LocalEngine
+from crossward.methods import method_class
+from crossward.methods.fedavg import FedAvg
+from crossward.methods.scaffold import Scaffold
+from crossward.testing.short_runs import assert_same
+from crossward.testing.toy import Toy
 
 MEDIAN, TRIMMED, CLIP = Robust("median"), Robust("trimmed-mean", trim=0.25), Robust("clip")
 RULES = [MEDIAN, TRIMMED, CLIP]
@@ -268,3 +276,45 @@ def test_bad_options_are_refused(bad):
 
 def test_good_options():
     assert TypeAdapter(Robust).validate_python({"rule": "clip", "clip": 2}) == Robust("clip", clip=2.0)
+
+
+# across hospitals ----------------------------------------------------------------------------------------------------
+
+
+def test_no_rule_is_chosen_by_itself_in_a_simulation():
+    assert Robust() == Robust("auto")
+    assert not Robust().active
+    assert not Robust("none").active
+    assert Robust().against_hostile_sites() == Robust("clip", clip=robust.HOSTILE_CLIP)
+    for chosen in (Robust("none"), MEDIAN, CLIP):
+        assert chosen.against_hostile_sites() is chosen
+
+
+@pytest.mark.parametrize("method", [FedAvg(), Scaffold()], ids=["fedavg", "scaffold"])
+def test_the_rule_across_hospitals_leaves_honest_sites_as_they_are(method):
+    """Also where one has ten times the images of another: every bit is that of a run without a rule."""
+    sizes = ((40, 2, 0), (12, 2, 0), (4, 2, 0), (20, 2, 0))
+    states = []
+    for rule in (Robust("none"), Robust().against_hostile_sites()):
+        run_sites = Toy(sizes=sizes, common=0).run_sites(method, training=Training(epochs=2, batch_size=4, lr=0.05))
+        states.append(run(run_sites, LocalEngine(run_sites), Plan(3, evaluate_every=0, robust=rule)).state)
+    assert_same(*states)
+
+
+def test_the_rule_across_hospitals_survives_a_minority():
+    start = {"model": of(w=[0.0, 0.0])}
+    replies = models([1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1e6, -1e6], [-1e6, 1e6])
+    result = robust_replies(Robust().against_hostile_sites(), start, replies)
+    for client in (0, 1, 2):
+        assert result[client]["model"] is replies[client]["model"]
+    bound = robust.HOSTILE_CLIP * math.sqrt(2)
+    for client in (3, 4):
+        assert float(result[client]["model"].norm()) == pytest.approx(bound)
+
+
+def test_what_no_rule_covers():
+    assert list(uncovered(FedAvg().discloses)) == []
+    assert list(uncovered(Scaffold().discloses)) == []
+    assert list(uncovered(method_class("fedproto").discloses)) == ["prototypes"]
+    assert list(uncovered(method_class("fedmd").discloses)) == ["logits"]
+    assert list(uncovered(method_class("fedsm").discloses)) == ["personal", "gradient"]

@@ -243,3 +243,14 @@ def test_flowers_client_does_not_import_torch():
     modules = set(process.stdout.split())
     assert "crossward.hospitals.flower.records" in modules
     assert not {"torch", "safetensors", "crossward.core.tree", "crossward.runs", "crossward.config"} & modules
+
+
+@pytest.mark.parametrize(
+    ("failure", "shown"),
+    [("", ""), (None, ""), ("its disk is full", "its disk is full"), ("a\nb\x1b[2J", "a | b\\x1b[2J"), (7, "7"),
+     ([], "[]"), ("\n", "it gives no reason"), ("x" * 10**6, "x" * 1999 + "…")],
+    ids=["empty", "null", "plain", "escape", "number", "list", "blank", "long"],
+)  # fmt: skip
+def test_a_failure_fits_into_a_line(failure, shown):
+    assert SiteMessage({"failure": failure}).failure == shown
+    assert SiteMessage({}).failure == ""

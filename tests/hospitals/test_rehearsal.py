@@ -12,10 +12,13 @@ from torch import Tensor
 from crossward.core.engine import Job, run_job
 from crossward.core.method import Need
 from crossward.core.run import Plan, run
+from crossward.core.tree import encode
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
-from crossward.hospitals.rehearsal import ReplyInspector, rehearse
+from crossward.hospitals.build import image_facts
+from crossward.hospitals.rehearsal import SPARE_BYTES, ReplyInspector, rehearse
+from crossward.hospitals.site_facts import largest_counts
 from crossward.methods import method_class
 from crossward.methods.fedavg import FedAvg
 from crossward.testing.cases import cases
@@ -40,10 +43,21 @@ def case_named(name):
     return next(case for case in REMOTE_CASES if str(case) == name)
 
 
-def create_inspector(run_sites):
-    """The inspector of a coordinator, which has no images."""
+def facts_of(run_sites):
+    """What every site says when it joins."""
+    federation = run_sites.federation
+    parts = ("train", "val", "test")
+    return {
+        site: image_facts(federation.collection)
+        | {"images": {part: len(getattr(split, part)) for part in parts}, "counts": federation.counts()[site].tolist()}
+        for site, split in enumerate(federation.sites)
+    }
+
+
+def create_inspector(run_sites, **options):
+    """The inspector of a coordinator, which has no images, and knows what the sites said when they joined."""
     coordinator = without_images(run_sites)
-    return ReplyInspector(coordinator, rehearse(coordinator))
+    return ReplyInspector(coordinator, rehearse(coordinator), **{"facts": facts_of(run_sites)} | options)
 
 
 def altered_replies(reply, sometimes):
@@ -81,6 +95,8 @@ def test_honest_replies_pass_and_altered_ones_do_not(case):
     assert {job.site for job, _ in replies} == {0, 1, 2}
     for job, reply in replies:
         assert inspect(job, reply) == [], f"{job.step} of site {job.site} in round {job.round}"
+        assert inspect.admit(job, reply) == reply
+        assert len(encode(reply)) <= inspect.most_bytes(job)
     for job, reply in {job.step: (job, reply) for job, reply in replies}.values():
         for problem, changed in altered_replies(reply, case.method.sometimes):
             assert problem in "; ".join(inspect(job, changed)), f"{job.step}: {problem}"
@@ -128,7 +144,7 @@ def test_weights_of_another_architecture():
 def test_a_step_that_was_not_rehearsed_may_hold_nothing_undeclared():
     inspect = create_inspector(Toy().run_sites(FedAvg()))
     job = Job(0, "later", 0, 1, True)
-    assert inspect(job, {"n": 3}) == []
+    assert inspect(job, {"n": 12}) == []
     assert inspect(job, {"ages": 3}) == ["ages is not disclosed by the method"]
 
 
@@ -210,3 +226,70 @@ def test_the_reply_to_deploy_must_be_empty():
     job = replace(JUDGE, step="deploy")
     assert inspect(job, {}) == []
     assert inspect(job, {"model": Weights({"head.bias": torch.zeros(3)})})[0] == "model is not disclosed by the method"
+
+
+# what a site said when it joined -------------------------------------------------------------------------------------
+TRAIN = Job(1, "train", 0, 1, True)
+
+
+def fedavg_reply(run_sites, **changes):
+    return {"model": Weights.of(run_sites.server(0).new_net()), "n": 20} | changes
+
+
+@pytest.mark.parametrize(
+    ("n", "problem"),
+    [
+        (20, None),
+        (19, "n is 19, and it said that it has 20 images when it joined"),
+        (10**9, "n is 1000000000, and it said that it has 20 images when it joined"),
+        (0, "n is 0, from 1 to 9007199254740992 is allowed"),
+        (-20, "n is -20, from 1 to 9007199254740992 is allowed"),
+    ],
+)
+def test_a_sample_count_is_the_one_that_the_site_joined_with(n, problem):
+    run_sites = Toy().run_sites(FedAvg())
+    assert create_inspector(run_sites)(TRAIN, fedavg_reply(run_sites, n=n)) == ([problem] if problem else [])
+
+
+def test_a_site_that_does_not_say_how_many_images_it_has_may_not_say_it_later():
+    run_sites = Toy().run_sites(FedAvg())
+    inspect = create_inspector(run_sites, facts={1: {}})
+    assert inspect(TRAIN, fedavg_reply(run_sites)) == [
+        "n is 20, and it did not say how many images it has when it joined"
+    ]
+
+
+def counted(*images):
+    return {site: {"images": {"train": count}} for site, count in enumerate(images)}
+
+
+@pytest.mark.parametrize(
+    ("images", "share", "expected"),
+    [
+        ((20, 30, 40), 0.5, (20, 30, 40)),
+        ((20, 30, 10**9), 0.5, (20, 30, 50)),
+        ((20, 30, 10**9), 0.2, (20, 30, 12)),
+        ((20, 30, 10**9), 1.0, (20, 30, 10**9)),
+        ((20, 10**9), 0.5, (20, 10**9)),  # of two neither is a minority
+        ((20,), 0.5, (20,)),
+    ],
+)
+def test_a_sites_share_has_a_ceiling(images, share, expected):
+    assert tuple(largest_counts(counted(*images), share).values()) == expected
+
+
+def test_the_method_sees_a_sample_count_that_leaves_the_others_a_say():
+    run_sites = Toy().run_sites(FedAvg())
+    inspect = create_inspector(run_sites, facts=counted(12, 10**9, 9, 16), largest_share=0.5)
+    reply = fedavg_reply(run_sites, n=10**9)
+    assert inspect.admit(TRAIN, reply) == reply | {"n": 37}
+    assert inspect.admit(JUDGE, {"metrics": "{}"}) == {"metrics": "{}"}
+
+
+def test_how_long_a_reply_may_be():
+    run_sites = Toy().run_sites(FedAvg())
+    inspect = create_inspector(run_sites)
+    honest = len(encode(fedavg_reply(run_sites)))
+    assert honest < inspect.most_bytes(TRAIN) < 5 * honest + SPARE_BYTES
+    assert inspect.most_bytes(replace(TRAIN, step="deploy")) == SPARE_BYTES
+    assert inspect.most_bytes(replace(TRAIN, step="later")) == 2**31

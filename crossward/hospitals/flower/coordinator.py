@@ -45,12 +45,12 @@ HANDOVER = 60.0  # seconds for the process of a coordinator that was killed to e
 def coordinate_run(
     folder: Path, grid: Grid, observers: Sequence[Observer] = (), nodes: Mapping[str, int] | None = None
 ) -> None:
-    """Run it to its end, or go on with it. `nodes`: which of Flower's nodes has the key of which site; empty or None if
-    nodes have no keys."""
+    """Run it to its end, or go on with it. `nodes`: which of Flower's nodes has the key of which site; None if nodes
+    have no keys."""
     rundir = RunDir(folder)
     with lifecycle.held(rundir, HANDOVER):
         try:
-            _coordinate(rundir, grid, observers, nodes or None)
+            _coordinate(rundir, grid, observers, nodes)
         except Exception as error:
             why = str(error) if isinstance(error, CrosswardError) else f"a defect: {error!r}"
             rundir.append(EVENT_LOG, [event("failed", why=why)])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+import httpx
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -320,3 +321,53 @@ def test_twenty_nodes_of_which_some_fail(seed):
             assert last is RAISED, node
         else:
             assert answer.startswith(("not connected for ", "no answer within ")), node
+
+
+@dataclass
+class PoisonedSuperlink(ScriptedSuperlink):
+    """Replies of some nodes cannot be unpacked: whoever pulls one along with others gets none of them, and they are
+    gone."""
+
+    poisoned: set = field(default_factory=set)  # nodes
+    error: Exception = field(default_factory=lambda: ValueError("\x1b[2J"))
+    requests: dict = field(default_factory=dict)  # id -> message
+
+    def _handle(self, message):
+        id = super()._handle(message)
+        self.requests[id] = message
+        return id
+
+    def pull_messages(self, message_ids):
+        ready = [id for id in message_ids if id in self.due and self.due[id][0] <= self.clock.now]
+        bad = [id for id in ready if self.requests[id].metadata.dst_node_id in self.poisoned]
+        if not [id for id in bad if not self.due[id][1].has_error()]:
+            return super().pull_messages(message_ids)
+        for id in ready:
+            gone = Error(ErrorCode.MESSAGE_UNAVAILABLE, "gone")
+            self.due[id] = (self.clock.now, Message(gone, reply_to=self.requests[id]))
+        raise self.error
+
+
+def test_a_reply_that_flower_cannot_unpack_is_its_senders_failure():
+    superlink = PoisonedSuperlink(ClientApp(), {}, scripts={1: [], 2: [], 3: []}, poisoned={2})
+    reports = exchanged(superlink)
+    assert {node: reply for node, (reply, _) in reports.items()} == {
+        1: reply_of(1),
+        2: "rejected: its reply cannot be unpacked (ValueError)",
+        3: reply_of(3),
+    }
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("refused"), ConnectionResetError()], ids=["http", "socket"])
+def test_a_superlink_that_is_down_is_no_sites_failure(error):
+    superlink = PoisonedSuperlink(ClientApp(), {}, scripts={1: [], 2: []}, poisoned={2}, error=error)
+    with pytest.raises(type(error)):
+        exchanged(superlink)
+
+
+def test_the_reason_of_an_error_fits_into_a_line():
+    forged = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "a\n2026 came north\x1b[2J" + "x" * 10**5)
+    reason, _ = exchanged(scripted({1: [(0.0, forged)]}))[1]
+    assert reason.startswith("CLIENT_APP_RAISED_EXCEPTION: a | 2026 came north\\x1b[2Jxxx")
+    assert reason.isprintable()
+    assert len(reason) <= 2000
