@@ -217,6 +217,19 @@ def find_run(word: str, root: Path) -> Path:
     )
 
 
+def run_folders(root: Path) -> list[Path]:
+    """Every folder at or below `root` that has a run.json."""
+    if not root.is_dir():
+        raise StorageError(f"there is no folder {root}", hint="Name run directories, or folders of them.")
+    return [folder for folder, status in _find(root) if status is None]
+
+
+def read_documents(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """run.json, and summary.json if the run has ended."""
+    about = _read_about(folder)
+    return about, _read(folder / "summary.json") if (folder / "summary.json").exists() else None
+
+
 def run_details(folder: Path) -> dict[str, Any]:
     """All that is told of one run: its entry, run.json, summary.json if there is one, and what is on the disk."""
     entry = replace(read_run_entry(folder), size=folder_size(folder))

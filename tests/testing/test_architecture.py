@@ -59,7 +59,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "hospitals": BELOW_HOSPITALS,
     "hospitals.flower": (*BELOW_HOSPITALS, "hospitals"),
     "comparison": (*FOUNDATION, "core", "nets", "methods.mh_pflgb", "runs"),
-    "cli": (*BELOW_HOSPITALS, "comparison", "hospitals", "hospitals.flower", "methods.mh_pflgb"),
+    "comparison.papers": (*FOUNDATION, "comparison", "nets", "runs"),
+    "cli": (*BELOW_HOSPITALS, "comparison", "comparison.papers", "hospitals", "hospitals.flower", "methods.mh_pflgb"),
     "testing": (*BELOW_HOSPITALS, "comparison", "hospitals", "hospitals.flower", "cli", "nets.parts"),
 }
 MAY_IMPORT_FLWR = ("crossward/hospitals/flower/", "crossward/testing/", "tests/", "benchmarks/")
