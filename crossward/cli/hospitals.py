@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crossward.cli.options import Overrides
+
+if TYPE_CHECKING:
+    from crossward.hospitals.folder_report import Finding
 
 federation = typer.Typer(help="A federation of real hospitals: set it up, run methods across it.", no_args_is_help=True)
 coordinator = typer.Typer(help="The machine between the hospitals.", no_args_is_help=True)
@@ -143,6 +147,50 @@ def coordinator_up(folder: Folder, insecure: Insecure = False) -> None:
         supervise(check)
 
 
+@coordinator.command("check")
+def coordinator_check(folder: Folder, as_json: Json = False) -> None:
+    """Show what listens where, keys, certificates, file modes and limits. Exit code 2 if anything is not in order."""
+    from crossward.hospitals.folder_report import coordinator_report
+
+    _print_report(coordinator_report(folder), as_json)
+
+
+@site.command("check")
+def site_check(folder: Folder, as_json: Json = False) -> None:
+    """Show what listens where, keys, certificates, file modes, limits, what may leave, and whether the log of what left
+    is whole. Exit code 2 if anything is not in order. (`site up --check` looks at the images.)"""
+    from crossward.hospitals.folder_report import site_report
+
+    _print_report(site_report(folder), as_json)
+
+
+@site.command("verify")
+def site_verify(
+    folder: Folder,
+    receipt: Annotated[
+        str | None, typer.Option(metavar="TAG", help="A tag that the coordinator has of this log: is it there?")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check that the log of all that left this hospital is as it was written. Exit code 2, and the first bad line, if
+    it is not."""
+    from crossward.hospitals.disclosure_log import LOG_FILE, DisclosureLog
+    from crossward.hospitals.kit import read_site
+
+    log = DisclosureLog(read_site(folder).folder / LOG_FILE)
+    problems = log.verify()
+    if receipt is not None and not log.has_tag(receipt):
+        problems.append("the end: the line of which the coordinator has this tag is not in the log")
+    if as_json:
+        typer.echo(json.dumps({"in_order": not problems, "problems": problems}))
+    elif problems:
+        typer.echo("\n".join(problems))
+    else:
+        typer.echo(f"{log.file}: every line is as it was written")
+    if problems:
+        raise typer.Exit(2)
+
+
 @site.command("up")
 def site_up(
     folder: Folder,
@@ -169,6 +217,24 @@ def site_up(
     with running_site(folder, settings, insecure=insecure, say=typer.echo) as check:
         typer.echo("the site is up")
         supervise(check)
+
+
+def _print_report(report: Sequence[Finding], as_json: bool) -> None:
+    """Print a report, as text or JSON; exit code 2 if anything in it is not in order."""
+    in_order = all(finding.in_order for finding in report)
+    if as_json:
+        findings = [vars(finding) for finding in report]
+        typer.echo(json.dumps({"in_order": in_order, "findings": findings}))
+    else:
+        for subject in dict.fromkeys(finding.subject for finding in report):
+            typer.echo(subject)
+            for finding in report:
+                if finding.subject == subject:
+                    mark = "ok" if finding.in_order else "NOT IN ORDER"
+                    typer.secho(f"  {mark}: {finding.text}", fg=None if finding.in_order else "red")
+        typer.echo("all in order" if in_order else "not in order: see above")
+    if not in_order:
+        raise typer.Exit(2)
 
 
 def _warn_if_insecure(insecure: bool) -> None:

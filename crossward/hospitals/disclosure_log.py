@@ -127,7 +127,7 @@ class DisclosureLog:
         head = self._read_head(key)
         if tag == head.confirmed:
             return
-        if not self._has_tag(tag):
+        if not self.has_tag(tag):
             alarm = f"the coordinator holds a receipt of line {number}, {tag}, which is not in this log"
             self._append({"run": "", "round": 0, "step": "alarm", "alarm": alarm})
             head = self._read_head(key)
@@ -161,7 +161,8 @@ class DisclosureLog:
         except OSError as error:
             raise StorageError(f"cannot read {self.file}: {error.strerror}") from error
 
-    def _has_tag(self, tag: str) -> bool:
+    def has_tag(self, tag: str) -> bool:
+        """Whether a line has this tag."""
         return f', "tag": "{tag}"}}'.encode() in self._read()
 
     # writing ----------------------------------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ class DisclosureLog:
             return f"{HEAD_FILE} was missing: nobody can tell whether lines were, too"
         if head is None:
             return f"{HEAD_FILE} was not written with this key: it was altered"
-        if not head.tag or _read_end(log, key)[0].tag == head.tag or self._has_tag(head.tag):
+        if not head.tag or _read_end(log, key)[0].tag == head.tag or self.has_tag(head.tag):
             return ""
         return f"line {head.number}, {head.tag}, was missing: the log was cut or rewritten"
 
