@@ -39,6 +39,7 @@ from crossward.runs.recorder import BEST
 from crossward.runs.run_directory import TERMS, RunDir
 from crossward.user_folders import cache_folder
 
+LOG_EVENT = "log"  # the last line of a site's log of what left it: both sides keep its tag
 HANDOVER = 60.0  # seconds for the process of a coordinator that was killed to end, too
 
 
@@ -93,6 +94,7 @@ def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes
             most_bytes=inspector.most_bytes,
         )
         engine.best_versions = _best_versions(rundir)
+        engine.log_receipts = _log_receipts(rundir, terms.sites)
         return engine
 
     def observers_of(engine: Engine) -> Sequence[Observer]:
@@ -229,6 +231,15 @@ def _best_versions(rundir: RunDir) -> dict[int, str]:
     return {site: str(receipt[VERSION_KEY]) for site, receipt in store.items()}
 
 
+def _log_receipts(rundir: RunDir, sites: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """The last line of each site's log of what left it, as the site told it before this coordinator was killed."""
+    receipts: dict[int, dict[str, Any]] = {}
+    for line in rundir.lines(EVENT_LOG) if (rundir.folder / EVENT_LOG).exists() else ():
+        if line["event"] == LOG_EVENT and line["site"] in sites:
+            receipts[sites.index(line["site"])] = {"number": line["number"], "tag": line["tag"]}
+    return receipts
+
+
 class _Events(Observer):
     """Writes down what went wrong, by site, and tells the engine what the sites must hold."""
 
@@ -256,6 +267,10 @@ class _Events(Observer):
             event("refused", site=name, why=why) for name, why in refused.items() if self._refused.get(name) != why
         ]
         self._refused = refused
-        self.rundir.append(EVENT_LOG, [*faults, *arrivals, *refusals])
+        receipts = [
+            event(LOG_EVENT, site=self.engine.sites.name(site), round=record.round, **receipt)
+            for site, receipt in sorted(self.engine.log_receipts.items())
+        ]
+        self.rundir.append(EVENT_LOG, [*faults, *arrivals, *refusals, *receipts])
         if record.is_best:
             self.engine.hold_best()

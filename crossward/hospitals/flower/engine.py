@@ -8,6 +8,7 @@ was.
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from crossward.hospitals.messages import ECHOED_KEYS, PROTOCOL, SiteMessage
 
 VERSION_KEY = "version"
 MAX_LOSSES = 1000  # of one reply
+TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
 Admit = Callable[[Job, Tree], Tree]  # a reply that nothing is wrong with -> as the method is to see it
 
@@ -52,6 +54,7 @@ class FlowerEngine:
         self.most_bytes = most_bytes  # of an encoded reply
         self.memory = TreeStore() if memory is None else memory  # of each site: {VERSION_KEY: name}
         self.best_versions: dict[int, str] = {}  # that the best round depends on, and sites must not delete
+        self.log_receipts: dict[int, dict[str, Any]] = {}  # site -> the last line of its log of what left it
         self._round = -1
         self._ask = 0  # number of the current message within the round
 
@@ -104,6 +107,7 @@ class FlowerEngine:
             "keep": job.keep,
             "since": self.memory[job.site][VERSION_KEY] if job.site in self.memory else "",
             "hold": self.best_versions.get(job.site, ""),
+            "log": self.log_receipts.get(job.site),  # which the site compares with its log
         }
 
     def _outcome(self, job: Job, request: SiteMessage, reply: SiteMessage | str) -> Outcome:
@@ -115,12 +119,15 @@ class FlowerEngine:
             if reply.failure:
                 return Outcome(job, failure=reply.failure)
             tree, losses, version = self._checked_reply(job, request, reply)
+            receipt = checked_receipt(reply.header.get("log"))
         except ForeignError as error:
             return Outcome(job, failure=printable(f"rejected: {error}"))
         except Exception as error:
             return Outcome(job, failure=f"rejected: its reply cannot be handled ({type(error).__name__})")
         if job.keep and version:
             self.memory[job.site] = {VERSION_KEY: version}
+        if receipt:
+            self.log_receipts[job.site] = receipt
         return Outcome(job, tree, losses=losses)
 
     def _checked_reply(self, job: Job, request: SiteMessage, reply: SiteMessage) -> tuple[Tree, tuple[float, ...], str]:
@@ -147,3 +154,15 @@ class FlowerEngine:
         own = {"", str(MemoryVersion(job.round, int(request.header["ask"])))}
         version = foreign.choice(header.get("version", ""), "the version of its memory", sorted(own))
         return self.admit(job, tree), tuple(losses), version
+
+
+def checked_receipt(receipt: object) -> dict[str, Any]:
+    """The number and the tag of the last line of a site's log, as the site tells them; empty if it tells nothing."""
+    if receipt is None:
+        return {}
+    if not isinstance(receipt, dict) or not TAG.fullmatch(foreign.name(receipt.get("tag"), "the tag of its log")):
+        raise ForeignError("the receipt of its log is not one")
+    return {
+        "number": foreign.whole_number(receipt.get("number"), "the number of its log", least=1),
+        "tag": receipt["tag"],
+    }
