@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from crossward.hospitals.certificates import create_authority, create_site_key
+from crossward.hospitals.certificates import create_authority, create_site_certificate, create_site_key
 from crossward.hospitals.flower.federation_runs import federation_status, follow_run
 from crossward.testing.e2e import (
     COORDINATOR,
@@ -67,6 +67,8 @@ def test_a_key_that_nobody_registered_is_refused(federation: LocalFederation, tm
     for name in ("hospital-1", "hospital-1.pub"):
         (folder / name).unlink()
     create_site_key(folder, "hospital-1")
+    authority, certificate = federation.kit.authority, folder / "hospital-1.crt"
+    create_site_certificate(folder / "hospital-1.pub", authority, "hospital-1", 10, certificate)
     refused = run_command("site", "up", str(folder))
     assert refused.returncode == 4
     assert "does not know this site's key" in refused.stderr
@@ -79,6 +81,7 @@ def test_a_coordinator_of_another_authority_is_refused(federation: LocalFederati
     other.mkdir()
     create_authority(other, "somebody else", 10)
     (folder / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
+    create_site_certificate(folder / "hospital-1.pub", other, "hospital-1", 5, folder / "hospital-1.crt")
     refused = run_command("site", "up", str(folder))
     assert refused.returncode == 2
     assert "does not show a certificate that holds" in refused.stderr

@@ -14,8 +14,8 @@ from crossward.hospitals.certificates import expiry_warnings
 from crossward.hospitals.flower.app_bundle import write_bundle
 from crossward.hospitals.flower.fleet_guard import MEGABYTE
 from crossward.hospitals.flower.node_registry import (
+    INSECURE_FILE,
     REGISTRY_FILE,
-    SECURE_FILE,
     RegisteredNode,
     read_registry,
     write_registry,
@@ -36,6 +36,7 @@ FLOWER_RUN_FILE = "flower.json"  # in a run directory: the number that Flower ga
 SUPERLINK_LOG = "superlink.log"
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # where the public door is: here without TLS and keys, else everywhere
 NEW_RUN_INTERVAL = "0.5"  # seconds between two looks for a run to start
+RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072"}  # of requests that have been answered
 Say = Callable[[str], None]
 
 
@@ -48,17 +49,19 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
     host = LOOPBACK if insecure else EVERYWHERE
     check_port_free(host, kit.port)
     workspace = open_workspace(kit)
-    (workspace.home / SECURE_FILE).unlink(missing_ok=True)
+    if insecure:
+        (workspace.home / INSECURE_FILE).touch()
+    else:
+        (workspace.home / INSECURE_FILE).unlink(missing_ok=True)
     if not _database(kit).exists():  # a new SuperLink knows no keys
         (workspace.home / REGISTRY_FILE).unlink(missing_ok=True)
-    variables = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN_INTERVAL}
+    variables = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN_INTERVAL, **RETURN_MEMORY}
     superlink = workspace.start_process(_superlink_command(kit, workspace, host), SUPERLINK_LOG, variables)
     try:
         wait_until_listening(f"127.0.0.1:{kit.port}", superlink)
         if not insecure:
             register_keys(kit, workspace, say)
             remove_unknown_nodes(workspace, say)
-            (workspace.home / SECURE_FILE).touch()
         resume_runs(folder, workspace, say)
 
         def check() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from crossward.disk import write_atomically
 
 REGISTRY_FILE = "registered.json"  # site -> its key, and the node that has it
-SECURE_FILE = "secure"  # is there while the SuperLink knows nodes by their keys
+INSECURE_FILE = "insecure"  # is there while the SuperLink does without keys, for trying on one machine
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def write_registry(home: Path, registry: dict[str, RegisteredNode]) -> None:
     write_atomically(home / REGISTRY_FILE, json.dumps(entries).encode())
 
 
-def registered_nodes(home: Path) -> dict[str, int]:
-    """The node of each site; empty if the coordinator runs without keys."""
-    if not (home / SECURE_FILE).exists():
-        return {}
+def registered_nodes(home: Path) -> dict[str, int] | None:
+    """The node of each site; None if the coordinator was started to do without keys."""
+    if (home / INSECURE_FILE).exists():
+        return None
     return {site: int(entry.node) for site, entry in read_registry(home).items()}

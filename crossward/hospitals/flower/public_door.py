@@ -44,7 +44,11 @@ SUPERNODE_ROUTES = frozenset(
 SELF_REGISTRATION_ROUTES = frozenset({"/v1/fleet/register-node", "/v1/fleet/unregister-node"})  # without keys only
 PUBLIC_KEY_HEADER = b"flwr-public-key"
 KEPT_HEADERS = (b"content-type", b"content-length", b"accept")  # and those that begin with flwr-
-MAX_BODY = 8 * 2**20  # bytes; Flower moves contents in pieces of 5 MiB
+SMALL_BODY = 64 * 1024  # bytes of a request that only names things
+BODY_LIMITS = {  # bytes, where it is more
+    "/v1/fleet/push-messages": 2**20,  # the ids of a message's objects
+    "/v1/fleet/push-object": 8 * 2**20,  # Flower moves contents in pieces of 5 MiB
+}
 MAX_HEAD = 32 * 1024  # bytes of a request's line and headers
 BODY_TIMEOUT = 120.0  # seconds for a body to arrive
 LINGER = 0.2  # seconds for a refusal to reach a site that still sends
@@ -61,7 +65,6 @@ class PublicDoor:
     app: App
     keys: Mapping[str, bytes] | None
     routes: frozenset[str] = SUPERNODE_ROUTES
-    max_body: int = MAX_BODY
     connections: Counter[str] = field(default_factory=Counter)  # of each site
     requests: Counter[str] = field(default_factory=Counter)
 
@@ -88,7 +91,7 @@ class PublicDoor:
             return await _refuse(send, 503)
         self.requests[site] += 1
         try:
-            body = await self._read_body(headers, receive)
+            body = await _read_body(headers, receive, BODY_LIMITS.get(scope["path"], SMALL_BODY))
             if body is None:
                 await _refuse(send, 413)
                 asyncio.get_running_loop().call_later(LINGER, drop)  # TLS would wait for the rest of the body
@@ -102,25 +105,6 @@ class PublicDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Connections go through SiteProtocol, which knows their site; a request that does not is refused."""
         await _refuse(send, 404)
-
-    async def _read_body(self, headers: Iterable[tuple[bytes, bytes]], receive: Receive) -> bytes | None:
-        """The whole body; None if it is, or says that it is, too large."""
-        for length in _values(headers, b"content-length"):
-            if not length.isdigit() or int(length[:20]) > self.max_body:
-                return None
-        pieces: list[bytes] = []
-        size = 0
-        async with asyncio.timeout(BODY_TIMEOUT):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ConnectionError
-                pieces.append(message.get("body", b""))
-                size += len(pieces[-1])
-                if size > self.max_body:
-                    return None
-                if not message.get("more_body", False):
-                    return b"".join(pieces)
 
 
 class SiteProtocol(HttpToolsProtocol):
@@ -166,6 +150,26 @@ class SiteProtocol(HttpToolsProtocol):
 def public_keys(openssh: Mapping[str, bytes]) -> dict[str, bytes]:
     """The public keys of sites as a door compares them, from OpenSSH's format."""
     return {site: encode_public_key(content) for site, content in openssh.items()}
+
+
+async def _read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive, limit: int) -> bytes | None:
+    """The whole body; None if it is, or says that it is, too large."""
+    for length in _values(headers, b"content-length"):
+        if not length.isdigit() or int(length[:20]) > limit:
+            return None
+    pieces: list[bytes] = []
+    size = 0
+    async with asyncio.timeout(BODY_TIMEOUT):
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ConnectionError
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > limit:
+                return None
+            if not message.get("more_body", False):
+                return b"".join(pieces)
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:

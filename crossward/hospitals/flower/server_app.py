@@ -34,4 +34,7 @@ def coordinate_own_run(folder: Path, grid: Grid) -> None:
         raise ConfigError(f"{folder} is not a run of this coordinator: those are in {runs}, and were started by it")
     allowed = list(read_kit(home.parent).federation.net)
     check_allowed_nets(read_config(folder / "config.toml").canonical(), allowed, FEDERATION_FILE)
-    coordinate_run(folder, grid, nodes=registered_nodes(home))
+    nodes = registered_nodes(home)
+    if nodes is not None and not nodes:
+        raise ConfigError("no site has a registered key: there is nobody to run with")
+    coordinate_run(folder, grid, nodes=nodes)

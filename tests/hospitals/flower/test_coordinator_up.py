@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from crossward.hospitals.certificates import create_site_key
-from crossward.hospitals.flower.coordinator_up import register_keys
-from crossward.hospitals.flower.node_registry import REGISTRY_FILE, SECURE_FILE, registered_nodes
+from crossward.hospitals.flower.coordinator_up import register_keys, remove_unknown_nodes
+from crossward.hospitals.flower.node_registry import INSECURE_FILE, REGISTRY_FILE, registered_nodes
 from crossward.hospitals.flower.processes import SUPERLINK_NAME, FlowerWorkspace
 from crossward.hospitals.kit import read_coordinator
 
@@ -24,6 +24,8 @@ class FakeWorkspace(FlowerWorkspace):
 
     def run_flwr(self, *arguments):
         self.commands.append(arguments)
+        if arguments[1] == "list":
+            return json.dumps({"nodes": [{"node-id": node, "status": "online"} for node in ("101", "102", "7")]})
         return json.dumps({"success": True, "node-id": str(100 + len(self.commands))})
 
 
@@ -66,9 +68,19 @@ def test_a_key_that_was_replaced_is_unregistered(register, workspace, kit_folder
     assert workspace.commands[0] == ("supernode", "unregister", before, SUPERLINK_NAME)
 
 
-def test_nodes_are_known_while_the_coordinator_is_up_with_keys(register, workspace):
+def test_nodes_are_known_unless_the_coordinator_does_without_keys(register, workspace):
+    assert registered_nodes(workspace.home) == {}
     register()
-    assert registered_nodes(workspace.home) == {}  # as long as the coordinator is not up with keys
-    (workspace.home / SECURE_FILE).touch()
+    (workspace.home / INSECURE_FILE).touch()
+    assert registered_nodes(workspace.home) is None
+    (workspace.home / INSECURE_FILE).unlink()
     assert sorted(registered_nodes(workspace.home)) == ["north.1", "south"]
     assert sorted(registered_nodes(workspace.home).values()) == [101, 102]
+
+
+def test_a_node_that_nobody_registered_here_is_removed(register, workspace):
+    register()
+    lines = []
+    remove_unknown_nodes(workspace, lines.append)
+    assert lines == ["removed the node 7, which is of no site of this federation"]
+    assert workspace.commands[-1] == ("supernode", "unregister", "7", SUPERLINK_NAME)

@@ -12,6 +12,7 @@ from crossward.errors import ConfigError, RunError, StorageError
 from crossward.hospitals.flower import federation_runs as module
 from crossward.hospitals.flower.coordinator import coordinate_run
 from crossward.hospitals.flower.federation_runs import RunOptions, follow_run, start_run, stop_run
+from crossward.hospitals.flower.node_registry import INSECURE_FILE
 from crossward.runs import lifecycle as api
 from crossward.runs.run_directory import TERMS, RunDir
 from crossward.testing.loopback_federation import create_grid
@@ -112,5 +113,8 @@ def test_only_runs_of_the_coordinator_itself_are_run(start, kit_folder, tmp_path
     planted = shutil.copytree(start("fedavg", name="ours"), kit_folder / "coordinator" / "runs" / "planted")
     with pytest.raises(ConfigError, match="is not a run of this coordinator"):
         coordinate_own_run(planted, create_grid([]))
+    with pytest.raises(ConfigError, match="no site has a registered key"):
+        coordinate_own_run(start("fedavg", name="early"), create_grid([]))
+    (kit_folder / "coordinator" / "flower" / INSECURE_FILE).touch()
     with pytest.raises(RunError, match="0 of 2 sites take part"):
         coordinate_own_run(start("fedavg", wait=0.0), create_grid([]))

@@ -1,0 +1,105 @@
+"""Attacks by another user of a hospital's machine: the messages for a site pass between processes of that machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from crossward.errors import ConfigError, StorageError
+from crossward.hospitals.certificates import create_site_key, write_tls_key
+from crossward.hospitals.flower.connections import SOCKET_VARIABLE, connect, require_loopback
+from crossward.hospitals.flower.unix_sockets import bind_private_socket, start_supernode_api
+
+
+@pytest.fixture
+def supernode_api(tmp_path, monkeypatch):
+    """The server by which a SuperNode hands messages to its ClientApp; the path of its socket."""
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv(SOCKET_VARIABLE, str(folder / "runtime"))
+    state_factory = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
+    server, thread = start_supernode_api(SimpleNamespace(superexec_auth_secret=None), state_factory)
+    yield folder / "runtime"
+    server.should_exit = True
+    thread.join(10.0)
+
+
+def listening_ports() -> set[str]:
+    """The inodes of this process's TCP sockets that listen."""
+    own = {str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink() and file.exists()}
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own}
+
+
+def test_the_messages_of_a_site_are_served_to_its_own_user_alone(supernode_api):
+    mode = supernode_api.stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+    assert stat.S_IMODE(supernode_api.parent.stat().st_mode) == 0o700
+    assert listening_ports() == set()
+
+
+def test_the_processes_of_a_site_talk_over_its_socket(supernode_api):
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    client = connect(RuntimeHttpClient, "127.0.0.1:9", True, None, [])
+    assert not client.AcquireTask(AcquireTaskRequest()).token
+    assert client._client.follow_redirects is False
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_cannot_open_the_socket_of_a_site(supernode_api):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(str(supernode_api))
+        except PermissionError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_folder_that_others_can_enter_gets_no_socket(tmp_path):
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o755)
+    with pytest.raises(StorageError, match="is open to other users"):
+        bind_private_socket(folder / "socket")
+
+
+def test_a_process_without_a_socket_connects_to_nothing(monkeypatch):
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    monkeypatch.delenv(SOCKET_VARIABLE, raising=False)
+    with pytest.raises(ConfigError, match=SOCKET_VARIABLE):
+        connect(RuntimeHttpClient, "127.0.0.1:9", True, None, [])
+
+
+def test_the_key_for_tls_is_for_its_user_alone(tmp_path):
+    create_site_key(tmp_path, "south")
+    assert stat.S_IMODE(write_tls_key(tmp_path / "south", tmp_path / "tls.key").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "fl.example.org", "::", "localhost.example.org", ""])
+def test_insecure_is_for_this_machine_alone(host):
+    with pytest.raises(ConfigError, match="is not this machine"):
+        require_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])
+def test_insecure_works_on_this_machine(host):
+    require_loopback(host)
