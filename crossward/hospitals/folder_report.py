@@ -3,6 +3,7 @@ force and when they end, file modes, limits and policy; each in order, or with t
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -99,10 +100,12 @@ def _certificate(file: Path, now: datetime | None) -> Finding:
 
 
 def _fingerprint(file: Path) -> Finding:
+    """The fingerprint of a public key, as `ssh-keygen -l` shows it."""
     problems: list[str] = []
     if pem.load_or_report(file, pem.load_site_public_key, problems) is None:
         return Finding("keys", problems[0], False)
-    return Finding("keys", f"{file.name}: SHA-256 of the file {sha256(file.read_bytes()).hexdigest()[:32]}")
+    key = b64decode(file.read_bytes().split()[1])
+    return Finding("keys", f"{file.name}: SHA256:{b64encode(sha256(key).digest()).decode().rstrip('=')}")
 
 
 def _modes(folder: Path, names: Sequence[str]) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -60,6 +61,13 @@ def test_a_coordinator_in_order(kit, cli):
     assert any("would listen at 0.0.0.0:9092" in text for text in texts(report, "listens"))
     assert any(text.startswith("south.pub") for text in texts(report, "keys"))
     assert cli("coordinator", "check", str(kit / "coordinator")).code == 0
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_fingerprints_are_those_that_people_compare(site):
+    command = ["ssh-keygen", "-lf", str(site / "south.pub")]
+    fingerprint = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[1]
+    assert f"south.pub: {fingerprint}" in texts(site_report(site), "keys")
 
 
 @pytest.mark.parametrize("name", ["south", "memory.key", "log.key", "sent.jsonl"])

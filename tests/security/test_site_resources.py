@@ -15,10 +15,12 @@ import pytest
 import torch
 from PIL import Image
 
+from crossward.errors import ConfigError
 from crossward.hospitals import site_worker
 from crossward.hospitals.kit import create_federation
 from crossward.hospitals.messages import SiteMessage, forward_to_worker
 from crossward.hospitals.service import Service
+from crossward.hospitals.site_limits import SiteLimits
 from crossward.testing.attacked_site import (
     RUN,
     SITES,
@@ -235,3 +237,28 @@ def test_the_limits_of_a_site_are_those_of_its_site_toml(tmp_path, monkeypatch):
     assert limits.pixels == 32
     assert answer.__self__.hospital.limits == limits
     assert (folder / "log.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_site_toml_of_before_has_the_default_limits(tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text('name = "south"\n')
+    assert SiteLimits.read(file) == SiteLimits()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[limits]\nminuts = 5", "limits.minuts: no such key. Did you mean 'minutes'?"),
+        ("[limits]\nthreads = 0", "limits.threads: "),
+        ("[limits]\nthreads = 1.5", "limits.threads: "),
+        ("[limits]\nminutes = nan", "limits.minutes: "),
+        ("[limits]\nminutes = inf", "limits.minutes: "),
+        ('[limits]\npixels = "many"', "limits.pixels: "),
+    ],
+)
+def test_limits_that_are_none_are_refused(tmp_path, text, expected):
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        SiteLimits.read(tmp_path / "site.toml")
+    assert len(caught.value.details) == 1
+    assert caught.value.details[0].startswith(expected)
