@@ -19,7 +19,7 @@ from crossward.cli.output import print_json, print_line
 from crossward.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from crossward.comparison.papers.our_figures import FilledTable
+    from crossward.comparison.papers.filled_tables import FilledTable
     from crossward.comparison.papers.tables import Column, PaperTable
 
 CELL_WIDTH = 15  # of a figure with its deviation
@@ -64,7 +64,7 @@ def table(
         return
     filled = None
     if runs:
-        from crossward.comparison.papers.our_figures import fill
+        from crossward.comparison.papers.filled_tables import fill
 
         filled = fill(chosen, [*runs, *(more or [])])
     if as_json:

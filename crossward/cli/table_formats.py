@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crossward.comparison.papers.our_figures import FilledTable, OurFigure
+    from crossward.comparison.papers.filled_tables import FilledTable
+    from crossward.comparison.papers.our_figures import OurFigure
     from crossward.comparison.papers.tables import Column, PaperTable
 
 NOT_RUN = "not run"
@@ -65,8 +66,7 @@ def legend(table: PaperTable, filled: FilledTable | None) -> list[str]:
     if filled.setups and table.unit != "cost":
         lines.append("Ours: mean ± sample standard deviation over n seeds, and the letter of the setup.")
     lines += [f"{letter}: {conditions}." for letter, conditions in filled.setups.items()]
-    missing = len(filled.not_run())
-    lines.append(f"Not run: {missing} of {len(table.figures)} figures." if missing else "Every figure has been run.")
+    lines.append(f"Not run: {len(filled.not_run())} of {len(table.figures)} figures.")
     return [*lines, *(f"Note: {note}." for note in filled.notes)]
 
 

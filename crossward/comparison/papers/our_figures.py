@@ -55,20 +55,6 @@ class OurFigure:
 
 
 @dataclass(frozen=True)
-class FilledTable:
-    """A paper's table with our figures beside it."""
-
-    table: PaperTable
-    figures: Mapping[tuple[str, Column], Sequence[OurFigure]]  # one for each setup
-    setups: Mapping[str, str]  # letter -> its conditions in words
-    notes: Sequence[str] = ()
-
-    def not_run(self) -> list[tuple[str, Column]]:
-        """Cells of the paper's table for which we have nothing."""
-        return [cell for cell in self.table.figures if cell not in self.figures]
-
-
-@dataclass(frozen=True)
 class StoredRun:
     """A finished run, as its two documents describe it."""
 
@@ -136,27 +122,7 @@ def read_runs(places: Iterable[Path]) -> tuple[list[StoredRun], list[str]]:
     return runs, notes
 
 
-def fill(table: PaperTable, places: Iterable[Path]) -> FilledTable:
-    """The table with what the finished runs at and below these folders have for it."""
-    runs, notes = read_runs(places)
-    filler = _Filler(table, runs)
-    figures: dict[tuple[str, Column], list[OurFigure]] = {}
-    for row, column in table.figures:
-        if ours := list(filler.figures(row, column)):
-            figures[row, column] = ours
-    if table.name == "fedcd-2":
-        from crossward.comparison.papers.special_figures import add_multiples
-
-        add_multiples(filler, figures)
-    if table.name == "mh-pflgb-5":
-        from crossward.comparison.papers.special_figures import network_costs
-
-        costs = network_costs(table)
-        return FilledTable(table, costs, {"A": "counted on the networks of crossward, nothing was run"}, notes)
-    return FilledTable(table, figures, filler.setups(), [*notes, *filler.notes])
-
-
-class _Filler:
+class Filler:
     """Matches runs with the cells of one table, and gives letters to the setups it meets."""
 
     def __init__(self, table: PaperTable, runs: Sequence[StoredRun]) -> None:
@@ -169,6 +135,10 @@ class _Filler:
     @property
     def notes(self) -> list[str]:
         return list(self._notes)
+
+    def note(self, text: str) -> None:
+        """Say something once, however many cells it is true of."""
+        self._notes[text] = None
 
     def figures(self, row: str, column: Column) -> Iterator[OurFigure]:
         metric = column_metric(column)
@@ -241,7 +211,7 @@ class _Filler:
         newest: dict[int, StoredRun] = {}
         for run in sorted(runs, key=lambda run: str(run.about["created"])):
             if run.seed in newest:
-                self._notes[f"two runs of one kind have seed {run.seed}: {run.folder} counts, as the newer one"] = None
+                self.note(f"two runs of one kind have seed {run.seed}: {run.folder} counts, as the newer one")
             newest[run.seed] = run
         return [newest[seed] for seed in sorted(newest)]
 
@@ -249,10 +219,10 @@ class _Filler:
         given = {key: value for key, value in run.config["method"].items() if key != "name"}
         differing = [f"{key} = {value}" for key, value in given.items() if not _equal(value, method.options.get(key))]
         if differing:
-            self._notes[f"{row}: our runs have {', '.join(differing)}"] = None
+            self.note(f"{row}: our runs have {', '.join(differing)}")
         if others:
             count = sum(map(len, others))
-            self._notes[f"{row}: {count} run(s) with other options of the method are left out"] = None
+            self.note(f"{row}: {count} run(s) with other options of the method are left out")
 
     def _value(self, run: StoredRun, column: Column, metric: str) -> float | None:
         scale = 100 if self.table.unit == "percent" else 1

@@ -332,7 +332,12 @@ MH_UNSAID = (
 MH_SMALL_TRAIN = {"lr": 1e-3, "batch_size": 16, "epochs": 2}
 RESOLUTIONS = (("resnet17", 1), ("resnet11", 2), ("resnet8", 4), ("resnet5", 8))
 EIGHT_NETS = ("resnet18", "shufflenet", "resnext", "squeezenet", "senet", "mobilenet", "densenet", "vgg")
-POLYP_NETS = (("cvc-colondb", "unetpp"), ("etis", "fcn"), ("cvc-clinicdb", "unet"), ("kvasir-seg", "resunet"))
+POLYP_NETS = (  # site, net, and options with which it has about as many parameters as Table 5 says
+    ("cvc-colondb", "unetpp", {"base": 36, "levels": 5}),
+    ("etis", "fcn", {"base": 80}),
+    ("cvc-clinicdb", "unet", {"base": 68, "levels": 5}),
+    ("kvasir-seg", "resunet", {"base": 50, "levels": 5}),
+)
 
 
 def _resolution_sites(options: Mapping[str, Any], *, net: str = "") -> list[dict[str, Any]]:
@@ -404,18 +409,18 @@ POLYPS = _mh(
     {"kind": "site"},
     config={
         "task": {"objective": "dice"},
-        "site": [{"name": name, "net": {"name": net}} for name, net in POLYP_NETS],
+        "site": [{"name": name, "net": {"name": net, **options}} for name, net, options in POLYP_NETS],
     },
     small={
         "data": {"size": 48},
         "partition": {"limit": 600},
-        "site": [{"name": name, "net": {"name": net, "base": 8}} for name, net in POLYP_NETS],
+        "site": [{"name": name, "net": {"name": net, "base": 8}} for name, net, _ in POLYP_NETS],
     },
     images=600,
     tested=440,
     rate=100,
     sources=("polyps",),
-    alike={"net": {"name": "unet"}, "site": []},
+    alike={"net": {"name": "unet", "base": 68, "levels": 5}, "site": []},
     alike_small={"net": {"name": "unet", "base": 8, "levels": 3}, "site": []},
 )
 

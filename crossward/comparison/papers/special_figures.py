@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crossward.comparison.net_costs import BYPASSES
-from crossward.comparison.papers.our_figures import OurFigure
-from crossward.comparison.papers.settings import EIGHT_NETS, RESOLUTIONS
+from crossward.comparison.papers.our_figures import Filler, OurFigure
+from crossward.comparison.papers.settings import EIGHT_NETS, POLYP_NETS, RESOLUTIONS
 from crossward.comparison.papers.tables import Column, PaperTable
 from crossward.comparison.reach import cost_to_target
 from crossward.errors import ConfigError
 from crossward.nets import build
 from crossward.nets.cost import cost
-
-if TYPE_CHECKING:
-    from crossward.comparison.papers.our_figures import _Filler
 
 TIMES = {"rounds relative to FedCD": "times_rounds", "total params relative to FedCD": "times_parameters"}
 NETS = {
@@ -42,7 +39,7 @@ IMAGES: Mapping[tuple[str, str], Mapping[str, Any]] = {  # what the networks of 
 }
 
 
-def add_multiples(filler: _Filler, figures: dict[tuple[str, Column], list[OurFigure]]) -> None:
+def add_multiples(filler: Filler, figures: dict[tuple[str, Column], list[OurFigure]]) -> None:
     """FedProc's rounds and parameters until it reaches the end of FedAvg, as multiples of FedCD's of the same seed."""
     for row, column in filler.table.figures:
         if column.metric not in TIMES:
@@ -63,14 +60,16 @@ def add_multiples(filler: _Filler, figures: dict[tuple[str, Column], list[OurFig
                     metric="accuracy",
                 )
             except ConfigError as error:
-                filler._notes[f"{row}, {column.metric}: {error.what}"] = None
+                filler.note(f"{row}, {column.metric}: {error.what}")
                 continue
             own = next(each for each in reached.costs if each.method == row)
-            values = own.numbers()[TIMES[column.metric]]
-            if values:
+            known = {run.seed: getattr(run, TIMES[column.metric]) for run in own.runs}
+            known = {seed: times for seed, times in known.items() if times is not None}
+            filler.note(f"{row}: {len(known)} of {len(own.runs)} run(s) reached FedAvg's accuracy, as FedCD's did")
+            if known:
                 letter = filler.letter(setup, [run for _, run in runs])
                 folders = tuple(str(run.folder) for _, run in runs)
-                figure = OurFigure(tuple(values), tuple(seeds[: len(values)]), letter, "reach", folders)
+                figure = OurFigure(tuple(known.values()), tuple(known), letter, "reach", folders)
                 figures.setdefault((row, column), []).append(figure)
 
 
@@ -99,6 +98,7 @@ def _count(row: str, column: Column) -> tuple[float, float]:
     else:
         name = NETS[row]
         images["size"] //= dict(RESOLUTIONS).get(name, 1)
-        net = build(name, **images)
+        options: Mapping[str, Any] = {net: given for _, net, given in POLYP_NETS}.get(name, {})
+        net = build(name, **images, **options)
     costs = cost(net, images["channels"], images["size"])
     return costs.flops / 1e9, costs.parameters / 1e6

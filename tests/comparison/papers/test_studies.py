@@ -1,0 +1,132 @@
+"""The study files that would fill the tables: every cell is a configuration that is valid."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from crossward.comparison.papers.row_methods import row_method
+from crossward.comparison.papers.settings import data_setting
+from crossward.comparison.papers.studies import MINUTES, PaperStudy, small_rounds, table_studies
+from crossward.comparison.papers.tables import paper_table, paper_tables, table_names
+from crossward.config.reading import config_from
+
+NOT_OPTIONS = ("label", "plugin", "net", "site")
+
+
+def cells(document: dict[str, Any], seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The runs of a study for one seed, as studies/study.py makes them."""
+    study = document["study"]
+    vary = study.get("vary", {"key": "", "values": [""]})
+    for value in vary["values"]:
+        for method in study["method"]:
+            config = {name: deepcopy(section) for name, section in document.items() if name != "study"}
+            if vary["key"]:
+                section, leaf = vary["key"].split(".")
+                config.setdefault(section, {})[leaf] = value
+            config["method"] = {key: given for key, given in method.items() if key not in NOT_OPTIONS}
+            config["plugin"] = method.get("plugin", {})
+            config |= {section: method[section] for section in ("net", "site") if section in method}
+            label = re.sub(r"[^\w .+-]", "", method["label"])
+            config["run"] = config["run"] | {"seed": seed, "name": f"{label}-{value}-s{seed}"}
+            yield label, config
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["full", "small"])
+@pytest.mark.parametrize("name", table_names())
+def test_every_cell_is_a_valid_configuration(name, small):
+    for study in table_studies(paper_table(name), small=small):
+        document = tomllib.loads(study.text())
+        assert document == study.document
+        made = list(cells(document, document["study"]["seeds"][0]))
+        assert made
+        for _, config in made:
+            config_from(config)
+        labels = [label for label, _ in made]
+        values = len(document["study"].get("vary", {"values": [""]})["values"])
+        assert len(set(labels)) * values == len(labels), "two methods would share a folder"
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_studies_cover_every_figure_of_their_table(name):
+    """Each row and setting is in a study, or the file says why it is left out."""
+    table = paper_table(name)
+    studies = table_studies(table)
+    text = "\n".join(comment for study in studies for comment in study.comments)
+    for row, column in table.figures:
+        method = row_method(table.key, row, column.dataset, column.setting)
+        if not method.name:
+            assert f"Left out: {row}" in text
+            continue
+        slug = data_setting(table.key, table.number, column.dataset, column.setting).slug
+        mine = [study for study in studies if slug in study.name or len(studies) == len(_settings(table))]
+        assert any(_has(study, method.name) for study in mine or studies), (row, column)
+
+
+def _settings(table) -> set[str]:
+    return {column.setting for column in table.columns}
+
+
+def _has(study: PaperStudy, method: str) -> bool:
+    return any(entry["name"] == method for entry in study.document["study"]["method"])
+
+
+def test_the_papers_settings():
+    [study] = table_studies(paper_table("fedbm-4"))
+    document = study.document
+    assert document["study"]["seeds"] == [0, 1, 2]
+    assert document["study"]["vary"] == {"key": "partition.beta", "values": [0.05, 0.1]}
+    assert document["study"]["columns"] == ["best.global.accuracy", "best.global.f1"]
+    assert (document["run"]["rounds"], document["run"]["participation"]) == (50, 0.5)
+    assert (document["train"]["epochs"], document["train"]["batch_size"], document["train"]["lr"]) == (10, 8, 0.01)
+    assert (document["data"]["size"], document["partition"]["sites"]) == (128, 12)
+    assert ["FedBM", "FedAvg"] in document["study"]["pairs"]
+
+
+def test_what_the_authors_tune_to_a_setting_makes_a_study_of_its_own():
+    studies = {study.name: study.document for study in table_studies(paper_table("fedbm-2"))}
+    assert {*studies} == {"fedbm-2-beta0.05", "fedbm-2-beta0.1"}
+    taus = {name: document["study"]["method"][-1]["tau"] for name, document in studies.items()}
+    assert taus == {"fedbm-2-beta0.05": 12.5, "fedbm-2-beta0.1": 7.5}
+    assert studies["fedbm-2-beta0.1"]["partition"]["beta"] == 0.1
+    assert studies["fedbm-2-beta0.1"]["study"]["seeds"] == [1, 3, 6]
+
+
+def test_what_configuration_cannot_say_is_a_comment():
+    wanted = {
+        "fedbm-1": "accuracy + recall + precision + F1 + AUC",
+        "fedcd-1": "drop_last",
+        "fedcd-3": "pads crops with zeros",
+        "fednpr-3": "five-fold",
+        "fednpr-4": "Left out: FedNPR-Per no-BSM single-cluster",
+    }
+    for name, words in wanted.items():
+        comments = [comment for study in table_studies(paper_table(name)) for comment in study.comments]
+        assert any(words in comment for comment in comments), name
+        assert f"# {comments[0]}" in table_studies(paper_table(name))[0].text()
+
+
+def test_small_studies_fit_an_hour():
+    for table in paper_tables():
+        studies = table_studies(table, small=True)
+        assert 0 < sum(study.minutes or 0 for study in studies) <= MINUTES + 1, table.name
+        full = table_studies(table)
+        assert [study.name for study in studies] == [study.name for study in full]
+        for one, other in zip(studies, full, strict=True):
+            labels = [[method["label"] for method in each.document["study"]["method"]] for each in (one, other)]
+            assert labels[0] == labels[1]
+            assert one.document["run"]["rounds"] <= 30
+
+
+def test_rounds_of_a_small_study_stand_for_those_of_the_paper():
+    table = paper_table("fedcd-3")
+    half = small_rounds(table, "clients=50;ratio=0.2;rounds=100")
+    whole = small_rounds(table, "clients=50;ratio=0.2;rounds=200")
+    assert half is not None
+    assert whole is not None
+    assert half < whole
