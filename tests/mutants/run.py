@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("mutants.toml")
-FAILED = 1  # pytest's exit code when tests ran and some failed; others mean that the run itself went wrong
+FAILED = 1  # pytest's exit code when tests ran and some failed; a crash is negative, others mean a run that went wrong
 SECONDS = 900  # for one test file
 
 
@@ -83,8 +83,9 @@ def survivors(mutants: Sequence[Mutant], pool: ThreadPoolExecutor) -> list[Mutan
     alive = []
     codes = pool.map(lambda mutant: exit_code(mutant.tests, mutant), mutants)
     for mutant, code in zip(mutants, codes, strict=True):
-        print(f"{'killed  ' if code == FAILED else 'SURVIVED'} {mutant} ({mutant.tests})", flush=True)
-        if code != FAILED:
+        killed = code == FAILED or code < 0
+        print(f"{'killed  ' if killed else 'SURVIVED'} {mutant} ({mutant.tests})", flush=True)
+        if not killed:
             alive.append(mutant)
     return alive
 
