@@ -22,6 +22,7 @@ lint: $(READY)
 e2e: $(READY)
 	$(BIN)/python -m crossward.testing.e2e
 	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest tests/security -m e2e
 
 # Wrong versions of the package, each of which a test must notice; half an hour, not a part of CI.
 mutants: $(READY)
