@@ -119,13 +119,14 @@ def read_method_runs(
 def _check_seeds(results: Sequence[Result]) -> None:
     by_seed: dict[int, Result] = {}
     for result in results:
-        other = by_seed.setdefault(result.config["run"]["seed"], result)
-        if other is not result:
+        seed = result.config["run"]["seed"]
+        if seed in by_seed:
             raise ConfigError(
-                f"two runs have seed {result.config['run']['seed']}",
-                details=[str(other.folder), str(result.folder)],
+                f"two runs have seed {seed}",
+                details=[str(by_seed[seed].folder), str(result.folder)],
                 hint="Seeds are repetitions of one setting: compare one setting at a time.",
             )
+        by_seed[seed] = result
 
 
 def _read(result: Result, split: str, rounds: str, last: int) -> MethodRun:

@@ -2,9 +2,9 @@
 
 The standard deviation over sites, Gini's index, max - min and the calibration error are all norms of a vector: noise
 makes each of them larger than the truth, and a percentile interval then misses the truth almost always. So the test is
-inverted: the vector is shrunk or stretched by a factor, the bootstrap's deviations are added, and the interval holds the
-norms of those factors under which the norm that was seen is neither too large nor too small. It reaches 0 where noise
-alone explains what was seen.
+inverted: the vector is shrunk or stretched by a factor, the bootstrap's deviations are added, and the interval holds
+the norms of those factors under which the norm that was seen is neither too large nor too small. It reaches 0 where
+noise alone explains what was seen.
 """
 
 from __future__ import annotations
@@ -16,29 +16,35 @@ import numpy as np
 from crossward.comparison.weighted_metrics import Array
 
 Norm = Callable[[Array], Array]  # (m, B) -> (B,)
-FACTORS = np.concatenate([np.linspace(0, 1.5, 31), np.linspace(1.6, 5, 35)])
+LARGEST_FACTOR = 64.0
+HALVINGS = 10  # of the factor: to a thousandth
 
 
 def norm_interval(seen: Array, deviations: Array, norm: Norm, *, centre: float, level: float) -> tuple[float, float]:
     """The interval of norm(truth) when `seen` (m,) is the truth plus noise like `deviations` (m, B)."""
-    vectors = centre + FACTORS[:, None] * (seen - centre)  # (factors, m)
-    values = norm(vectors.T)
-    tails = ((1 - level) / 2, (1 + level) / 2)
-    expected = np.array([np.quantile(norm(vector[:, None] + deviations), tails) for vector in vectors])
     observed = float(norm(seen[:, None])[0])
-    return _crossing(expected[:, 1] - observed, values), _crossing(expected[:, 0] - observed, values)
+    bounds = []
+    for tail in ((1 + level) / 2, (1 - level) / 2):
+        factor = _factor(seen - centre, deviations + centre, norm, tail, observed)
+        bounds.append(float(norm(centre + factor * (seen - centre)[:, None])[0]))
+    return bounds[0], bounds[1]
 
 
-def _crossing(above: Array, values: Array) -> float:
-    """The value where `above` first reaches 0; the last value if it never does."""
-    reached = np.flatnonzero(above >= 0)
-    if not len(reached):
-        return float(values[-1])
-    k = int(reached[0])
-    if k == 0:
-        return float(values[0])
-    share = above[k - 1] / (above[k - 1] - above[k])
-    return float(values[k - 1] + share * (values[k] - values[k - 1]))
+def _factor(vector: Array, deviations: Array, norm: Norm, tail: float, observed: float) -> float:
+    """The factor of the vector under which `observed` is this quantile of the norm; 0 if it is below that at 0."""
+
+    def below(factor: float) -> bool:
+        return float(np.quantile(norm(factor * vector[:, None] + deviations), tail)) < observed
+
+    if not below(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while below(high) and high < LARGEST_FACTOR:
+        low, high = high, 2 * high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return high
 
 
 def sample_deviation(values: Array) -> Array:

@@ -77,7 +77,7 @@ def sensitivity_at_specificity(
 
 def _stratified(names: Sequence[str], truth: Array, groups: Mapping[str, str], resamples: int, seed: int) -> Resampling:
     """Positives and negatives are drawn apart, unless a group has some of both."""
-    by_class = [[names[i] for i in np.flatnonzero(truth == side)] for side in (True, False)]
+    by_class = [[name for name, label in zip(names, truth, strict=True) if label == side] for side in (True, False)]
     in_both = {groups.get(name, name) for name in by_class[0]} & {groups.get(name, name) for name in by_class[1]}
     strata = [[*by_class[0], *by_class[1]]] if in_both else by_class
     return draw(strata, groups, resamples=resamples, seed=seed)

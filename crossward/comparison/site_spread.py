@@ -109,8 +109,8 @@ def _drawn(runs: MethodRuns, metric: str, names: tuple[str, ...], resampling: Re
     if not complete:
         return None
     tables = [set_replicates([run.own[name] for name in names], metric, resampling) for run in runs.runs]
-    drawn = np.mean(tables, axis=0)
-    return drawn[:, ~np.isnan(drawn).any(0)]
+    drawn: Array = np.mean(tables, axis=0)
+    return np.asarray(drawn[:, ~np.isnan(drawn).any(0)])
 
 
 def _gains(
