@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from crossward.comparison.resampling import figure, resampling_for
 from crossward.comparison.verdicts import BETTER, NOT_DISTINGUISHABLE, WORSE, compare_pair, compare_pairs
 from crossward.comparison.weighted_metrics import PredictedSet
 from crossward.errors import ConfigError
+from crossward.runs.result import load
 
 CLASSES = 3
 
@@ -76,8 +78,9 @@ def test_what_cannot_be_read_is_refused(finished_run):
         read_method_runs([])
 
 
-def test_pruned_predictions_leave_the_stored_figure(finished_run):
-    result = finished_run()
+def test_pruned_predictions_leave_the_stored_figure(finished_run, tmp_path):
+    shutil.copytree(finished_run().folder, tmp_path / "pruned")  # other tests read the run itself
+    result = load(tmp_path / "pruned")
     round = result.summary["best"]["round"]
     (result.folder / "predictions" / f"round-{round:04d}.safetensors").unlink()
     runs = read_method_runs([result])

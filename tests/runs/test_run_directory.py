@@ -42,7 +42,7 @@ def test_documents_are_valid(finished_run):
     about = read("run.json")
     assert (about["format"], about["status"], about["task"]["name"]) == (FORMAT, "finished", "classification")
     assert about["sites"] == ["hospital-1", "hospital-2", "hospital-3"]
-    assert about["method"] == {"name": "scaffold", "buffers": "average", "server_lr": 1.0, "option": "II"}
+    assert about["method"] == {"name": "scaffold", "buffers": "average", "server_lr": 1.0, "option": "auto"}
     assert about["discloses"] == {"dy": "weights", "dc": "weights"}
     assert about["net"] == {"name": "cnn", "channels": 3, "classes": 8, "size": 28, "options": {}, "shrink": 1}
     assert about["nets"] == {}
