@@ -18,7 +18,7 @@ from crossward.names import nearest
 from crossward.plugins import PLUGINS, plugin_class
 
 T = TypeVar("T")
-GIVEN_BY_DATA = {  # what every net is told besides its options
+GIVEN_BY_DATA = {  # what every net gets from the data besides its options
     "size": "Set data.size.",
     "channels": "Set data.channels where the source has it.",
     "classes": "They are the classes of its labels.",

@@ -61,7 +61,7 @@ def from_manifest(collection: Collection, manifest: dict[str, Any]) -> Federatio
 
 
 def save_manifest(federation: Federation, file: Path) -> None:
-    """Write the manifest; whoever reads `file` finds the old or the new one, never half of one."""
+    """Write the manifest; a reader of `file` finds the old or the new one, never half of one."""
     text = json.dumps(manifest(federation), indent=1, ensure_ascii=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

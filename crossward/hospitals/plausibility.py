@@ -19,7 +19,7 @@ UNBOUNDED_METRICS = ("nll", "hd95")  # and whatever begins so: any number of at 
 ROUNDING = 1e-6
 PROBABILITIES = "probabilities"  # an item of this name holds shares that add up to 1
 MODEL = "model"  # an item of this name holds weights as they are, not how they have changed
-VARIANCE = "running_var"  # of BatchNorm; the root of a negative one is no number, for whoever gets the average
+VARIANCE = "running_var"  # of BatchNorm; the root of a negative one is no number, at every site that gets the average
 SMALLEST_REACH = 1e-9  # what a method divides by
 
 

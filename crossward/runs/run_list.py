@@ -231,7 +231,7 @@ def read_documents(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]
 
 
 def run_details(folder: Path) -> dict[str, Any]:
-    """All that is told of one run: its entry, run.json, summary.json if there is one, and what is on the disk."""
+    """All facts shown of one run: its entry, run.json, summary.json if there is one, and what is on the disk."""
     entry = replace(read_run_entry(folder), size=folder_size(folder))
     summary = _read(folder / "summary.json") if (folder / "summary.json").exists() else None
     return asdict(entry) | {"about": _read_about(folder), "summary": summary, "sizes": size_by_part(folder)}

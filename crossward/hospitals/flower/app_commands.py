@@ -1,6 +1,6 @@
 """The commands by which Flower starts its app processes, replaced by ones that start Crossward's own apps.
 
-A bundle travels from whoever starts a run to every SuperNode, which would import it. These commands ignore what the
+A bundle travels from the starter of a run to every SuperNode, which would import it. These commands ignore what the
 bundle holds, and refuse what Crossward does not use. They are scripts in a folder that comes first in PATH.
 """
 

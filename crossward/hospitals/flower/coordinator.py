@@ -108,7 +108,7 @@ def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes
 
 
 def _opening(config: Config, terms: FederationTerms) -> dict[str, Any]:
-    """What a site is told of the run when it first connects."""
+    """The facts of the run that a site receives when it first connects."""
     return {
         "crossward": __version__,
         "run": terms.id,
