@@ -61,3 +61,18 @@ def test_a_run_that_fails_before_it_is_described_says_why(tmp_path):
         raise ValueError("no sites")
     assert rundir.read(FAILURE) == {"error": "a defect: ValueError('no sites')"}
     assert not rundir.described
+
+
+class Rounds(Observer):
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_round(self, record: RoundRecord) -> None:
+        self.seen.append(record.round)
+
+
+def test_a_resumed_run_repeats_no_round(config, interrupted_run):
+    folder = interrupted_run(config(), 1)
+    rounds = Rounds()
+    lifecycle.resume(folder, observers=[rounds])
+    assert rounds.seen == [2, 3]
