@@ -34,16 +34,18 @@ def norm_layer(channels: int, norm: str) -> nn.Module:
 
 
 def stem_layers(in_channels: int, out_channels: int, stem: str, *, kernel: int, norm: str = "batch") -> nn.Sequential:
-    """`stem`: "imagenet" (quarters the size by a stride of 2 and a max-pool) or "small" (3x3, which keeps the size)."""
-    if stem == "small":
-        return nn.Sequential(*conv_norm_activation(in_channels, out_channels, 3, norm=norm))
+    """`stem`: "imagenet" (quarters the size by a stride of 2 and a max-pool), "strided" (3x3, which halves it) or
+    "small" (3x3, which keeps it)."""
+    if stem != "imagenet":
+        stride = 2 if stem == "strided" else 1
+        return nn.Sequential(*conv_norm_activation(in_channels, out_channels, 3, stride, norm=norm))
     layers = conv_norm_activation(in_channels, out_channels, kernel, 2, norm=norm)
     return nn.Sequential(*layers, nn.MaxPool2d(3, 2, 1))
 
 
-def choose_stem(net: str, stem: str, size: int) -> str:
-    """ "imagenet" or "small": for "auto" the one that suits the image size."""
-    require_choice(net, "stem", stem, ("auto", "imagenet", "small"))
+def choose_stem(net: str, stem: str, size: int, others: tuple[str, ...] = ()) -> str:
+    """One of "imagenet", "small" and the net's `others`; "auto" is that of the first two which suits the image size."""
+    require_choice(net, "stem", stem, ("auto", "imagenet", "small", *others))
     if stem == "auto":
         return "small" if size < SMALL_STEM_BELOW else "imagenet"
     return stem

@@ -28,7 +28,7 @@ def resnet18(
 ) -> Net:
     """ResNet-18 of any width, with the ImageNet stem or one for small images.
 
-    stem: "imagenet" (7x7, stride 2, max-pool), "small" (3x3), or "auto" = small below 64 pixels.
+    stem: "imagenet" (7x7, stride 2, max-pool), "strided" (3x3, stride 2), "small" (3x3), or "auto" = small below 64.
     norm: "batch" or "group".
     """
     return residual_net(
@@ -49,7 +49,7 @@ def resnet50(
 ) -> Net:
     """ResNet-50 of any width, with the ImageNet stem or one for small images.
 
-    stem: "imagenet" (7x7, stride 2, max-pool), "small" (3x3), or "auto" = small below 64 pixels.
+    stem: "imagenet" (7x7, stride 2, max-pool), "strided" (3x3, stride 2), "small" (3x3), or "auto" = small below 64.
     norm: "batch" or "group".
     """
     return residual_net(
@@ -195,7 +195,7 @@ def residual_net(
     min_size: int = MIN_SIZE,
 ) -> Net:
     """A residual network with a stage of `depth` blocks for each of `depths`; `kernel` is that of the ImageNet stem."""
-    stem = choose_stem(name, stem, size)
+    stem = choose_stem(name, stem, size, others=("strided",))
     require_choice(name, "norm", norm, ("batch", "group"))
     require_size_and_width(name, size, width, min_size)
     widths = [scale_channels(c, width) for c in STAGES[: len(depths)]]

@@ -36,7 +36,7 @@ def test_activation_and_norm_are_a_choice():
     assert isinstance(conv_norm_activation(8, 16, 1, activation=nn.ReLU6)[2], nn.ReLU6)
 
 
-@pytest.mark.parametrize(("stem", "kernel", "side"), [("small", 3, 30), ("imagenet", 7, 8)])
+@pytest.mark.parametrize(("stem", "kernel", "side"), [("small", 3, 30), ("strided", 3, 15), ("imagenet", 7, 8)])
 def test_stem(stem: str, kernel: int, side: int):
     layers = stem_layers(1, 8, stem, kernel=7)
     assert layers[0].kernel_size == (kernel, kernel)

@@ -91,7 +91,7 @@ def test_stem_follows_the_size():
 
 def test_resolution_of_the_last_map():
     x = torch.randn(1, 1, 64, 64)
-    for stem, side in [("imagenet", 2), ("small", 8)]:
+    for stem, side in [("imagenet", 2), ("strided", 4), ("small", 8)]:
         for name, width in [("resnet18", 64), ("resnet50", 256)]:
             net = build(name, channels=1, classes=2, size=64, width=0.125, stem=stem).eval()
             assert net.body[:5](x).shape == (1, width, side, side)
@@ -120,7 +120,7 @@ def test_group_norm_has_no_buffers_and_trains_on_one_image(name: str):
     [
         (15, {}, "at least 16 x 16"),
         (15, {"stem": "imagenet"}, "at least 16 x 16"),
-        (28, {"stem": "tiny"}, "auto, imagenet, small"),
+        (28, {"stem": "tiny"}, "auto, imagenet, small, strided"),
         (28, {"norm": "layer"}, "batch, group"),
         (28, {"width": 0.0}, "width of at least"),
         (28, {"width": float("nan")}, "width of at least"),
