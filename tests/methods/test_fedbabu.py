@@ -145,7 +145,21 @@ def test_fine_tuning_starts_at_the_rate_of_the_round():
     torch.testing.assert_close(moved[1], moved[0] / 2, atol=1e-7, rtol=0)
 
 
-@pytest.mark.parametrize("options", [{"finetune_epochs": 0}, {"finetune": "tail"}], ids=str)
+def test_a_rate_of_its_own_is_the_same_in_every_round():
+    """Two full-batch steps of 0.05 from the same weights, in whichever round, by hand."""
+    training = Training(batch_size=64, lr=0.1, schedule="milestones", gamma=0.1, milestones=(2,))
+    run_sites = TWO.run_sites(FedBABU(finetune_epochs=2, finetune_lr=0.05), training=training, net=linear)
+    sent, data = Weights.of(run_sites.server(0).new_net()), regression_per_site(run_sites)[0]
+    w = initial_matrix(run_sites)
+    once = w - 0.05 * data.gradient(w)
+    expected = once - 0.05 * data.gradient(once)
+    for round in (0, 1):
+        site = run_sites.open(0, round, {}, fresh=True)
+        run_sites.method.predictor(site, {"model": sent})
+        torch.testing.assert_close(weight_matrix(Weights.of(site.model)).double(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{"finetune_epochs": 0}, {"finetune": "tail"}, {"finetune_lr": 0.0}], ids=str)
 def test_options_are_checked(options: dict[str, object]):
     with pytest.raises(ValidationError):
         TypeAdapter(FedBABU).validate_python(options)
