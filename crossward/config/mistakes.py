@@ -10,20 +10,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from crossward.config.schema import Config, SiteSettings
+from crossward.config.toml_lines import Key, Where, place
 from crossward.core.training import Training
 from crossward.data.sources import setting_names
 from crossward.names import nearest
-
-Key = tuple[str, ...]
-Where = Mapping[Key, str]  # the line or the flag that a key was written in
-
-
-def place(key: Key, where: Where) -> str:
-    """Where the key, or the nearest section around it, was written: " (blood.toml, line 7)"."""
-    for length in range(len(key), 0, -1):
-        if key[:length] in where:
-            return f" ({where[key[:length]]})"
-    return ""
 
 
 def schema_mistakes(error: ValidationError, document: Mapping[str, Any], where: Where) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from crossward import nets
-from crossward.config.mistakes import Key, Where, option_mistakes, place, unknown_options
+from crossward.config.mistakes import option_mistakes, unknown_options
 from crossward.config.schema import Config, NetSettings
+from crossward.config.toml_lines import Key, Where, place
 from crossward.core.method import Method
 from crossward.core.plugin import Plugin
 from crossward.methods import METHODS, method_class

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -13,35 +11,22 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from crossward.config.mistakes import Key, Where, place, schema_mistakes
+from crossward.config.mistakes import schema_mistakes
 from crossward.config.options import BuiltParts, build_parts
 from crossward.config.schema import Config
+from crossward.config.toml_lines import Key, Where, place, read_toml, split_key
 from crossward.core.method import Method
 from crossward.core.plugin import Plugin
 from crossward.errors import ConfigError
 from crossward.methods import METHODS, method_class
 
 NOT_VALID = "the configuration is not valid:"
-HEADER = re.compile(r"^\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$")
-ASSIGNMENT = re.compile(r"^\s*([A-Za-z0-9_\-.\"]+)\s*=")
 
 
 def read_config(file: Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration in a TOML file, with "a.b=c" overrides."""
     document, where = read_toml(file)
     return config_from(with_overrides(document, overrides), {**where, **_override_places(overrides)})
-
-
-def read_toml(file: Path) -> tuple[dict[str, Any], Where]:
-    """What a TOML file says, and in which lines."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration {file}: {error}") from None
-    try:
-        return tomllib.loads(text), _line_places(text, file)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from None
 
 
 def config_from(document: Mapping[str, Any], where: Where | None = None) -> Config:
@@ -143,27 +128,5 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _line_places(text: str, file: Path) -> dict[Key, str]:
-    """The line in which each key and each section is written."""
-    places: dict[Key, str] = {}
-    section: Key = ()
-    entries: Counter[Key] = Counter()
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := HEADER.match(line):
-            section = _split_key(header[1])
-            if line.lstrip().startswith("[["):  # an entry of a list: site.0, site.1
-                index = entries[section]
-                entries[section] += 1
-                section = (*section, str(index))
-            places.setdefault(section, f"{file}, line {number}")
-        elif assignment := ASSIGNMENT.match(line):
-            places.setdefault((*section, *_split_key(assignment[1])), f"{file}, line {number}")
-    return places
-
-
 def _override_places(overrides: Iterable[str]) -> dict[Key, str]:
-    return {_split_key(override.partition("=")[0]): f"--set {override}" for override in overrides}
-
-
-def _split_key(dotted: str) -> Key:
-    return tuple(part.strip().strip('"') for part in dotted.split("."))
+    return {split_key(override.partition("=")[0]): f"--set {override}" for override in overrides}

@@ -12,8 +12,7 @@ from pydantic import Strict, ValidationError
 from pydantic_core import ErrorDetails
 from torch import Tensor, nn
 
-from crossward.config.mistakes import Where
-from crossward.config.reading import read_toml
+from crossward.config.toml_lines import Where, read_toml
 from crossward.core import select
 from crossward.core.disclosure import CLASS_COUNTS, HOLDS_WEIGHTS, Disclosure, DisclosureKind
 from crossward.core.method import Method

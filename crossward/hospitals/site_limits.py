@@ -19,8 +19,8 @@ from annotated_types import Gt
 from pydantic import ConfigDict, Strict, ValidationError
 
 from crossward.config.mistakes import schema_mistakes
-from crossward.config.reading import read_toml
 from crossward.config.schema import Config
+from crossward.config.toml_lines import read_toml
 from crossward.core.training import Training
 from crossward.data.archives import open_files
 from crossward.data.decode import is_image

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossward.config.mistakes import Where
-from crossward.config.reading import config_from, method_of, read_toml, with_overrides
+from crossward.config.reading import config_from, method_of, with_overrides
 from crossward.config.schema import Config
+from crossward.config.toml_lines import Where, read_toml
 from crossward.core.run import Observer, Progress
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
