@@ -55,6 +55,7 @@ class RunSettings(Section):
     )
     out: Path = Path("runs")  # the folder of run directories
     seed: Annotated[int, Interval(ge=0, lt=2**31)] = 0
+    batch_order: Annotated[int, Interval(ge=0, lt=2**31)] = 0  # another number: only the order of batches is another
     rounds: Count = 20
     participation: Annotated[float, Interval(gt=0, le=1)] = 1.0  # share of the sites asked in a round
     min_clients: Count = 1  # fewer left in a round end the run

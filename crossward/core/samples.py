@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossward.core.seeds import derive
+
 Batch = tuple[Tensor, Tensor]
 Augment = Callable[[Tensor, Tensor, torch.Generator], Batch]
 
@@ -24,6 +26,7 @@ class Samples:
     augment: Augment | None = None
     device: torch.device = torch.device("cpu")
     shrink: int = 1  # images are seen at 1 / shrink of their size, each pixel the mean of those it stands for
+    batch_order: int = 0  # another number: other orders of the rows, while a generator gives everything else as before
 
     def __len__(self) -> int:
         return len(self.index)
@@ -51,12 +54,22 @@ class Samples:
     def shuffled(self, size: int, rng: torch.Generator) -> Iterator[Batch]:
         """One pass in random order, augmented. BatchNorm needs two images in a batch: a last batch of one joins its
         neighbour, and an image that is alone at its site is shown twice."""
-        order = self.index[torch.randperm(len(self.index), generator=rng)]
+        order = self.index[self._order(rng)]
         if len(order) == 1:
             order = order.repeat(2)
         for rows in _chunks(order, size):
             x, y = self.take(rows)
             yield self.augment(x, y, rng) if self.augment else (x, y)
+
+    def _order(self, rng: torch.Generator) -> Tensor:
+        """(n,) positions in random order. Every batch_order takes the same from `rng`, so that what is drawn from it
+        later (augmentation, generated images) stays the same."""
+        before = rng.get_state() if self.batch_order else None
+        drawn = torch.randperm(len(self.index), generator=rng)
+        if before is None:
+            return drawn
+        own = torch.Generator().manual_seed(derive(self.batch_order, "batch order", before.numpy().tobytes().hex()))
+        return torch.randperm(len(self.index), generator=own)
 
     def batch_count(self, size: int) -> int:
         """How many batches `shuffled` makes of one pass."""

@@ -97,6 +97,7 @@ def assemble(
         training=config.train,
         plugins=plugins,
         seed=config.run.seed,
+        batch_order=config.run.batch_order,
         mean=mean,
         std=std,
         augment=augmentation(config.data.augment),

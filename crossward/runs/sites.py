@@ -42,6 +42,7 @@ class RunSites:
     training: Training = field(default_factory=Training)
     plugins: tuple[Plugin, ...] = ()
     seed: int = 0
+    batch_order: int = 0  # of training: another number, and only the order of batches is another
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.25,)
     augment: Augment | None = None
@@ -196,8 +197,10 @@ class RunSites:
 
     def _samples(self, rows: Tensor, shrink: int, part: str = "") -> Samples:
         collection = self.federation.collection
-        augment = self.augment if part == "train" else None
-        return Samples(collection.images, collection.targets, rows, self.mean, self.std, augment, self.device, shrink)
+        samples = Samples(
+            collection.images, collection.targets, rows, self.mean, self.std, device=self.device, shrink=shrink
+        )
+        return replace(samples, augment=self.augment, batch_order=self.batch_order) if part == "train" else samples
 
     def _public(self, shrink: int) -> Samples | None:
         return self._samples(self.federation.public, shrink) if len(self.federation.public) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -124,3 +126,38 @@ def test_augment_only_when_shuffled():
 def test_an_empty_set_has_no_batches():
     nobody = counted(4).only(torch.zeros(0, dtype=torch.int64))
     assert list(nobody.shuffled(4, rng())) == []
+
+
+def drawing(samples, generator):
+    """The rows of two passes of batches of 3, and what augmentation and a later draw took from the generator."""
+    drawn = []
+
+    def keep(x, y, own):
+        drawn.append(torch.rand(3, generator=own).tolist())
+        return x, y
+
+    augmented = replace(samples, augment=keep)
+    passes = [[y.tolist() for _, y in augmented.shuffled(3, generator)] for _ in range(2)]
+    return passes, [*drawn, torch.rand(1, generator=generator).item()]
+
+
+def test_another_batch_order_changes_the_order_of_rows_and_nothing_else():
+    samples = counted(12)
+    (first, second), drawn = drawing(samples, rng(5))
+    (other_first, other_second), other_drawn = drawing(replace(samples, batch_order=1), rng(5))
+    assert drawn == other_drawn  # the generator gives everything else as before
+    assert [len(batch) for batch in first] == [len(batch) for batch in other_first]
+    for batches in (other_first, other_second):
+        assert sorted(row for batch in batches for row in batch) == list(range(12))
+    assert other_first != first
+    assert other_second != second
+    assert other_first != other_second  # another order in each pass
+
+
+def test_orders_come_from_batch_order_and_from_the_generator():
+    def first_pass(order, seed):
+        return [y.tolist() for _, y in replace(counted(12), batch_order=order).shuffled(3, rng(seed))]
+
+    assert first_pass(1, 5) == first_pass(1, 5)
+    orders = [first_pass(order, seed) for order in (0, 1, 2) for seed in (5, 6)]
+    assert all(orders[i] != orders[j] for i in range(6) for j in range(i))
