@@ -28,7 +28,7 @@ def manifest(federation: Federation) -> dict[str, Any]:
         raise DataError("a manifest needs a different name for every row and every site", details=repeated)
     content = {
         "format": FORMAT,
-        "collection": _collection_facts(federation.collection),
+        "collection": collection_facts(federation.collection),
         "recipe": federation.recipe,
         "sites": {site.name: _row_names(site, ids) for site in federation.sites},
         "server": _row_names(federation.server, ids),
@@ -47,7 +47,7 @@ def from_manifest(collection: Collection, manifest: dict[str, Any]) -> Federatio
     parts = [*manifest["sites"].values(), manifest["server"], {"public": manifest["public"]}]
     if missing := [name for part in parts for names in part.values() for name in names if name not in rows]:
         raise DataError(f"{collection.name} lacks {len(missing)} row(s) of the manifest", details=missing)
-    if changes := _differences(manifest["collection"], _collection_facts(collection)):
+    if changes := _differences(manifest["collection"], collection_facts(collection)):
         raise DataError(f"{collection.name} is not what the manifest was made for", details=changes, hint=AFRESH)
     federation = Federation(
         collection,
@@ -101,7 +101,8 @@ def _split(name: str, row_names: dict[str, list[str]], rows: dict[str, int]) -> 
     return Split(name, *(row_tensor([rows[row_name] for row_name in row_names[part]]) for part in PARTS))
 
 
-def _collection_facts(collection: Collection) -> dict[str, Any]:
+def collection_facts(collection: Collection) -> dict[str, Any]:
+    """What a manifest knows its collection by; the fingerprint is of every image and its target."""
     digest = blake2b(json.dumps([collection.ids, collection.hashes]).encode(), digest_size=16)
     digest.update(collection.targets.contiguous().numpy().tobytes())
     return {

@@ -31,7 +31,7 @@ BELOW_HOSPITALS = (*BELOW_CONFIG, "config", "engines", "runs")
 # What each folder may import of the package, besides the modules of its own folder. A folder below it counts as another
 # folder. Every folder and every top-level module has a row, lazy imports and imports by a string count as any other.
 ARROWS: dict[str, tuple[str, ...]] = {
-    "": ("runs.lifecycle", "runs.result", "cli.main"),  # crossward/__init__.py and __main__.py
+    "": ("runs.lifecycle", "runs.result", "studies.study", "cli.main"),  # crossward/__init__.py and __main__.py
     "errors": (),
     "names": ("errors",),
     "disk": ("errors",),
@@ -60,7 +60,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "hospitals.flower": (*BELOW_HOSPITALS, "hospitals"),
     "comparison": (*FOUNDATION, "core", "nets", "methods.mh_pflgb", "runs"),
     "comparison.papers": (*FOUNDATION, "comparison", "nets", "runs"),
-    "cli": (*BELOW_HOSPITALS, "comparison", "comparison.papers", "hospitals", "hospitals.flower", "methods.mh_pflgb"),
+    "studies": (*BELOW_HOSPITALS, "comparison"),
+    "cli": (
+        *BELOW_HOSPITALS,
+        "comparison",
+        "comparison.papers",
+        "hospitals",
+        "hospitals.flower",
+        "methods.mh_pflgb",
+        "studies",
+    ),
     "testing": (*BELOW_HOSPITALS, "comparison", "hospitals", "hospitals.flower", "cli", "nets.parts"),
 }
 MAY_IMPORT_FLWR = ("crossward/hospitals/flower/", "crossward/testing/", "tests/", "benchmarks/")
@@ -386,6 +395,7 @@ def test_the_source_is_found():
         (arrows, "crossward/plugins/fedx.py", "from crossward.methods.fedprox import FedProx"),
         (arrows, "crossward/engines/pool.py", "from crossward.methods import METHODS"),
         (arrows, "crossward/comparison/reach.py", "from crossward.cli.main import app"),
+        (arrows, "crossward/comparison/reach.py", "from crossward.studies.cells import Cell"),
         (no_torchvision, "crossward/nets/resnet.py", "def f():\n    from torchvision.models import resnet18"),
         (no_pickle, "crossward/core/tree.py", "import pickle"),
         (no_pickle, "crossward/core/tree.py", "from pickle import loads"),
