@@ -9,6 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from crossward.core.metric_sum import summed_metrics
+
 if TYPE_CHECKING:
     from crossward.comparison.net_costs import NetCost
     from crossward.comparison.reach import CostToTarget, MethodCost
@@ -21,6 +23,7 @@ METRIC_NAMES = {
     "accuracy": "acc",
     "balanced_accuracy": "bACC",
     "auc": "bAUC",
+    "precision": "prec",
     "f1": "F1",
     "dice": "Dice",
     "dice_positive": "Dice+",
@@ -55,7 +58,7 @@ def results_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     for view in ("global", "local"):
         for name in metrics:
             table.add_column(f"{view}\n{METRIC_NAMES[name]}", justify="right")
-    for heading in (f"worst\n{METRIC_NAMES.get(main, main)}", "best\nround", "traffic", "time"):
+    for heading in (f"worst\n{_short_name(main)}", "best\nround", "traffic", "time"):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
@@ -72,6 +75,10 @@ def results_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
 def signed_change(name: str, change: float) -> str:
     """A change of a metric in the unit of the results table: F1 +1.3."""
     return f"{METRIC_NAMES[name]} {_scale(name) * change:+.1f}"
+
+
+def _short_name(metric: str) -> str:
+    return "+".join(METRIC_NAMES.get(part, part) for part in summed_metrics(metric))
 
 
 def _metric(name: str, value: float | None) -> str:

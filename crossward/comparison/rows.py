@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crossward.core.evaluation import metric_at
+from crossward.core.evaluation import LOWER_IS_BETTER, metric_at
+from crossward.core.metric_sum import worst_value
 from crossward.runs.result import Result
 
 METRICS = {  # of a row, by task
@@ -25,6 +26,7 @@ def _row(result: Result) -> dict[str, Any]:
     best = summary["best"] or {}
     metrics = best.get("metrics", {})
     main = about["config"]["evaluate"]["select"] or about["task"]["main"]
+    own_sets = metrics.get("test", {}).get("local", {}).get("sites", {})
     names = METRICS[about["task"]["name"]]
     return {
         "method": about["method"]["name"],
@@ -32,7 +34,7 @@ def _row(result: Result) -> dict[str, Any]:
         "best_round": best.get("round"),
         "global": {name: metric_at(metrics, "test", "global", name) for name in names},
         "local": {name: metric_at(metrics, "test", "local", name) for name in names},
-        "worst": metrics.get("test", {}).get("local", {}).get("worst", {}).get(main),
+        "worst": worst_value(own_sets, main, lower_is_better=main in LOWER_IS_BETTER),
         "main": main,
         "bytes": sum(summary["bytes"].values()),
         "pooled": about["pooled"],

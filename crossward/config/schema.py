@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from crossward.core.metric_sum import summed_metrics
 from crossward.core.robust import Robust
 from crossward.core.training import Training
 from crossward.data.sources import SOURCES, settings_class
@@ -143,7 +144,8 @@ class EngineSettings(Section):
 class EvaluateSettings(Section):
     every: Annotated[int, Ge(0)] = 1  # rounds; the last is always evaluated; 0: never
     first: Count = 1  # the round before which nothing is evaluated
-    select: str | None = None  # the metric that chooses the best round; None: macro F1 or Dice
+    # the metric, or the sum of metrics ("f1+accuracy"), that chooses the best round; None: macro F1 or Dice
+    select: Annotated[str, AfterValidator(lambda name: "+".join(summed_metrics(name)))] | None = None
     view: Literal["local", "global"] = "local"  # of validation
     keep_predictions: bool = True
 

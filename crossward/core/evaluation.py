@@ -12,6 +12,7 @@ from torch import Tensor
 
 from crossward.core.cohort import Cohort
 from crossward.core.engine import SERVER, Engine, Sites
+from crossward.core.metric_sum import metric_value
 from crossward.core.task import Metrics, Task
 from crossward.core.tree import Tree
 
@@ -152,7 +153,6 @@ def _combine(name: str, values: list[Any]) -> Any:
 
 
 def metric_at(metrics: Mapping[str, Any], split: str, view: str, name: str) -> float | None:
-    """One number: metric_at(metrics, "val", "local", "f1") is the mean over sites."""
+    """One number: metric_at(metrics, "val", "local", "f1") is the mean over sites. "f1+accuracy" is their sum."""
     scores = metrics.get(split, {}).get(view, {})
-    value = (scores.get("mean", {}) if view == "local" else scores).get(name)
-    return value if isinstance(value, float) else None
+    return metric_value(scores.get("mean", {}) if view == "local" else scores, name)

@@ -39,7 +39,7 @@ class Plan:
     min_clients: int = 1  # fewer left in a round end the run
     evaluate_every: int = 1  # rounds; the last is always evaluated; 0: never
     evaluate_first: int = 1  # the round before which nothing is evaluated
-    select: str | None = None  # the metric that chooses the best round on validation; None: the task's own
+    select: str | None = None  # the metric, or sum of metrics, that chooses the best round; None: the task's own
     view: Literal["local", "global"] = "local"  # on the mean of the sites' validation sets, or on the federation's
     robust: Robust = Robust()  # the rule for the clients' weights before they are aggregated
 

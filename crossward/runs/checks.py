@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from crossward.config.schema import Config
 from crossward.core.disclosure import WEIGHTS
+from crossward.core.evaluation import LOWER_IS_BETTER
 from crossward.core.method import Method, Need
+from crossward.core.metric_sum import summed_metrics
 from crossward.core.net import Net
 from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.seeds import seeded
@@ -51,15 +53,36 @@ def check_method(config: Config, method: Method, plugins: Sequence[Plugin], task
 
 
 def check_metric(config: Config, task: Task) -> None:
+    """evaluate.select names one metric, or a sum of metrics of which more is better, that validation sets have."""
     wanted = config.evaluate.select
     if wanted is None:
         return
     shape = (1, len(task.classes)) if task.name == "classification" else (1, len(task.classes), 4, 4)
     prediction = task.prediction(torch.zeros(shape))
-    metrics = task.metrics(prediction, torch.zeros(shape[:1] + shape[2:], dtype=torch.int64))
+    metrics = task.metrics(prediction, torch.zeros(shape[:1] + shape[2:], dtype=torch.int64), full=False)
     known = [name for name, value in metrics.items() if not isinstance(value, list | int)]
-    if wanted not in known:
-        raise ConfigError(f"evaluate.select: there is no metric {wanted!r}", hint=nearest(wanted, known))
+    parts = summed_metrics(wanted)
+    for part in parts:
+        if part not in known:
+            raise ConfigError(f"evaluate.select: {_unknown_metric(part, metrics)}", hint=nearest(part, known))
+    if twice := [part for part in dict.fromkeys(parts) if parts.count(part) > 1]:
+        raise ConfigError(f"evaluate.select = {wanted!r} has {', '.join(twice)} more than once")
+    if len(parts) > 1 and (lower := [part for part in parts if part in LOWER_IS_BETTER]):
+        raise ConfigError(
+            f"evaluate.select = {wanted!r}: of {', '.join(lower)} less is better, which cannot be added to a sum of "
+            "metrics of which more is better",
+            hint="Leave it out of the sum, or select by it alone.",
+        )
+
+
+def _unknown_metric(name: str, metrics: Mapping[str, object]) -> str:
+    if name == "":
+        return 'a "+" needs a metric on either side'
+    if name == "recall" and "balanced_accuracy" in metrics:
+        return "recall is a list, one for each class; its mean is balanced_accuracy"
+    if isinstance(metrics.get(name), list | int):
+        return f"{name!r} is no metric with one number to compare"
+    return f"there is no metric {name!r} on validation sets"
 
 
 def check_nets(config: Config, run_sites: RunSites) -> None:

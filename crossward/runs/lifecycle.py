@@ -58,7 +58,8 @@ def resume(folder: str | Path, overrides: Sequence[str] = (), observers: Sequenc
             hint="`crossward coordinator up` goes on with it.",
         )
     settings = read_config(rundir.folder / "config.toml", overrides)
-    changes = differences(rundir.about["config"], settings.canonical())
+    stored = config_from(rundir.about["config"])  # with defaults of keys that came after the run was started
+    changes = differences(stored.canonical(), settings.canonical())
     if refused := [change for change in changes if not change.startswith(FREE_TO_CHANGE)]:
         raise ConfigError(
             f"{rundir.folder} was started with another configuration",

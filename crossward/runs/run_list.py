@@ -18,6 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from crossward.core.metric_sum import metric_value
 from crossward.disk import write_atomically
 from crossward.errors import CrosswardError, StorageError
 from crossward.names import nearest
@@ -132,7 +133,7 @@ def _entry(folder: Path, name: str, about: Mapping[str, Any], summary: Mapping[s
     view = config["evaluate"]["view"]
     best = (summary or {}).get("best") or {}
     scores = best.get("metrics", {}).get("val", {}).get(view, {})
-    value = (scores.get("mean", {}) if view == "local" else scores).get(metric)
+    value = metric_value(scores.get("mean", {}) if view == "local" else scores, metric)
     return RunEntry(
         folder=str(folder),
         name=name,

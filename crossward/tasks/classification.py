@@ -46,7 +46,8 @@ class Classification:
         return logits.detach().float().softmax(1)
 
     def metrics(self, prediction: Tensor, y: Tensor, *, full: bool = True) -> Metrics:
-        """Undefined values are None: recall where a class is absent, F1 where it is neither present nor predicted."""
+        """Undefined values are None: recall where a class is absent, F1 and precision where it is neither present nor
+        predicted. The precision of a class that is present and never predicted is 0, as in scikit-learn's mean."""
         p = prediction.detach().to("cpu", torch.float64)
         y = y.cpu()
         k = len(self.classes)
@@ -57,14 +58,17 @@ class Classification:
         predicted = confusion.sum(0)
         recall = _ratios(correct, support)
         f1 = _ratios(2 * correct, support + predicted)
+        precision = _ratios(correct, torch.where(predicted > 0, predicted, support))
         return {
             "accuracy": _ratios(correct.sum()[None], support.sum()[None])[0],
             "f1": _mean(f1),
             "balanced_accuracy": _mean(recall),
+            "precision": _mean(precision),
             "auc": _mean(_aucs(p, y)),
             "ece": _calibration_error(p, y),
             "nll": _negative_log_likelihood(p, y),
             "recall": recall,
+            "precision_per_class": precision,
             "f1_per_class": f1,
             "support": support.tolist(),
             "confusion": confusion.tolist(),

@@ -21,6 +21,14 @@ def test_a_row_holds_the_test_metrics_of_the_best_round(finished_run):
     assert row["bytes"] == sum(line["bytes"] for line in result.traffic)
 
 
+def test_the_worst_site_by_a_sum_of_metrics(finished_run):
+    result = finished_run(evaluate={"select": "f1 + precision"})
+    [row] = result_rows([result])
+    sites = result.summary["best"]["metrics"]["test"]["local"]["sites"].values()
+    assert row["main"] == "f1+precision"
+    assert row["worst"] == pytest.approx(min(site["f1"] + site["precision"] for site in sites))
+
+
 def test_gains_are_differences_on_the_local_test_sets():
     before = {"local": {"f1": 0.5, "auc": None, "accuracy": 0.5}}
     after = {"local": {"f1": 0.75, "auc": 0.9, "accuracy": None}}

@@ -80,14 +80,15 @@ def test_targets_are_those_of_the_partition(finished_run):
     assert truth["server"]["test"].tolist() == [*range(8), *range(8)]
 
 
-@pytest.mark.parametrize("select", ["f1", "nll", "balanced_accuracy"])
+@pytest.mark.parametrize("select", ["f1", "nll", "balanced_accuracy", "accuracy+f1+precision"])
 @pytest.mark.parametrize("view", ["local", "global"])
 def test_validation_chooses_the_best_round(finished_run, select, view):
     result = finished_run(
         run={"rounds": 5}, evaluate={"select": select, "view": view}, train={"lr": 0.2, "batch_size": 4}
     )
     views = [line["metrics"]["val"][view] for line in result.rounds]
-    values = [(v["mean"] if view == "local" else v)[select] for v in views]
+    scores = [v["mean"] if view == "local" else v for v in views]
+    values = [sum(each[name] for name in select.split("+")) for each in scores]
     sign = -1 if select in LOWER_IS_BETTER else 1
     bests = [sign * value > max((sign * v for v in values[:i]), default=-9) for i, value in enumerate(values)]
     assert [line["best"] for line in result.rounds] == bests

@@ -143,6 +143,17 @@ def test_only_what_is_left_is_computed(folder):
     assert rounds.seen == [2, 3]
 
 
+def test_a_run_that_was_started_before_a_key_existed_resumes(folder, finished_run, run_contents):
+    """A configuration without the key is one with its default."""
+    rundir = RunDir(folder)
+    about = rundir.about
+    del about["config"]["run"]["batch_order"]
+    (folder / "run.json").write_text(json.dumps(about))
+    file = folder / "config.toml"
+    file.write_text(file.read_text().replace("batch_order = 0\n", ""))
+    assert api.resume(folder).summary["rounds"] == 3
+
+
 def test_a_plugin_without_options_resumes(config, interrupted_run):
     folder = interrupted_run(config(method={"name": "fedavg+prox"}, plugin={"prox": {}}))
     assert api.resume(folder).about["status"] == "finished"

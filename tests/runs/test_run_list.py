@@ -63,6 +63,16 @@ def test_the_best_is_by_the_metric_and_view_that_chose(runs, finished_run):
     assert entry.best == finished_run().summary["best"]["metrics"]["val"]["global"]["accuracy"]
 
 
+def test_the_best_by_a_sum_of_metrics(runs, finished_run):
+    about = json.loads((runs / "one/run.json").read_text())
+    about["config"]["evaluate"] |= {"select": "accuracy+f1+precision", "view": "local"}
+    edit(runs / "one/run.json", config=about["config"])
+    [entry] = list_runs(runs)
+    assert entry.metric == "accuracy+f1+precision, local view"
+    scores = finished_run().summary["best"]["metrics"]["val"]["local"]["mean"]
+    assert entry.best == pytest.approx(scores["accuracy"] + scores["f1"] + scores["precision"])
+
+
 def test_a_run_that_was_interrupted(config, interrupted_run):
     folder = interrupted_run(config(), round=2)
     [entry] = list_runs(folder.parent)

@@ -39,6 +39,8 @@ def test_metrics_by_hand():
     assert m["accuracy"] == pytest.approx(3 / 5)
     assert m["recall"] == [pytest.approx(2 / 3), pytest.approx(1 / 2), None]
     assert m["balanced_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert m["precision_per_class"] == [1.0, pytest.approx(1 / 2), 0.0]
+    assert m["precision"] == pytest.approx((1 + 1 / 2 + 0) / 3)
     assert m["f1_per_class"] == [pytest.approx(4 / 5), pytest.approx(2 / 4), 0.0]
     assert m["f1"] == pytest.approx((4 / 5 + 2 / 4 + 0) / 3)
     # a: scores .8 .6 .3 against .2 .1 win 6 of 6; b: .7 wins 3 of 3, .2 wins only over .1
@@ -67,7 +69,7 @@ def test_ties_share_the_win_in_auc():
     [(0, 200, 5, 5, 2), (1, 200, 5, 3, 1), (2, 40, 7, 7, 6), (3, 30, 2, 2, 1), (4, 3, 4, 4, 1)],
 )
 def test_equal_to_sklearn(seed: int, n: int, k: int, present: int, decimals: int):
-    from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
+    from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, precision_score, roc_auc_score
 
     p, y = random_case(seed, n, k, present, decimals)
     guess = p.argmax(1).numpy()
@@ -75,6 +77,7 @@ def test_equal_to_sklearn(seed: int, n: int, k: int, present: int, decimals: int
     m = Classification(tuple("abcdefg"[:k])).metrics(p, y)
     assert m["f1"] == pytest.approx(f1_score(y, guess, average="macro", zero_division=0))
     assert m["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, guess))
+    assert m["precision"] == pytest.approx(precision_score(y, guess, average="macro", zero_division=0))
     assert m["confusion"] == confusion_matrix(y, guess, labels=range(k)).tolist()
     aucs = [roc_auc_score((y == c).numpy(), p[:, c].numpy()) for c in there]
     assert m["auc"] == pytest.approx(np.mean(aucs), abs=1e-12)
@@ -91,8 +94,8 @@ def test_per_class_f1_equal_to_sklearn():
 def test_class_neither_true_nor_predicted_is_undefined():
     m = ABC.metrics(torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]]), torch.tensor([0, 1]))
     assert m["recall"] == [1.0, 1.0, None]
-    assert m["f1_per_class"] == [1.0, 1.0, None]
-    assert m["f1"] == m["balanced_accuracy"] == m["auc"] == 1.0
+    assert m["f1_per_class"] == m["precision_per_class"] == [1.0, 1.0, None]
+    assert m["f1"] == m["precision"] == m["balanced_accuracy"] == m["auc"] == 1.0
 
 
 def test_all_of_one_class_has_no_auc():
@@ -100,6 +103,12 @@ def test_all_of_one_class_has_no_auc():
     assert m["auc"] is None
     assert m["accuracy"] == m["balanced_accuracy"] == 0.5
     assert m["f1"] == pytest.approx((2 / 3 + 0) / 2)
+    assert m["precision"] == pytest.approx((1 + 0) / 2)  # b is predicted, and wrong
+
+
+def test_a_class_that_is_never_predicted_has_precision_0():
+    m = ABC.metrics(torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.2, 0.0]]), torch.tensor([0, 1]))
+    assert m["precision_per_class"] == [0.5, 0.0, None]
 
 
 def test_single_sample():
@@ -114,7 +123,7 @@ def test_single_sample():
 
 def test_no_samples_leaves_everything_undefined():
     m = ABC.metrics(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
-    for name in ("accuracy", "f1", "balanced_accuracy", "auc", "ece", "nll"):
+    for name in ("accuracy", "f1", "balanced_accuracy", "precision", "auc", "ece", "nll"):
         assert m[name] is None, name
     assert m["recall"] == m["f1_per_class"] == [None] * 3
     assert m["support"] == [0, 0, 0]
