@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := .venv-bench/.ready
+BROWSER := $(VENV)/.browser
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test lint e2e bench mutants studies clean
@@ -11,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 demo: $(READY)
 	$(BIN)/crossward demo
 
-test: lint
+test: lint $(BROWSER)
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not e2e" --durations 15
 
 lint: $(READY)
@@ -41,7 +42,14 @@ bench: $(READY) $(PEERS)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,deploy,export,text,pretrained]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,deploy,export,text,pretrained,report]"
+	touch $@
+
+# Tests look at the report in Debian's chromium, with axe-core. Where neither can be installed, those tests are skipped
+# and say which command would bring them.
+$(BROWSER): $(READY)
+	command -v chromium || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } || true
+	npm install --silent --no-save --prefix $(VENV)/npm axe-core@4.14.0 || true
 	touch $@
 
 # Other people's frameworks, for side-by-side measurements only.

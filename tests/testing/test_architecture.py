@@ -61,10 +61,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "comparison": (*FOUNDATION, "core", "nets", "methods.mh_pflgb", "runs"),
     "comparison.papers": (*FOUNDATION, "comparison", "nets", "runs"),
     "studies": (*BELOW_HOSPITALS, "comparison"),
+    "report": (*BELOW_HOSPITALS, "comparison", "studies"),
     "cli": (
         *BELOW_HOSPITALS,
         "comparison",
         "comparison.papers",
+        "report",
         "hospitals",
         "hospitals.flower",
         "methods.mh_pflgb",
