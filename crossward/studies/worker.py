@@ -1,0 +1,160 @@
+"""A worker of a study: a process that runs one cell after the other, so that torch is imported once.
+
+Started as `python -m crossward.studies.worker`. Each line of standard input is a task, each line of standard output an
+event, both JSON. When standard input ends, the process that started the worker is gone, and the worker ends at once:
+a run loses the round that it is in and nothing else. Whatever else is printed goes to standard error.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import IO, Any
+
+from crossward.core.evaluation import EvaluatedSites, metric_at
+from crossward.core.run import Observer, Plan, Progress, RoundRecord
+from crossward.errors import CrosswardError, Interrupted
+from crossward.studies import memory
+
+STOP = "stop"
+GRACE = 30.0  # seconds for a round to be checkpointed once the worker is asked to stop
+Send = Callable[[Mapping[str, Any]], None]
+
+
+class RoundEvents(Observer):
+    """Sends an event for each round."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+
+    def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
+        self.metric = plan.select or sites.task.main
+        self.view = plan.view
+        self.rounds = plan.rounds
+        self.best = progress.best_value
+        self._send_round(progress.done)
+
+    def on_round(self, record: RoundRecord) -> None:
+        if record.evaluation and record.is_best:
+            value = metric_at(record.evaluation.metrics, "val", self.view, self.metric)
+            self.best = record.progress.best_value if value is None else value
+        self._send_round(record.round)
+
+    def _send_round(self, done: int) -> None:
+        self.send({"event": "round", "round": done, "rounds": self.rounds, "best": self.best, "metric": self.metric})
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with Ctrl-C ignored
+    try:
+        _serve()
+    except KeyboardInterrupt:  # asked to stop while idle
+        return
+
+
+def _serve() -> None:
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no event
+
+    def send(event: Mapping[str, Any]) -> None:
+        events.write(json.dumps(event) + "\n")
+        events.flush()
+
+    tasks: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    Thread(target=_listen, args=(sys.stdin, tasks), daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+    send({"event": "ready"})
+    while True:
+        task = tasks.get()
+        if task.get("task") == STOP:
+            return
+        send(perform(task, send))
+        gc.collect()
+
+
+def _listen(lines: IO[str], tasks: SimpleQueue[dict[str, Any]]) -> None:
+    """Put tasks into the queue. A word to stop interrupts the run that is under way, as Ctrl-C does."""
+    for line in lines:
+        task = json.loads(line)
+        tasks.put(task)
+        if task.get("task") == STOP:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(GRACE)
+            os._exit(1)
+    os._exit(1)
+
+
+def perform(task: Mapping[str, Any], send: Send) -> dict[str, Any]:
+    """Carry out a task; the event that says how it ended."""
+    memory.forget_peak()
+    began = time.perf_counter()
+    try:
+        if task["task"] == "ensemble":
+            from crossward.studies.ensemble import write_ensemble
+
+            write_ensemble(Path(task["members"]), Path(task["folder"]))
+        else:
+            run_cell(task, RoundEvents(send))
+    except (Interrupted, KeyboardInterrupt):
+        return {"event": "interrupted"}
+    except Exception as error:
+        return {"event": "failed", **_failure(error)}
+    return {"event": "done", "seconds": time.perf_counter() - began, "peak_bytes": memory.peak_bytes()}
+
+
+def run_cell(task: Mapping[str, Any], observer: Observer) -> None:
+    """Run a cell to its end, or go on with it."""
+    from crossward.runs import lifecycle
+
+    folder = Path(task["folder"])
+    if (folder / "run.json").exists():
+        lifecycle.resume(folder, observers=[observer])
+    else:
+        (folder / "failed.json").unlink(missing_ok=True)  # of an attempt that ended before round 1
+        lifecycle.run(task["config"], observers=[observer])
+    if task.get("join"):
+        _join(folder, task["join"])
+    if task.get("prune"):
+        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+
+def _join(folder: Path, site: str) -> None:
+    """A site that was left out joins the finished run."""
+    from crossward.runs.join import join
+
+    if (folder / "joined" / site / "joined" / "summary.json").exists():
+        return
+    shutil.rmtree(folder / "joined" / site, ignore_errors=True)  # an attempt that was cut off
+    join(folder, site, [], lambda label: nullcontext([]))
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """What went wrong, in words; the number of the system's error, if one is the cause."""
+    number = None
+    cause: BaseException | None = error
+    while cause is not None and number is None:
+        number = cause.errno if isinstance(cause, OSError) else None
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, CrosswardError):
+        return {"reason": str(error), "errno": number}
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    place = f" ({Path(at.tb_frame.f_code.co_filename).name}, line {at.tb_lineno})" if at else ""
+    return {"reason": f"a defect: {error!r}{place}", "errno": number}
+
+
+if __name__ == "__main__":
+    main()
