@@ -1,24 +1,42 @@
-"""FleetGuard: a site receives and answers its own messages, and no others; and its answers have a size.
+"""FleetGuard: a site receives and answers its own messages, and no others; and its answers have a size and a shape.
 
 Flower checks that a request was signed by the key of the node that it names. It does not check that a message that the
 node pushes is a reply, or its own: a site could send messages to other sites in the coordinator's name. The guard
 stands before the handlers of Flower's Fleet API, when the node is known.
+
+Flower hands a reply to the run as soon as it is announced, and the run then waits for its contents, for all sites, up
+to two hours. The guard hands over replies whose contents have all come: a site that never sends them holds up nobody.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
+Content = TypeVar("Content")
 MEGABYTE = 2**20
 MIN_REPLY_BYTES = 256 * MEGABYTE  # that every reply may have, if federation.toml does not say otherwise
 REPLY_FACTOR = 4  # a reply may be this many times as large as the largest message that the site was sent
 MAX_OBJECTS = 4096  # of a message; Flower cuts its arrays into pieces of 5 MiB
+MAX_RECORDS = 2  # of a message, besides the pieces of its array: see records.to_records
+MAX_DEPTH = 4  # message, records, record, array, piece
 REMEMBERED_MESSAGES = 32  # of each site, whose objects it may still pull or push
-GUARDED_HANDLERS = ("pull_messages", "push_messages", "pull_object", "push_object", "confirm_message_received")
+MAX_TEXT = 256  # bytes of a name in a message's metadata
+HASH = re.compile(r"[0-9a-f]{64}")
+GUARDED_HANDLERS = (  # of the Fleet API
+    "pull_messages",
+    "push_messages",
+    "pull_object",
+    "push_object",
+    "confirm_message_received",
+    "get_run",
+    "get_fab",
+)
 
 
 class Refused(Exception):
@@ -30,6 +48,7 @@ class MessageObjects:
     """The objects of a message, by their ids, and how many bytes of them have passed."""
 
     ids: frozenset[str]
+    reply_to: str = ""  # the message that it answers
     passed: int = 0
 
 
@@ -39,6 +58,7 @@ class NodeTraffic:
 
     received: OrderedDict[str, MessageObjects] = field(default_factory=OrderedDict)  # by the id of the message
     sent: OrderedDict[str, MessageObjects] = field(default_factory=OrderedDict)  # by Flower's session
+    arriving: OrderedDict[str, set[str]] = field(default_factory=OrderedDict)  # message -> objects that its reply lacks
     largest: int = 0  # bytes of the largest message that it was sent
 
 
@@ -80,12 +100,20 @@ class FleetGuard:
             raise Refused("a site pushes messages of its own only")
         if not metadata.reply_to_message_id:
             raise Refused("a site replies; it does not ask")
-        ids = tree_ids(request.message_object_trees[0])
+        _check_metadata(metadata)
+        ids = tree_ids(request.message_object_trees[0], MAX_RECORDS)
         if metadata.message_id != request.message_object_trees[0].object_id:
             raise Refused("a message and its objects must belong together")
+        del request.clientapp_runtime_list[:]  # Flower adds it up, and infinity would stay
+        with self._lock:  # before the run can see the reply
+            node = self._node(request)
+            if metadata.reply_to_message_id not in node.received:
+                raise Refused("a site replies to messages that it was sent")
+            _remember(node.arriving, metadata.reply_to_message_id, {*ids})
         response = handle()
         with self._lock:
-            _remember(self._node(request).sent, response.session_id, MessageObjects(ids))
+            _remember(node.sent, response.session_id, MessageObjects(ids, metadata.reply_to_message_id))
+            _remember(node.arriving, metadata.reply_to_message_id, {*response.objects_to_push})
         return response
 
     def _pull_object(self, handle: Callable[[], Any], request: Any) -> Any:
@@ -109,7 +137,35 @@ class FleetGuard:
             message.passed += len(request.object_content)
             if message.passed > max(self.min_reply_bytes, REPLY_FACTOR * node.largest):
                 raise Refused(f"a reply of {message.passed} bytes is too large for this run")
+        response = handle()
+        if response.stored:
+            with self._lock:
+                node.arriving.get(message.reply_to, set()).discard(request.object_id)
+        return response
+
+    def _get_run(self, handle: Callable[[], Any], request: Any) -> Any:
+        """A site has no use for the settings of a run in Flower's sense, which hold a folder of the coordinator."""
+        response = handle()
+        response.run.override_config.clear()
+        return response
+
+    def _get_fab(self, handle: Callable[[], Any], request: Any) -> Any:
+        if not HASH.fullmatch(request.hash_str):  # Flower writes it to its log as it is
+            raise Refused("a bundle is named by its hash")
         return handle()
+
+    def arrived(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler by which a run asks for replies, which gets those that are whole."""
+
+        def arrived_handler(request: Any, *rest: Any, **options: Any) -> Any:
+            with self._lock:
+                lacking = {id for node in self._nodes.values() for id, objects in node.arriving.items() if objects}
+            whole = [id for id in request.message_ids if id not in lacking]
+            del request.message_ids[:]
+            request.message_ids.extend(whole)
+            return handler(request, *rest, **options)
+
+        return arrived_handler
 
     def _confirm_message_received(self, handle: Callable[[], Any], request: Any) -> Any:
         with self._lock:
@@ -122,21 +178,32 @@ class FleetGuard:
         return self._nodes.setdefault(request.node.node_id, NodeTraffic())
 
 
-def tree_ids(tree: Any) -> frozenset[str]:
-    """The ids of all objects of a message; refuses messages of too many."""
+def tree_ids(tree: Any, records: int = MAX_OBJECTS) -> frozenset[str]:
+    """The ids of all objects of a message; refuses messages of too many, or of more than so many records."""
     ids: set[str] = set()
-    seen, pending = 0, [tree]
+    seen, pending = 0, [(tree, 0)]
     while pending:
-        each = pending.pop()
+        each, depth = pending.pop()
         seen += 1
         if seen > MAX_OBJECTS:
             raise Refused(f"a message has at most {MAX_OBJECTS} objects")
+        if depth > MAX_DEPTH or (depth < MAX_DEPTH - 1 and len(each.children) > records):
+            raise Refused("a message that is not made as Crossward makes one")
         ids.add(each.object_id)
-        pending.extend(each.children)
+        pending.extend((child, depth + 1) for child in each.children)
     return frozenset(ids)
 
 
-def _remember(messages: OrderedDict[str, MessageObjects], id: str, message: MessageObjects) -> None:
+def _check_metadata(metadata: Any) -> None:
+    """Refuse what Flower would store and fail over later, when the run asks for the replies of all sites."""
+    if not math.isfinite(metadata.created_at) or not math.isfinite(metadata.ttl):
+        raise Refused("a message has times that are numbers")
+    texts = (metadata.message_id, metadata.reply_to_message_id, metadata.message_type, metadata.group_id)
+    if any(len(text) > MAX_TEXT or not text.isprintable() for text in texts):
+        raise Refused("a message has names of one short line")
+
+
+def _remember(messages: OrderedDict[str, Content], id: str, message: Content) -> None:
     messages[id] = message
     while len(messages) > REMEMBERED_MESSAGES:
         messages.popitem(last=False)

@@ -29,6 +29,7 @@ RUN_SERVERAPP = "flwr.superlink.runtime.run_serverapp"
 RUN_CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 START_CLIENT = "flwr.supernode.start_client_internal"
 FLEET_HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
+RUNTIME_HANDLERS = "flwr.superlink.servicer.runtime.runtime_handlers"
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,12 @@ def superlink(guard: FleetGuard) -> list[Patch]:
         *(
             Patch(FLEET_HANDLERS, name, own, guard.guarded(name, getattr(import_module(FLEET_HANDLERS), name)))
             for name in GUARDED_HANDLERS
+        ),
+        Patch(
+            RUNTIME_HANDLERS,
+            "pull_messages",
+            "a run gets replies whose contents have all come: one that never comes whole holds up no other",
+            guard.arrived(import_module(RUNTIME_HANDLERS).pull_messages),
         ),
     ]
 

@@ -38,14 +38,22 @@ def pulled(call):
 
 
 def push(call, node=NORTH, source=1, reply_to="m", message="r", objects=("b", "c"), session="s"):
-    metadata = Box(src_node_id=source, reply_to_message_id=reply_to, message_id=message)
-    request = Box(node=node, messages_list=[Box(metadata=metadata)], message_object_trees=[tree("r", *objects)])
-    return call("push_messages", request, Box(session_id=session))
+    metadata = Box(
+        src_node_id=source, reply_to_message_id=reply_to, message_id=message, message_type="train", group_id="",
+        created_at=2e9, ttl=60.0,
+    )  # fmt: skip
+    request = Box(
+        node=node,
+        messages_list=[Box(metadata=metadata)],
+        message_object_trees=[tree("r", *objects)],
+        clientapp_runtime_list=[1.0],
+    )
+    return call("push_messages", request, Box(session_id=session, objects_to_push=list(objects)))
 
 
 def push_object(call, node=NORTH, session="s", object="b", size=10):
     request = Box(node=node, session_id=session, object_id=object, object_content=bytes(size))
-    return call("push_object", request, "stored")
+    return call("push_object", request, Box(stored=True))
 
 
 def test_a_site_pulls_and_confirms_what_it_was_sent(call, pulled):
@@ -62,21 +70,25 @@ def test_a_site_pulls_and_confirms_what_it_was_sent(call, pulled):
             call(name, request, response)
 
 
-def test_a_site_pushes_replies_of_its_own(call):
+def test_a_site_pushes_replies_of_its_own(call, pulled):
     assert push(call).session_id == "s"
-    assert push_object(call) == "stored"
+    assert push_object(call).stored
 
 
 @pytest.mark.parametrize(
-    "change", [{"source": 2}, {"source": 99}, {"reply_to": ""}, {"message": "x"}, {"objects": ["b"] * MAX_OBJECTS}]
-)
-def test_a_message_that_is_no_reply_of_this_site_is_refused(call, change):
+    "change",
+    [
+        {"source": 2}, {"source": 99}, {"reply_to": ""}, {"reply_to": "n"}, {"message": "x"},
+        {"objects": ["b"] * MAX_OBJECTS}, {"objects": ["b", "c", "d"]}, {"node": SOUTH, "source": 2},
+    ],
+)  # fmt: skip
+def test_a_message_that_is_no_reply_of_this_site_is_refused(call, pulled, change):
     with pytest.raises(HTTPException):
         push(call, **change)
 
 
 @pytest.mark.parametrize("change", [{"node": SOUTH}, {"session": ""}, {"session": "t"}, {"object": "z"}])
-def test_an_object_that_is_not_of_the_reply_is_refused(call, change):
+def test_an_object_that_is_not_of_the_reply_is_refused(call, pulled, change):
     push(call)
     with pytest.raises(HTTPException):
         push_object(call, **change)
@@ -97,6 +109,17 @@ def test_a_reply_is_as_large_as_the_floor_or_the_run_allows(call, pulled):
 def test_what_is_remembered_of_a_site_is_bounded(call, guard):
     for number in range(3 * REMEMBERED_MESSAGES):
         call("pull_messages", Box(node=NORTH), Box(message_object_trees=[tree(f"m{number}", "a")]))
-        push(call, session=f"s{number}")
+        push(call, session=f"s{number}", reply_to=f"m{number}")
     node = guard._nodes[1]
-    assert len(node.received) == len(node.sent) == REMEMBERED_MESSAGES
+    assert len(node.received) == len(node.sent) == len(node.arriving) == REMEMBERED_MESSAGES
+
+
+def test_a_run_gets_replies_that_are_whole(call, guard, pulled):
+    asked = []
+    pull = guard.arrived(lambda request, state: asked.append(list(request.message_ids)))
+    push(call)
+    pull(Box(message_ids=["m", "other"]), None)
+    push_object(call, object="b")
+    push_object(call, object="c")
+    pull(Box(message_ids=["m", "other"]), None)
+    assert asked == [["other"], ["m", "other"]]
