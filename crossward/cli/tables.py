@@ -104,7 +104,8 @@ def cost_to_target_table(result: CostToTarget) -> Table:
     title = f"Until {spec.metric} on {spec.split} ({spec.view} view) reached {target}{end}"
     caption = (
         "Sent by the server and all clients until then; M: millions of parameters, 4 bytes each. "
-        f"×: multiples of {result.reference}, by runs of the same seed. Means are over the runs that reached it."
+        f"×: multiples of {result.reference}, by runs of the same seed. Means are over the runs that reached it. "
+        "Chosen: the metric in the round that validation chose."
     )
     table = Table(
         title=escape(title),
@@ -115,7 +116,7 @@ def cost_to_target_table(result: CostToTarget) -> Table:
         padding=0,
     )
     table.add_column("method", style="bold", overflow="fold", min_width=10)
-    for heading in ("reached", "rounds", "×", "M up", "M down", "M sent", "MiB", "×", "best"):
+    for heading in ("reached", "rounds", "×", "M up", "M down", "M sent", "MiB", "×", "chosen"):
         table.add_column(heading, justify="right")
     for cost in result.costs:
         table.add_row(*_cost_cells(cost, scale))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -46,9 +46,6 @@ class MetricSpec:
     def reaches(self, value: float, target: float) -> bool:
         return value <= target if self.metric in LOWER_IS_BETTER else value >= target
 
-    def best(self, values: Iterable[float]) -> float:
-        return min(values) if self.metric in LOWER_IS_BETTER else max(values)
-
 
 @dataclass(frozen=True)
 class ComparedRun:
@@ -59,10 +56,14 @@ class ComparedRun:
     result: Result
     curve: Curve
     traffic: Sequence[Mapping[str, Any]]  # the lines of traffic.jsonl
+    chosen: float | None  # the metric in the round that validation chose; None: it is undefined there
 
 
 def read_run(result: Result, method: str, spec: MetricSpec) -> ComparedRun:
-    return ComparedRun(method, result.config["run"]["seed"], result, spec.curve(result), result.traffic)
+    curve = spec.curve(result)
+    chosen_round = next((line["round"] for line in reversed(result.rounds) if line.get("best")), None)
+    chosen = next((value for round, value in curve if round == chosen_round), None)
+    return ComparedRun(method, result.config["run"]["seed"], result, curve, result.traffic, chosen)
 
 
 def method_labels(results: Sequence[Result]) -> list[str]:

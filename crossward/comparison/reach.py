@@ -46,7 +46,7 @@ class RunCost:
     seed: int
     folder: str
     target: float
-    best: float
+    best: float | None  # the metric in the round that validation chose, whatever the test set says; None: undefined
     rounds: int | None  # None: the run did not reach the target
     bytes: Mapping[str, int] = field(default_factory=dict)  # "up", "down" and "total"
     items: Mapping[str, int] = field(default_factory=dict)  # the same bytes by payload item
@@ -77,7 +77,7 @@ class MethodCost:
         whose reference reached it as well."""
         reached = [run for run in self.runs if run.rounds is not None]
         return {
-            "best": [run.best for run in self.runs],
+            "best": [run.best for run in self.runs if run.best is not None],
             "rounds": [run.rounds for run in reached if run.rounds],
             "up": [run.parameters()["up"] for run in reached],
             "down": [run.parameters()["down"] for run in reached],
@@ -194,8 +194,7 @@ def _final_value(run: ComparedRun, last: int) -> float:
 def _run_cost(run: ComparedRun, spec: MetricSpec, target: float) -> RunCost:
     curve = spec.smoothed(run.curve)
     first = next((round for round, value in curve if spec.reaches(value, target)), None)
-    best = spec.best(value for _, value in curve)
-    cost = RunCost(run.method, run.seed, str(run.result.folder), target, best, first)
+    cost = RunCost(run.method, run.seed, str(run.result.folder), target, run.chosen, first)
     if first is None:
         return cost
     directions = Counter({"up": 0, "down": 0, "total": 0})

@@ -35,8 +35,11 @@ def written(tmp_path) -> Callable[..., Path]:
         partition: str = "p",
         data: str = "pbc",
         classes: Sequence[str] = ("a", "b"),
+        chosen: int | None = None,
         **about: Any,
     ) -> Path:
+        """`chosen` is the round that validation chose: by default the last that was evaluated."""
+        last = max((round for round, score in enumerate(scores, 1) if score is not None), default=0)
         rundir = RunDir.create(tmp_path / (folder or f"{name}-s{seed}"))
         task = {"name": "classification", "classes": list(classes), "main": "f1"}
         known = {"method": {"name": name}, "plugins": {}, "task": task, "images": {"size": [28, 28]}}
@@ -46,7 +49,7 @@ def written(tmp_path) -> Callable[..., Path]:
         for round, score in enumerate(scores, 1):
             views = {"global": {metric: score, "n": 9}, "local": {"mean": {metric: 0.5 * (score or 0)}, "sites": {}}}
             metrics = None if score is None else {"test": views}
-            rundir.append("metrics.jsonl", [{"round": round, "metrics": metrics}])
+            rundir.append("metrics.jsonl", [{"round": round, "metrics": metrics, "best": round == (chosen or last)}])
             lines = [
                 {"round": round, "step": "train", "direction": direction, "item": item, "bytes": count, "clients": 2}
                 for direction, items in traffic.items()
@@ -105,15 +108,27 @@ def test_a_window_smooths(written):
     assert only_run(cost_to_target([run], reference="fedavg", target=0.5), "fedavg").rounds == 2
     smooth = only_run(cost_to_target([run], reference="fedavg", target=0.5, window=2), "fedavg")
     assert smooth.rounds == 5
-    assert smooth.best == pytest.approx(0.55)
+    assert smooth.best == 0.6
     ended = cost_to_target([run], reference="fedavg", window=2)
     assert ended.targets == pytest.approx([0.55])
     assert only_run(ended, "fedavg").rounds == 5
     assert cost_to_target([run], reference="fedavg", last=3).targets == pytest.approx([1.3 / 3])
 
 
-def test_a_run_that_does_not_reach_the_target_has_its_best_value(written):
-    runs = [written("fedavg", CURVE), written("poor", (0.1, 0.3, 0.2))]
+def test_best_is_the_round_that_validation_chose_and_not_the_best_test_value(written):
+    result = cost_to_target([written("fedavg", (0.1, 0.6, 0.5, 0.2), chosen=3)], reference="fedavg", target=0.5)
+    assert only_run(result, "fedavg").best == 0.5
+    assert result.document()["methods"][0]["best"] == {"mean": 0.5, "std": None}
+
+
+def test_a_run_whose_chosen_round_has_no_such_figure_has_no_best_value(written):
+    result = cost_to_target([written("fedavg", (None, 0.6), chosen=1)], reference="fedavg", target=0.5)
+    assert only_run(result, "fedavg").best is None
+    assert result.document()["methods"][0]["best"] is None
+
+
+def test_a_run_that_does_not_reach_the_target_has_the_value_that_validation_chose(written):
+    runs = [written("fedavg", CURVE), written("poor", (0.1, 0.3, 0.2), chosen=2)]
     result = cost_to_target(runs, reference="fedavg")
     poor = only_run(result, "poor")
     assert poor.rounds is None
