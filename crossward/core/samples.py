@@ -27,6 +27,7 @@ class Samples:
     device: torch.device = torch.device("cpu")
     shrink: int = 1  # images are seen at 1 / shrink of their size, each pixel the mean of those it stands for
     batch_order: int = 0  # another number: other orders of the rows, while a generator gives everything else as before
+    drop_last: bool = False  # leave the last batch of a pass out if it is incomplete, and not the only one
 
     def __len__(self) -> int:
         return len(self.index)
@@ -57,7 +58,7 @@ class Samples:
         order = self.index[self._order(rng)]
         if len(order) == 1:
             order = order.repeat(2)
-        for rows in _chunks(order, size):
+        for rows in self._chunks(order, size):
             x, y = self.take(rows)
             yield self.augment(x, y, rng) if self.augment else (x, y)
 
@@ -71,10 +72,19 @@ class Samples:
         own = torch.Generator().manual_seed(derive(self.batch_order, "batch order", before.numpy().tobytes().hex()))
         return torch.randperm(len(self.index), generator=own)
 
+    def _chunks(self, order: Tensor, size: int) -> list[Tensor]:
+        """The rows of each batch."""
+        chunks = [rows for rows in order.split(size) if len(rows)]
+        if self.drop_last and len(chunks) > 1 and len(chunks[-1]) < size:
+            return chunks[:-1]
+        if len(chunks) > 1 and len(chunks[-1]) == 1:
+            chunks[-2:] = [torch.cat(chunks[-2:])]
+        return chunks
+
     def batch_count(self, size: int) -> int:
         """How many batches `shuffled` makes of one pass."""
         shown = self.index.repeat(2) if len(self.index) == 1 else self.index
-        return len(_chunks(shown, size))
+        return len(self._chunks(shown, size))
 
     def in_order(self, size: int) -> Iterator[Batch]:
         """One pass in order, never augmented."""
@@ -88,10 +98,3 @@ def _affine(mean: tuple[float, ...], std: tuple[float, ...], width: int, device:
     scale = torch.tensor([1 / (255 * s) for s in std], device=device)
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
     return scale.repeat(width), shift.repeat(width)
-
-
-def _chunks(order: Tensor, size: int) -> list[Tensor]:
-    chunks = [rows for rows in order.split(size) if len(rows)]
-    if len(chunks) > 1 and len(chunks[-1]) == 1:
-        chunks[-2:] = [torch.cat(chunks[-2:])]
-    return chunks

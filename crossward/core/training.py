@@ -15,6 +15,7 @@ from torch import nn
 class Training:
     epochs: Annotated[int, Ge(1)] = 1  # local epochs in a round
     batch_size: Annotated[int, Ge(1)] = 32
+    drop_last: bool = False  # leave out the last batch of an epoch if it is incomplete, and not the only one
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Annotated[float, Gt(0)] = 0.01
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.0  # sgd only

@@ -1,6 +1,8 @@
 """Augmentation: batched tensor operations, a separate decision for every image, masks moved along with images.
 
-Every operation takes x (B, C, H, W) floats, y (B,) or (B, H, W) and a CPU generator, the only source of chance.
+Every operation takes x (B, C, H, W) floats, y (B,) or (B, H, W) and a CPU generator, the only source of chance. What
+moves pixels in from outside the image reflects those inside; written with ":zero", it fills in black pixels, as
+torchvision does, which are background in masks.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from torch.nn import functional as F
 
 from crossward.core.samples import Augment, Batch
 from crossward.errors import ConfigError
+
+ZERO = "zero"
 
 
 def hflip(x: Tensor, y: Tensor, rng: Generator) -> Batch:
@@ -44,21 +48,27 @@ def rot90(x: Tensor, y: Tensor, rng: Generator) -> Batch:
     return moved, masks
 
 
-def crop(x: Tensor, y: Tensor, rng: Generator, pad: int = 4) -> Batch:
-    """A window of the same size out of the image padded by `pad` reflected pixels on each side."""
+def crop(x: Tensor, y: Tensor, rng: Generator, pad: int = 4, black: Tensor | None = None) -> Batch:
+    """A window of the same size out of the image padded by `pad` pixels on each side: reflected ones, or `black`
+    (C,)."""
     n, _, height, width = x.shape
     if pad >= min(height, width):
         raise ConfigError(f"crop:{pad} pads more than images of {height} x {width} pixels have", hint="pad by less")
     shift = torch.randint(-pad, pad + 1, (2, n, 1), generator=rng)
-    down = _reflected(torch.arange(height) + shift[0], height).to(x.device)[:, :, None]  # (B, H, 1)
-    right = _reflected(torch.arange(width) + shift[1], width).to(x.device)[:, None, :]  # (B, 1, W)
+    rows, columns = torch.arange(height) + shift[0], torch.arange(width) + shift[1]  # (B, H), (B, W)
+    down = _reflected(rows, height).to(x.device)[:, :, None]  # (B, H, 1)
+    right = _reflected(columns, width).to(x.device)[:, None, :]  # (B, 1, W)
     each = torch.arange(n, device=x.device)[:, None, None]
     moved = x.permute(0, 2, 3, 1)[each, down, right].permute(0, 3, 1, 2)
-    return _like(moved, x), y[each, down, right] if y.dim() == 3 else y
+    masks = y[each, down, right] if y.dim() == 3 else y
+    if black is not None:
+        inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]  # (B, H, W)
+        moved, masks = _filled(moved, masks, inside.to(x.device), black)
+    return _like(moved, x), masks
 
 
-def rotate(x: Tensor, y: Tensor, rng: Generator, degrees: float = 10.0) -> Batch:
-    """Up to `degrees` either way about the centre; corners are filled with reflected pixels."""
+def rotate(x: Tensor, y: Tensor, rng: Generator, degrees: float = 10.0, black: Tensor | None = None) -> Batch:
+    """Up to `degrees` either way about the centre; corners are filled with reflected pixels, or with `black` (C,)."""
     n, _, height, width = x.shape
     angle = torch.deg2rad(_uniform(n, -degrees, degrees, rng))
     cos, sin, zero = torch.cos(angle), torch.sin(angle), torch.zeros(n)
@@ -71,6 +81,8 @@ def rotate(x: Tensor, y: Tensor, rng: Generator, degrees: float = 10.0) -> Batch
             y[:, None].to(x.dtype), grid, mode="nearest", padding_mode="reflection", align_corners=False
         )
         y = masks[:, 0].to(y.dtype)
+    if black is not None:
+        moved, y = _filled(moved, y, (grid.abs() <= 1).all(3), black)
     return _like(moved, x), y
 
 
@@ -112,19 +124,28 @@ def _spread(x: Tensor, width: Tensor, down: int, right: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Augmentation:
-    """Operations one after the other; amounts are as written, None for operations without one."""
+class Step:
+    """An operation as it is written; the amount is None for operations without one."""
 
-    steps: tuple[tuple[str, float | None], ...]
+    name: str
+    amount: float | None = None
+    zero: bool = False  # black pixels come in from outside, not reflected ones
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Operations one after the other."""
+
+    steps: tuple[Step, ...]
+    black: tuple[float, ...] = (0.0,)  # what a pixel of 0 is once it is normalised, of each channel
 
     def __call__(self, x: Tensor, y: Tensor, rng: Generator) -> Batch:
-        for name, amount in self.steps:
-            operation = OPERATIONS[name]
-            x, y = (
-                operation.apply(x, y, rng)
-                if amount is None
-                else operation.apply(x, y, rng, operation.number_type(amount))
-            )
+        black = torch.tensor(self.black, device=x.device, dtype=x.dtype)
+        for step in self.steps:
+            operation = OPERATIONS[step.name]
+            numbers = () if step.amount is None else (operation.number_type(step.amount),)
+            fill = {"black": black} if step.zero else {}
+            x, y = operation.apply(x, y, rng, *numbers, **fill)
         return x, y
 
 
@@ -134,6 +155,7 @@ class Operation:
     number_type: type[int] | type[float] = float
     default: float | None = None  # the amount when none is written; None for operations that take none
     most: float = 0.0
+    fills: bool = False  # moves pixels in from outside the image
 
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
@@ -141,8 +163,8 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
         "hflip": Operation(hflip),
         "vflip": Operation(vflip),
         "rot90": Operation(rot90),
-        "crop": Operation(crop, int, 4, 1024),
-        "rotate": Operation(rotate, float, 10.0, 180.0),
+        "crop": Operation(crop, int, 4, 1024, fills=True),
+        "rotate": Operation(rotate, float, 10.0, 180.0, fills=True),
         "jitter": Operation(jitter, float, 0.2, 1.0),
         "blur": Operation(blur, float, 1.0, 16.0),
         "blur5x9": Operation(blur5x9, float, 5.0, 16.0),
@@ -150,36 +172,52 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
 )
 
 
-def augmentation(names: Sequence[str]) -> Augment | None:
-    """The operations written as "hflip" or "rotate:10", in order; None when there are none."""
+def augmentation(names: Sequence[str], mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,)) -> Augment | None:
+    """The operations written as "hflip", "rotate:10" or "crop:4:zero", in order; None when there are none. Images are
+    normalised by `mean` and `std`, of each channel."""
     steps = []
     problems = []
     for text in names:
-        name, colon, number = text.partition(":")
-        problem = _problem(name, colon + number)
+        name, *options = text.split(":")
+        problem = _problem(name, options)
         problems += [f'"{text}": {problem}'] if problem else []
         if not problem:
-            steps.append((name, float(number) if number else OPERATIONS[name].default))
+            number = next((float(option) for option in options if option != ZERO), OPERATIONS[name].default)
+            steps.append(Step(name, number, ZERO in options))
     if problems:
         raise ConfigError(
             "augmentations cannot be understood", details=problems, hint=f"known: {', '.join(OPERATIONS)}"
         )
-    return Augmentation(tuple(steps)) if steps else None
+    black = tuple(-m / s for m, s in zip(mean, std, strict=True))
+    return Augmentation(tuple(steps), black) if steps else None
 
 
-def _problem(name: str, amount: str) -> str:
-    """What is wrong with an operation and its ":amount", or nothing."""
+def _problem(name: str, options: Sequence[str]) -> str:
+    """What is wrong with an operation and its options, or nothing."""
     if name not in OPERATIONS:
         near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.0)
         return f'no such operation, did you mean "{near[0]}"?'
     operation = OPERATIONS[name]
-    if operation.default is None or not amount:
-        return f"{name} takes no number" if amount else ""
+    if options and options[-1] == ZERO:
+        if not operation.fills:
+            filling = ", ".join(name for name, each in OPERATIONS.items() if each.fills)
+            return f'{name} moves no pixels in from outside; ":{ZERO}" is for {filling}'
+        options = options[:-1]
+    if not options:
+        return ""
+    if operation.default is None:
+        return f"{name} takes no number"
+    number, *more = options
     try:
-        value = operation.number_type(amount[1:])
+        value = operation.number_type(number)
     except ValueError:
-        return f'"{amount[1:]}" is not {"a whole number" if operation.number_type is int else "a number"}'
-    return "" if 0 < value <= operation.most else f"the number must be above 0 and at most {operation.most:g}"
+        return f'"{number}" is not {"a whole number" if operation.number_type is int else "a number"}'
+    if not 0 < value <= operation.most:
+        return f"the number must be above 0 and at most {operation.most:g}"
+    if more:
+        allowed = f' and ":{ZERO}"' if operation.fills else ""
+        return f'{name} takes one number{allowed}, not ":{":".join(more)}" after it'
+    return ""
 
 
 def _flip(x: Tensor, y: Tensor, rng: Generator, axis: int) -> Batch:
@@ -195,6 +233,16 @@ def _uniform(n: int, low: float, high: float, rng: Generator) -> Tensor:
 def _reflected(at: Tensor, size: int) -> Tensor:
     """Positions up to size - 1 outside, mirrored at the first and the last pixel."""
     return (size - 1) - ((size - 1) - at.abs()).abs()
+
+
+def _within(at: Tensor, size: int) -> Tensor:
+    return (at >= 0) & (at < size)
+
+
+def _filled(x: Tensor, y: Tensor, inside: Tensor, black: Tensor) -> Batch:
+    """Black pixels, and background in masks, where a pixel (B, H, W) is not inside."""
+    pixels = torch.where(inside[:, None], x, black.view(1, -1, 1, 1))
+    return pixels, torch.where(inside, y, torch.zeros_like(y)) if y.dim() == 3 else y
 
 
 def _like(moved: Tensor, x: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def assemble(
         batch_order=config.run.batch_order,
         mean=mean,
         std=std,
-        augment=augmentation(config.data.augment),
+        augment=augmentation(config.data.augment, mean, std),
         devices=devices(config.engine.device),
         text=text.concepts if text else None,
         text_numbers=text_size or 0,

@@ -154,6 +154,7 @@ def cautions(config: Config, run_sites: RunSites) -> list[str]:
     """What is no reason to refuse a run, but worth knowing before it."""
     return [
         *_about_engine(config),
+        *_about_batches(config, run_sites),
         *_about_nets(config, run_sites),
         *_about_empty_masks(run_sites),
         *_about_method(config, run_sites),
@@ -165,6 +166,18 @@ def _about_engine(config: Config) -> list[str]:
     if config.engine.name == "pool" and config.engine.workers * config.engine.threads > (cores or 1):
         return [f"{config.engine.workers} workers of {config.engine.threads} threads on {cores} cores"]
     return []
+
+
+def _about_batches(config: Config, run_sites: RunSites) -> list[str]:
+    if not config.train.drop_last:
+        return []
+    size = config.train.batch_size
+    small = [site for site in run_sites.federation.sites if 0 < len(site.train) < size]
+    if not small:
+        return []
+    shown = ", ".join(f"{len(site.train)} images at {site.name}" for site in small[:SHOWN])
+    more = f" and {len(small) - SHOWN} sites more" if len(small) > SHOWN else ""
+    return [f"train.drop_last: fewer than a batch of {size} ({shown}{more}); their one incomplete batch is kept"]
 
 
 def _about_nets(config: Config, run_sites: RunSites) -> list[str]:

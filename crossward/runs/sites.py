@@ -200,7 +200,10 @@ class RunSites:
         samples = Samples(
             collection.images, collection.targets, rows, self.mean, self.std, device=self.device, shrink=shrink
         )
-        return replace(samples, augment=self.augment, batch_order=self.batch_order) if part == "train" else samples
+        if part != "train":
+            return samples
+        order, drop_last = self.batch_order, self.training.drop_last
+        return replace(samples, augment=self.augment, batch_order=order, drop_last=drop_last)
 
     def _public(self, shrink: int) -> Samples | None:
         return self._samples(self.federation.public, shrink) if len(self.federation.public) else None

@@ -39,7 +39,7 @@ def test_an_unknown_key_names_its_line_and_the_nearest(written):
     error = refused(read_config, file)
     first, second = error.details
     assert first.startswith(f"train.learning_rat: no such key ({file}, line 6).")
-    assert "Known: epochs, batch_size, optimizer, lr," in first
+    assert "Known: epochs, batch_size, drop_last, optimizer, lr," in first
     assert second.startswith(f"train.batchsize: no such key ({file}, line 7). Did you mean 'batch_size'?")
 
 

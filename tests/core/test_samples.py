@@ -83,6 +83,29 @@ def test_sizes_of_batches(n, size, expected):
     assert [len(y) for _, y in counted(n).shuffled(size, rng())] == expected
 
 
+@pytest.mark.parametrize(
+    ("n", "size", "expected"),
+    [
+        (8, 4, [4, 4]),
+        (9, 4, [4, 4]),  # one is left over, and joins nobody
+        (11, 4, [4, 4]),
+        (3, 4, [3]),  # less than a batch is kept
+        (1, 4, [2]),
+        (3, 1, [1, 2]),
+    ],
+)
+def test_the_last_incomplete_batch_can_be_left_out(n, size, expected):
+    samples = counted(n, drop_last=True)
+    assert [len(y) for _, y in samples.shuffled(size, rng())] == expected
+    assert samples.batch_count(size) == len(expected)
+
+
+def test_other_images_are_left_out_in_each_pass():
+    samples, generator = counted(7, drop_last=True), rng()
+    seen = {row for _ in range(20) for _, y in samples.shuffled(4, generator) for row in y.tolist()}
+    assert seen == set(range(7))
+
+
 @pytest.mark.parametrize("n", [2, 7, 9, 20])
 def test_every_row_once_in_a_pass(n):
     samples = counted(30).only(torch.arange(30)[-n:])

@@ -7,11 +7,11 @@ import pickle
 import pytest
 import torch
 
-from crossward.data.augment import augmentation, blur, blur5x9, crop, hflip, jitter, rot90, rotate, vflip
+from crossward.data.augment import Step, augmentation, blur, blur5x9, crop, hflip, jitter, rot90, rotate, vflip
 from crossward.errors import ConfigError
 
 torch.set_num_threads(1)
-GEOMETRIC = ("hflip", "vflip", "rot90", "crop:2", "rotate:30")
+GEOMETRIC = ("hflip", "vflip", "rot90", "crop:2", "rotate:30", "crop:2:zero", "rotate:30:zero")
 ALL = (*GEOMETRIC, "jitter:0.2", "blur:1.0", "blur5x9")
 
 
@@ -55,6 +55,34 @@ def test_a_crop_is_a_window_of_the_reflected_image():
     for i, (down, right) in enumerate(zip(shift[0, :, 0].tolist(), shift[1, :, 0].tolist())):
         assert torch.equal(moved[i], wide[i, :, down : down + 6, right : right + 6])
         assert torch.equal(masks[i], mask[i, down : down + 6, right : right + 6])
+
+
+def test_a_zero_padded_crop_is_a_window_of_the_image_in_a_black_frame():
+    """As torchvision pads before it normalises: a black pixel is -mean / std."""
+    x, y = batch(8, channels=3)
+    mean, std = (0.5, 0.2, 0.1), (0.25, 0.1, 0.5)
+    moved, masks = augmentation(["crop:2:zero"], mean, std)(x, y + 1, seeded())
+    shift = torch.randint(-2, 3, (2, 8, 1), generator=seeded()) + 2
+    wide = torch.empty(8, 3, 10, 10)
+    wide[:] = torch.tensor([-m / s for m, s in zip(mean, std)]).view(1, 3, 1, 1)
+    wide[:, :, 2:8, 2:8] = x
+    mask = torch.nn.functional.pad(y + 1, (2, 2, 2, 2))
+    for i, (down, right) in enumerate(zip(shift[0, :, 0].tolist(), shift[1, :, 0].tolist())):
+        assert torch.equal(moved[i], wide[i, :, down : down + 6, right : right + 6])
+        assert torch.equal(masks[i], mask[i, down : down + 6, right : right + 6])
+    assert (masks == 0).any()
+
+
+def test_the_corners_of_a_rotation_can_be_black():
+    x, y = torch.full((20, 1, 9, 9), 3.0), torch.ones(20, 9, 9, dtype=torch.int64)
+    moved, masks = augmentation(["rotate:45:zero"], (0.5,), (0.25,))(x, y, seeded())
+    assert torch.isclose(moved, torch.where(moved < 0, -2.0, 3.0)).all()
+    assert torch.equal(masks == 0, moved[:, 0] == -2.0)
+    assert (moved[:, :, 4, 4] > 0).all()  # the centre stays
+    corners = moved[:, 0, [0, 0, 8, 8], [0, 8, 0, 8]]
+    assert (corners == -2.0).float().mean() > 0.5
+    reflected, _ = augmentation(["rotate:45"], (0.5,), (0.25,))(x, y, seeded())
+    assert (reflected > 2.9).all()
 
 
 def test_a_crop_wider_than_the_image_is_refused():
@@ -191,7 +219,7 @@ def test_operations_do_not_touch_the_global_generator():
 
 def test_an_augmentation_can_go_to_another_process_and_be_compared():
     augment = augmentation(["hflip", "crop", "rotate:15"])
-    assert augment.steps == (("hflip", None), ("crop", 4), ("rotate", 15.0))
+    assert augment.steps == (Step("hflip"), Step("crop", 4), Step("rotate", 15.0))
     assert pickle.loads(pickle.dumps(augment)) == augment
     first = augment(*batch(), seeded())
     second = pickle.loads(pickle.dumps(augment))(*batch(), seeded())
@@ -212,6 +240,12 @@ def test_an_augmentation_can_go_to_another_process_and_be_compared():
         ("blur5x9:17", "above 0 and at most 16"),
         ("crop:0", "above 0"),
         ("hflip:3", "takes no number"),
+        ("crop:4:zeros", 'crop takes one number and ":zero", not ":zeros" after it'),
+        ("crop:zero:4", '"zero" is not a whole number'),
+        ("crop:4:5:zero", 'crop takes one number and ":zero", not ":5" after it'),
+        ("jitter:0.2:zero", 'jitter moves no pixels in from outside; ":zero" is for crop, rotate'),
+        ("hflip:zero", "hflip moves no pixels in from outside"),
+        ("blur:1:2", "blur takes one number"),
     ],
 )
 def test_words_that_cannot_be_understood_are_refused(text, words):

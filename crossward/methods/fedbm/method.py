@@ -283,7 +283,7 @@ class FedBM(FedCB):
         site.model.eval()
         batches = site.train.in_order(CHUNK)
         if norms := batchnorm_layers(site.model):  # they normalise by the batch, so batches are drawn as in training
-            batches = replace(site.train, augment=None).shuffled(CHUNK, site.rng)
+            batches = replace(site.train, augment=None, drop_last=False).shuffled(CHUNK, site.rng)
             for layer in norms:
                 layer.train()
         layers = measure_moments(site.model, (x for x, _ in batches))
