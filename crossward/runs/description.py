@@ -14,6 +14,7 @@ from crossward import __version__
 from crossward.config.reading import to_toml
 from crossward.config.schema import Config
 from crossward.core.engine import SERVER
+from crossward.data.federation import PARTS, Federation
 from crossward.data.manifest import manifest
 from crossward.disk import write_atomically
 from crossward.runs.architectures import NetPlan
@@ -61,6 +62,7 @@ def _about(prepared: PreparedRun) -> dict[str, Any]:
         },
         "text": _class_text(prepared.text) if prepared.text else {},
         "sites": [site.name for site in prepared.federation.sites],
+        "class_counts": {} if run_sites.remote or task.name != "classification" else _class_counts(prepared.federation),
         "personal": run_sites.personal,
         "pooled": method.pooled,
         "discloses": {item: disclosure.what for item, disclosure in method.discloses.items()},
@@ -71,6 +73,14 @@ def _about(prepared: PreparedRun) -> dict[str, Any]:
 def _net(run_sites: RunSites, site: int) -> dict[str, Any]:
     factory = run_sites.net_factory(site)
     return asdict(factory) if isinstance(factory, NetPlan) else {}
+
+
+def _class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:
+    """Site -> part -> images of each class."""
+    return {
+        site.name: {part: federation.class_counts(getattr(site, part)).tolist() for part in PARTS}
+        for site in federation.sites
+    }
 
 
 def _class_text(text: EmbeddedClasses) -> dict[str, Any]:

@@ -69,7 +69,7 @@
     tip.style.top = `${Math.max(4, Math.min(y + 14, innerHeight - tip.offsetHeight - 8))}px`;
   };
 
-  const options = { ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: showTip };
+  const options = { ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: showTip, logLevel: 1 };
 
   const draw = async (figure) => {
     const chart = specs.get(figure.dataset.chart);
