@@ -31,7 +31,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from crossward.comparison.method_runs import VIEWS, MethodRuns
-from crossward.comparison.resampling import RESAMPLES, Resampling, figure, replicates, resampling_for
+from crossward.comparison.resampling import RESAMPLES, DrawnFrom, Resampling, figure, replicates, resampling_for
 from crossward.comparison.weighted_metrics import Array
 from crossward.errors import ConfigError
 from crossward.names import nearest
@@ -92,7 +92,7 @@ def check_view(view: str) -> str:
 
 
 def seeds_and_images_estimate(
-    name: str, figures: Sequence[float], drawn: Array | None, resampling: Resampling | None, *, level: float = LEVEL
+    name: str, figures: Sequence[float], drawn: Array | None, resampling: DrawnFrom | None, *, level: float = LEVEL
 ) -> Estimate:
     """The mean of `figures` (S,) with the interval described above; `drawn` (S, B) are the figures on resamples.
 
@@ -103,9 +103,13 @@ def seeds_and_images_estimate(
     value = fmean(figures)
     if drawn is None or resampling is None:
         return _over_seeds(name, figures, level)
-    images = resampling.counts.shape[1]
     unit = "groups with their images" if resampling.grouped else "images"
-    sizes = {"seeds": seeds, "images": images, "groups": resampling.groups, "resamples": resampling.resamples}
+    sizes = {
+        "seeds": seeds,
+        "images": resampling.images,
+        "groups": resampling.groups,
+        "resamples": resampling.resamples,
+    }
     across = _variance(drawn.mean(0)) * resampling.inflation
     if seeds == 1:
         how = f"one seed: over {unit} only, for these trained networks; {resampling.resamples} bootstrap resamples, t"

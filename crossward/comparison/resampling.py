@@ -2,24 +2,54 @@
 
 A draw takes whole groups (patients, lesions, slides) with all their images; an image without a group is one by itself.
 The images of a drawn group are not drawn again: how they vary is already a part of how groups vary, and drawing twice
-would count it twice. Where every run has the same images at the same sites, each site's groups are drawn apart, so
-that sites keep their sizes.
+would count it twice.
+
+Runs are compared by `draw_by_name`: how often a group is drawn follows from its name and the seed alone, by a law of
+Poisson with mean 1 (Chamandy et al. 2012). So every method, seed and setting that has an image sees the same draws of
+it, whichever other runs are there, and what was computed of a run stays valid when another one is added. `draw` takes
+exactly as many groups as there are, stratum by stratum, for one fixed model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 
 from crossward.comparison.method_runs import MethodRun, MethodRuns
-from crossward.comparison.weighted_metrics import Array, PredictedSet, plain_metric, weighted_metric
+from crossward.comparison.weighted_metrics import Array, PredictedSet, metrics_of, plain_metric, weighted_metric
 from crossward.core.evaluation import LOWER_IS_BETTER
 from crossward.errors import ConfigError
 
 RESAMPLES = 1000
 MIN_RESAMPLES = 100
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # of splitmix64 (Steele et al. 2014)
+
+
+class DrawnFrom(Protocol):
+    """How many images and groups resamples were drawn from."""
+
+    @property
+    def images(self) -> int: ...
+
+    @property
+    def groups(self) -> int: ...
+
+    @property
+    def grouped(self) -> bool: ...
+
+    @property
+    def resamples(self) -> int: ...
+
+    @property
+    def degrees(self) -> int: ...
+
+    @property
+    def inflation(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -36,6 +66,10 @@ class Resampling:
     @property
     def resamples(self) -> int:
         return len(self.counts)
+
+    @property
+    def images(self) -> int:
+        return int(self.counts.shape[1])
 
     @property
     def degrees(self) -> int:
@@ -55,12 +89,17 @@ class Resampling:
         return self.counts[:, columns]
 
 
+def check_resamples(resamples: int) -> int:
+    if resamples < MIN_RESAMPLES:
+        raise ConfigError(f"{resamples} resamples are too few for an interval", hint=f"Take {MIN_RESAMPLES} or more.")
+    return resamples
+
+
 def draw(
     strata: Sequence[Sequence[str]], groups: Mapping[str, str], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Resampling:
     """Draw the groups of the images of each stratum, with replacement, as many as there are."""
-    if resamples < MIN_RESAMPLES:
-        raise ConfigError(f"{resamples} resamples are too few for an interval", hint=f"Take {MIN_RESAMPLES} or more.")
+    check_resamples(resamples)
     images = [image for stratum in strata for image in stratum]
     if not images:
         raise ConfigError("there are no images to resample")
@@ -84,35 +123,52 @@ def _draw_groups(groups: int, resamples: int, generator: np.random.Generator) ->
     return counts.reshape(resamples, groups).astype(np.float32)
 
 
+def draw_by_name(
+    images: Iterable[str], groups: Mapping[str, str], *, resamples: int = RESAMPLES, seed: int = 0
+) -> Resampling:
+    """Draw the groups of these images, each by its name: the same image has the same counts in any resampling."""
+    check_resamples(resamples)
+    ids = list(dict.fromkeys(images))
+    if not ids:
+        raise ConfigError("there are no images to resample")
+    names, group_of = np.unique([groups.get(image, f"image {image}") for image in ids], return_inverse=True)
+    counts = _poisson_counts(names.tolist(), resamples, seed)
+    drawn = counts[:, group_of] if len(names) < len(ids) or (group_of != np.arange(len(ids))).any() else counts
+    column = {image: position for position, image in enumerate(ids)}
+    return Resampling(drawn, column, len(names), 1, len(names) < len(ids), seed)
+
+
+def _poisson_counts(names: Sequence[str], resamples: int, seed: int) -> Array:
+    """(B, G): four counts of each 64-bit word of splitmix64, which starts from a hash of the group's name."""
+    key = str(seed).encode()
+    digests = b"".join(blake2b(name.encode(), digest_size=8, key=key).digest() for name in names)
+    state = np.frombuffer(digests, dtype="<u8")
+    steps = np.arange(1, -(-resamples // 4) + 1, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA)
+    words = state[:, None] + steps
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    halves = words.astype("<u8").view("<u2")[:, :resamples]
+    return np.ascontiguousarray(_poisson_table()[halves].T)
+
+
+@cache
+def _poisson_table() -> Array:
+    """(65536,) float32: the count that belongs to 16 random bits, by a law of Poisson with mean 1."""
+    from scipy.stats import poisson
+
+    return np.asarray(poisson.ppf((np.arange(65536) + 0.5) / 65536, 1), dtype=np.float32)
+
+
 def resampling_for(
     methods: Sequence[MethodRuns], view: str, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Resampling | None:
     """One resampling for all runs of these methods; None if no run has predictions in this view."""
-    runs = [run for method in methods for run in method.runs]
-    sets = [each for run in runs for each in run.sets(view)]
-    if not sets:
+    images = [image for method in methods for run in method.runs for each in run.sets(view) for image in each.ids]
+    if not images:
         return None
     groups = {image: group for method in methods for image, group in method.groups.items()}
-    return draw(_strata(runs, view, groups), groups, resamples=resamples, seed=seed)
-
-
-def _strata(runs: Iterable[MethodRun], view: str, groups: Mapping[str, str]) -> list[list[str]]:
-    """The images of each site, if no group is at two of them in any run; otherwise all images in one."""
-    sites_of: dict[str, set[str]] = {}
-    images: dict[str, None] = {}
-    for run in runs:
-        own = {image: site for site, each in run.own.items() for image in each.ids}
-        for each in run.sets(view):
-            for image in each.ids:
-                images[image] = None
-                sites_of.setdefault(groups.get(image, image), set()).add(own.get(image, ""))
-    if any(len(sites) > 1 for sites in sites_of.values()):
-        return [list(images)]
-    by_site: dict[str, list[str]] = {}
-    for image in images:
-        [site] = sites_of[groups.get(image, image)]
-        by_site.setdefault(site, []).append(image)
-    return list(by_site.values())
+    return draw_by_name(images, groups, resamples=resamples, seed=seed)
 
 
 # the figure of a run --------------------------------------------------------------------------------------------------
@@ -140,8 +196,6 @@ def set_replicates(sets: Sequence[PredictedSet], metric: str, resampling: Resamp
 
 def resampled(metric: str, task: str) -> bool:
     """Whether the metric can be computed from stored predictions."""
-    from crossward.comparison.weighted_metrics import metrics_of
-
     return metric in metrics_of(task)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from crossward.comparison.intervals import LEVEL, Estimate, check_level, check_view, seeds_and_images_estimate
 from crossward.comparison.method_runs import MethodRun, MethodRuns
 from crossward.comparison.paired_tests import PairedTests, holm, paired_tests
-from crossward.comparison.resampling import RESAMPLES, Resampling, figure, replicates, resampling_for
+from crossward.comparison.resampling import RESAMPLES, DrawnFrom, Resampling, figure, replicates, resampling_for
 from crossward.comparison.weighted_metrics import Array
 from crossward.core.evaluation import LOWER_IS_BETTER
 from crossward.errors import ConfigError
@@ -98,15 +98,28 @@ def compare_pairs(
     used = {name: methods[name] for pair in pairs for name in pair}
     resampling = resampling_for(list(used.values()), view, resamples=resamples, seed=seed)
     scored = {name: _score(runs, metric, view, resampling) for name, runs in used.items()}
-    comparisons = [_compare(scored[a], scored[b], (a, b), metric, view, level, resampling) for a, b in pairs]
-    return _with_verdicts(comparisons, level)
+    comparisons = []
+    for a, b in pairs:
+        what = ComparedMetric(metric, view, used[a].split)
+        comparison = compare_scored(scored[a], scored[b], (a, b), what, level, resampling)
+        notes = _notes(used[a], used[b], (a, b), comparison.seeds, view)
+        comparisons.append(replace(comparison, notes=tuple(notes)))
+    return judge(comparisons, level)
 
 
 @dataclass(frozen=True)
-class _ScoredMethod:
-    runs: MethodRuns
-    figures: Mapping[int, float]  # by seed
-    drawn: Mapping[int, Array]  # by seed: the figure on each resample; only where there are predictions
+class ScoredMethod:
+    """A metric of a method by seed."""
+
+    figures: Mapping[int, float]
+    drawn: Mapping[int, Array]  # the figure on each resample; only where there are predictions
+
+
+@dataclass(frozen=True)
+class ComparedMetric:
+    metric: str
+    view: str
+    split: str
 
 
 def _check_pairs(methods: Mapping[str, MethodRuns], pairs: Sequence[tuple[str, str]]) -> None:
@@ -120,7 +133,7 @@ def _check_pairs(methods: Mapping[str, MethodRuns], pairs: Sequence[tuple[str, s
             raise ConfigError(f"{a} was read on {methods[a].split} and {b} on {methods[b].split}")
 
 
-def _score(runs: MethodRuns, metric: str, view: str, resampling: Resampling | None) -> _ScoredMethod:
+def _score(runs: MethodRuns, metric: str, view: str, resampling: Resampling | None) -> ScoredMethod:
     figures = {run.seed: figure(run, metric, view) for run in runs.runs}
     lacking = [run.folder for run in runs.runs if figures[run.seed] is None]
     if lacking:
@@ -135,7 +148,7 @@ def _score(runs: MethodRuns, metric: str, view: str, resampling: Resampling | No
         row = replicates(run, metric, view, resampling) if resampling is not None else None
         if row is not None:
             drawn[run.seed] = row
-    return _ScoredMethod(runs, {s: value for s, value in figures.items() if value is not None}, drawn)
+    return ScoredMethod({s: value for s, value in figures.items() if value is not None}, drawn)
 
 
 def _stored_metrics(run: MethodRun, view: str) -> list[str]:
@@ -143,15 +156,15 @@ def _stored_metrics(run: MethodRun, view: str) -> list[str]:
     return [name for name, value in scores.items() if isinstance(value, float)]
 
 
-def _compare(
-    a: _ScoredMethod,
-    b: _ScoredMethod,
+def compare_scored(
+    a: ScoredMethod,
+    b: ScoredMethod,
     names: tuple[str, str],
-    metric: str,
-    view: str,
+    what: ComparedMetric,
     level: float,
-    resampling: Resampling | None,
+    resampling: DrawnFrom | None,
 ) -> PairComparison:
+    """Two methods on their common seeds, not judged yet: `judge` does that for all pairs that were asked for."""
     seeds = tuple(seed for seed in a.figures if seed in b.figures)
     if not seeds:
         raise ConfigError(
@@ -162,29 +175,28 @@ def _compare(
     complete = all(seed in each.drawn for seed in seeds for each in (a, b))
     drawn = np.stack([a.drawn[seed] - b.drawn[seed] for seed in seeds]) if complete else None
     figures = tuple((a.figures[seed], b.figures[seed]) for seed in seeds)
-    title = f"{metric} on {a.runs.split}, {view} view: {names[0]} - {names[1]}"
+    title = f"{what.metric} on {what.split}, {what.view} view: {names[0]} - {names[1]}"
     differences = [first - second for first, second in figures]
     firsts, seconds = zip(*figures, strict=True)
     return PairComparison(
         *names,
-        metric=metric,
-        view=view,
-        split=a.runs.split,
+        metric=what.metric,
+        view=what.view,
+        split=what.split,
         seeds=seeds,
         figures=figures,
         difference=seeds_and_images_estimate(title, differences, drawn, resampling, level=level),
-        tests=paired_tests(firsts, seconds, lower_is_better=metric in LOWER_IS_BETTER),
+        tests=paired_tests(firsts, seconds, lower_is_better=what.metric in LOWER_IS_BETTER),
         verdict=NOT_DISTINGUISHABLE,
         p_adjusted=None,
         pairs=1,
-        notes=tuple(_notes(a, b, names, seeds, view)),
     )
 
 
-def _notes(a: _ScoredMethod, b: _ScoredMethod, names: tuple[str, str], seeds: Sequence[int], view: str) -> list[str]:
+def _notes(a: MethodRuns, b: MethodRuns, names: tuple[str, str], seeds: Sequence[int], view: str) -> list[str]:
     """What people should know before they believe the comparison."""
     notes = []
-    runs = {name: {run.seed: run for run in each.runs.runs} for name, each in zip(names, (a, b), strict=True)}
+    runs = {name: {run.seed: run for run in each.runs} for name, each in zip(names, (a, b), strict=True)}
     for name, by_seed in runs.items():
         alone = [str(seed) for seed in by_seed if seed not in seeds]
         if alone:
@@ -197,7 +209,8 @@ def _notes(a: _ScoredMethod, b: _ScoredMethod, names: tuple[str, str], seeds: Se
     return notes
 
 
-def _with_verdicts(comparisons: Sequence[PairComparison], level: float) -> list[PairComparison]:
+def judge(comparisons: Sequence[PairComparison], level: float) -> list[PairComparison]:
+    """The comparisons with their verdicts, Holm-corrected over all of them."""
     tested = [i for i, each in enumerate(comparisons) if each.difference.p is not None]
     adjusted = dict(zip(tested, holm([comparisons[i].difference.p or 0.0 for i in tested]), strict=True))
     judged = []

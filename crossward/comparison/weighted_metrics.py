@@ -103,6 +103,22 @@ def _f1(sums: Array) -> Array:
     return _mean_of_defined(_ratio(2 * correct, support + guessed).T)
 
 
+def _precision(sums: Array) -> Array:
+    """As `Classification.metrics`: 0 for a class that is present and never predicted."""
+    correct, support, guessed = np.split(sums, 3, axis=1)
+    return _mean_of_defined(_ratio(correct, np.where(guessed > 0, guessed, support)).T)
+
+
+def class_metrics(predicted: PredictedSet, weights: Array) -> dict[str, Array]:
+    """Metric -> (K, B) values of each class under the weights (B, n); NaN where it is undefined."""
+    if predicted.task == "segmentation":
+        table = np.asarray(weights @ _dices(predicted.predictions).astype(weights.dtype), dtype=np.float64)
+        return {"dice": _ratio(table, np.broadcast_to(weights.sum(1, keepdims=True), table.shape)).T}
+    sums = np.asarray(weights @ _class_counts(predicted).astype(weights.dtype), dtype=np.float64)
+    correct, support, guessed = np.split(sums, 3, axis=1)
+    return {"recall": _ratio(correct, support).T, "f1": _ratio(2 * correct, support + guessed).T}
+
+
 def calibration_gaps(predicted: PredictedSet) -> Array:
     """(n, 15 + 1): the confidence minus whether it is right, in the bin of the confidence; and 1."""
     p = predicted.predictions.astype(np.float64)
@@ -162,6 +178,7 @@ SUMS: dict[str, dict[str, tuple[Features, Value]]] = {
         "accuracy": (_class_counts, _accuracy),
         "f1": (_class_counts, _f1),
         "balanced_accuracy": (_class_counts, _balanced_accuracy),
+        "precision": (_class_counts, _precision),
         "ece": (calibration_gaps, _calibration_error),
         "nll": (_log_likelihood, _quotient),
     },

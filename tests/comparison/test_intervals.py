@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from crossward.comparison.intervals import Estimate, combined_degrees, seed_spread, seeds_and_images_estimate
-from crossward.comparison.resampling import Resampling, draw
+from crossward.comparison.resampling import Resampling, draw, draw_by_name
 from crossward.errors import ConfigError
 
 REPETITIONS = 400
@@ -175,3 +175,26 @@ def test_spread_over_seeds_by_hand():
     assert seed_spread([0.5]).std is None
     with pytest.raises(ConfigError, match="no figures"):
         seed_spread([])
+
+
+def test_draws_by_name_do_not_depend_on_the_other_images():
+    groups = {"a": "p", "b": "p"}
+    few = draw_by_name(["a", "b", "c"], groups, resamples=101, seed=7)
+    more = draw_by_name(["d", "c", "b", "a", "d"], groups, resamples=101, seed=7)
+    assert (few.weights(["a", "b", "c"]) == more.weights(["a", "b", "c"])).all()
+    assert (few.weights(["a"]) == few.weights(["b"])).all()
+    assert (few.images, few.groups, few.grouped, few.resamples) == (3, 2, True, 101)
+    assert (more.images, more.groups) == (4, 3)
+    assert (draw_by_name(["c"], {}, resamples=101, seed=8).counts != few.weights(["c"])).any()
+
+
+def test_draws_by_name_follow_a_law_of_poisson():
+    counts = draw_by_name([f"i{i}" for i in range(400)], {}, resamples=500, seed=0).counts
+    for count in range(4):
+        assert (counts == count).mean() == pytest.approx(stats.poisson.pmf(count, 1), abs=0.004)
+    between_images = np.corrcoef(counts[:, :200].T)
+    between_resamples = np.corrcoef(counts[:200])
+    for correlations in (between_images, between_resamples):  # sample correlations of independent numbers
+        off = correlations[~np.eye(200, dtype=bool)]
+        assert abs(off.mean()) < 0.004
+        assert off.std() < 0.06
