@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,13 +17,18 @@ from crossward.config.reading import config_from, method_of
 from crossward.core.method import restore_predictor
 from crossward.core.net import NetSpec
 from crossward.core.samples import Samples
-from crossward.core.site import PREDICT_BATCH, Site
+from crossward.core.site import Site, predict_batch_size
 from crossward.core.training import Training
 from crossward.core.tree import Tree
+from crossward.data.bad_files import BadFile
 from crossward.data.decode import Frame, crop_box, decode_image
-from crossward.errors import ConfigError, DataError
+from crossward.data.prepare import Pixels
+from crossward.errors import DataError
+from crossward.foreign import printable
 from crossward.nets import NETS
 from crossward.runs.architectures import NetPlan
+from crossward.runs.new_images import NewImage
+from crossward.runs.pixels import as_images
 from crossward.tasks import task as make_task
 
 if TYPE_CHECKING:
@@ -57,56 +63,96 @@ class Deployed:
         plan = _without_start(NetPlan(**net_facts))
         net = method.build(plan(), spec)
         task = make_task(about["task"]["name"], self.classes, **config.task)
-        no_images = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
-        self._site = Site(
-            0, "deployed", net, task, no_images, no_images, no_images, Training(), architecture=plan.architecture
-        )
+        none = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
+        self._no_images = none
+        self._site = Site(0, "deployed", net, task, none, none, none, Training(), architecture=plan.architecture)
         self._predictor = restore_predictor(method, self._site, stored)
 
     @property
     def task(self) -> str:
         return self._site.task.name
 
-    def predict(self, images: Tensor) -> Tensor:
-        """(N, H, W, C) uint8 images -> (N, K) probabilities, or (N, H, W) uint8 class maps."""
-        if images.shape[1:] != (self.size, self.size, self.channels):
-            raise ConfigError(
-                f"images of {tuple(images.shape[1:])} for a net of {self.size} px, {self.channels} channels"
-            )
-        return self._site.predict(self._predictor, self._samples(images))
+    @overload
+    def predict(self, images: Tensor) -> Tensor: ...
 
-    def read(self, files: Sequence[Path]) -> Iterator[tuple[list[Path], Tensor, list[Size]]]:
-        """Image files as the network wants them, some at a time, with their own upright sizes; every file that cannot
-        be read is named at once."""
-        frame = Frame(self.size, self.channels, self.fit, prepare=self.prepare)
-        problems, good = [], []
-        for file in files:
-            try:
-                decode_image(file.read_bytes(), file.name, Frame(1, self.channels, self.fit, prepare=self.prepare))
-                good.append(file)
-            except (OSError, DataError) as error:
-                problems.append(f"{file}: {error}")
+    @overload
+    def predict(self, images: Pixels) -> NDArray[Any]: ...
+
+    def predict(self, images: Tensor | Pixels) -> Tensor | NDArray[Any]:
+        """(N, H, W, C) uint8 images -> (N, K) probabilities, or (N, H, W) uint8 class maps.
+
+        Grey images may be (N, H, W); one image may come without N, and is a batch of one. Given a numpy array, an array
+        is returned; given a tensor, a tensor.
+        """
+        predicted = self._site.predict(self._predictor, self._samples(as_images(images, self.size, self.channels)))
+        return predicted.numpy() if isinstance(images, np.ndarray) else predicted
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """(N, H, W, C) uint8 images -> (N, K) probabilities, or (N, K, H, W) of each pixel."""
+        samples = self._samples(as_images(images, self.size, self.channels))
+        self._site.model.eval()
+        with torch.inference_mode():
+            parts = [self._predictor(x).softmax(1) for x, _ in samples.in_order(predict_batch_size(samples))]
+        return torch.cat(parts).clone()
+
+    @property
+    def frame(self) -> Frame:
+        """What every image file becomes."""
+        return Frame(self.size, self.channels, self.fit, prepare=self.prepare)
+
+    def read(self, files: Iterable[Path]) -> Iterator[tuple[list[Path], Tensor, list[Size]]]:
+        """Image files as the network wants them, some at a time, with their own upright sizes. Files that cannot be
+        read are left out; a DataError after the last good one names all of them."""
+        images = [NewImage(str(file), str(file), file.read_bytes) for file in files]
+        problems: list[BadFile] = []
+        for batch, pixels, sizes in self.read_images(images, problems):
+            yield [Path(image.name) for image in batch], pixels, sizes
         if problems:
-            raise DataError(f"{len(problems)} of {len(files)} images cannot be read", details=problems)
-        for at in range(0, len(good), PREDICT_BATCH):
-            some = good[at : at + PREDICT_BATCH]
-            pixels, sizes = zip(*(decode_image(file.read_bytes(), file.name, frame) for file in some), strict=True)
-            yield some, torch.from_numpy(np.stack(pixels)), list(sizes)
+            raise unreadable(problems, len(images), "good")
 
-    def mask(self, classes: Tensor, size: Size) -> Image:
-        """A class map as a grey picture of the size of its image; what the network was not shown is background."""
+    def read_images(
+        self, images: Iterable[NewImage], problems: list[BadFile]
+    ) -> Iterator[tuple[list[NewImage], Tensor, list[Size]]]:
+        """The images that can be read, some at a time; the others are added to `problems`, each with its reason."""
+        batch: list[NewImage] = []
+        pixels: list[Pixels] = []
+        sizes: list[Size] = []
+        most = predict_batch_size(self._no_images)
+        for image in images:
+            try:
+                decoded, size = decode_image(image.read(), image.path, self.frame)
+            except (OSError, DataError, MemoryError) as error:
+                problems.append(BadFile(image.name, None, _reason(error)))
+                continue
+            batch.append(image)
+            pixels.append(decoded)
+            sizes.append(size)
+            if len(batch) == most:
+                yield batch, torch.from_numpy(np.stack(pixels)), sizes
+                batch, pixels, sizes = [], [], []
+        if batch:
+            yield batch, torch.from_numpy(np.stack(pixels)), sizes
+
+    def class_map(self, predicted: Tensor, size: Size) -> Tensor:
+        """A predicted class map, (height, width) as its image; what the network was not shown is background."""
         from PIL import Image
 
         left, top, right, bottom = (round(edge) for edge in crop_box(size, self.fit))
-        shades = (classes * (255 // (len(self.classes) - 1))).numpy()
-        shown = Image.fromarray(shades).resize((right - left, bottom - top), Image.Resampling.NEAREST)
+        shown = Image.fromarray(predicted.numpy()).resize((right - left, bottom - top), Image.Resampling.NEAREST)
         whole = Image.new("L", size)
         whole.paste(shown, (left, top))
-        return whole
+        return torch.from_numpy(np.array(whole))
+
+    def mask_picture(self, class_map: Tensor) -> Image:
+        """A class map as a grey picture: 0 for the background, the last class white."""
+        from PIL import Image
+
+        return Image.fromarray((class_map * (255 // (len(self.classes) - 1))).numpy())
 
     def module(self) -> nn.Module:
-        """Pixels in [0, 1], (B, C, H, W), to probabilities: for export."""
-        return _Whole(self._site.model, self._predictor, self.mean, self.std, self.shrink)
+        """For export: (N, H, W, C) uint8 pixels to (probabilities, logits), or to (probabilities, class map)."""
+        maps = self.task == "segmentation"
+        return _Whole(self._site.model, self._predictor, self.mean, self.std, self.shrink, maps).eval()
 
     def _samples(self, images: Tensor) -> Samples:
         targets = torch.zeros(len(images), dtype=torch.int64)
@@ -120,18 +166,35 @@ def _without_start(plan: NetPlan) -> NetPlan:
     return replace(plan, options={key: value for key, value in plan.options.items() if key != "start"})
 
 
+def unreadable(problems: Sequence[BadFile], images: int, rest: str) -> DataError:
+    """The error that names every image that could not be read; `rest` says what the others are: good, predicted."""
+    others = images - len(problems)
+    what = f"the other one is {rest}" if others == 1 else f"the other {others} are {rest}"
+    return DataError(
+        f"{len(problems)} of {images} images cannot be read" + (f"; {what}" if others else ""),
+        details=[printable(str(problem)) for problem in problems],
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "does not fit into memory"
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+
+
 class _Whole(nn.Module):
     """Normalisation, network and softmax in one."""
 
     def __init__(
-        self, net: nn.Module, predictor: Any, mean: Sequence[float], std: Sequence[float], shrink: int
+        self, net: nn.Module, predictor: Any, mean: Sequence[float], std: Sequence[float], shrink: int, maps: bool
     ) -> None:
         super().__init__()
-        self.net, self.shrink = net, shrink
+        self.net, self.shrink, self.maps = net, shrink, maps
         self._predictor = predictor
-        self.mean, self.std = (torch.tensor(v).view(1, -1, 1, 1) for v in (mean, std))
+        self.mean, self.std = (nn.Buffer(torch.tensor(v).view(1, -1, 1, 1)) for v in (mean, std))
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        pixels = F.avg_pool2d(pixels, self.shrink) if self.shrink > 1 else pixels
-        logits: Tensor = self._predictor((pixels - self.mean) / self.std)
-        return logits.softmax(1)
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255
+        seen = F.avg_pool2d(scaled, self.shrink) if self.shrink > 1 else scaled
+        logits: Tensor = self._predictor((seen - self.mean) / self.std)
+        return logits.softmax(1), logits.argmax(1).to(torch.uint8) if self.maps else logits

@@ -1,71 +1,114 @@
-"""Prediction: image files through a trained network, to a CSV of probabilities, or to masks and a CSV about them."""
+"""Prediction: new images through a trained network, to rows of probabilities, or to masks and rows about them.
+
+Rows are written as they come. One file that cannot be read costs no other its prediction: it is reported at the end.
+"""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TextIO
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
 import torch
+from torch import Tensor
 
-from crossward.data.decode import is_image
-from crossward.errors import DataError
-from crossward.runs.deployed import Deployed
+from crossward.data.bad_files import BadFile
+from crossward.runs.deployed import Deployed, Size
+from crossward.runs.image_groups import GroupOf, GroupSummary
+from crossward.runs.new_images import NewImage
+from crossward.runs.prediction_rows import ClassRow, GroupRow, MaskRow, Row, Sheet
 
-
-def image_files(paths: Iterable[Path]) -> list[Path]:
-    """The files that are named, and all images below the folders that are."""
-    return [file for path in paths for file in _image_files(path)]
-
-
-def _image_files(path: Path) -> list[Path]:
-    if not path.exists():
-        raise DataError(f"there is no file {path}")
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.rglob("*") if is_image(file.name))
-    if not files:
-        raise DataError(f"there are no images in {path}")
-    return files
+LONGEST_NAME = 100  # characters of a mask's name
 
 
-def predict_files(network: Deployed, files: Sequence[Path], stream: TextIO, masks: Path | None = None) -> None:
-    """Write a CSV about the files to `stream`; networks that segment write their masks into the folder `masks`."""
-    if masks is None:
-        _write_probabilities(network, files, stream)
-    else:
-        _write_masks(network, files, stream, masks)
+@dataclass
+class PredictionReport:
+    """What became of the images."""
+
+    predicted: int = 0
+    problems: list[BadFile] = field(default_factory=list)  # images that could not be read
+    ungrouped: list[str] = field(default_factory=list)  # images that were predicted, but are of no known group
+    groups: list[GroupRow] = field(default_factory=list)
 
 
-def _write_probabilities(network: Deployed, files: Sequence[Path], stream: TextIO) -> None:
-    writer = csv.writer(stream)
-    writer.writerow(["image", "predicted", *network.classes])
-    for batch, pixels, _ in network.read(files):
-        for file, probabilities in zip(batch, network.predict(pixels), strict=True):
-            predicted = network.classes[int(probabilities.argmax())]
-            writer.writerow([file, predicted, *(f"{p:.6f}" for p in probabilities.tolist())])
+def predict_images(
+    network: Deployed,
+    images: Sequence[NewImage],
+    sheet: Sheet,
+    *,
+    masks: Path | None = None,
+    group_of: GroupOf | None = None,
+    on_batch: Callable[[int], None] = lambda tried: None,
+) -> PredictionReport:
+    """Write a row for every image that can be read; networks that segment write masks into the folder `masks`.
+
+    `group_of` names the patient of an image, for the summaries of the report. `on_batch` is called with the number of
+    images tried so far.
+    """
+    report = PredictionReport()
+    summary = GroupSummary(network.classes)
+    names = _MaskNames()
+    for batch, pixels, sizes in network.read_images(images, report.problems):
+        predicted = network.predict(pixels)
+        if masks is None:
+            sheet.write(list(_class_rows(network, batch, predicted)))
+        else:
+            sheet.write(list(_mask_rows(network, batch, predicted, sizes, masks, names)))
+        if group_of is not None:
+            _add_to_groups(summary, report, batch, predicted, group_of)
+        report.predicted += len(batch)
+        on_batch(report.predicted + len(report.problems))
+    report.groups = summary.rows()
+    return report
 
 
-def _write_masks(network: Deployed, files: Sequence[Path], stream: TextIO, folder: Path) -> None:
+def _class_rows(network: Deployed, images: Sequence[NewImage], predicted: Tensor) -> Iterator[Row]:
+    for image, probabilities in zip(images, predicted, strict=True):
+        shares = dict(zip(network.classes, probabilities.tolist(), strict=True))
+        yield ClassRow(image.name, network.classes[int(probabilities.argmax())], shares)
+
+
+def _mask_rows(
+    network: Deployed,
+    images: Sequence[NewImage],
+    predicted: Tensor,
+    sizes: Sequence[Size],
+    folder: Path,
+    names: _MaskNames,
+) -> Iterator[Row]:
     folder.mkdir(parents=True, exist_ok=True)
-    writer = csv.writer(stream)
-    writer.writerow(["image", "mask", *(f"share of {name}" for name in network.classes)])
-    taken: set[str] = set()
-    for batch, pixels, sizes in network.read(files):
-        for file, class_map, size in zip(batch, network.predict(pixels), sizes, strict=True):
-            mask = folder / f"{_free_name(file.stem, taken)}.png"
-            network.mask(class_map, size).save(mask)
-            shares = torch.bincount(class_map.flatten(), minlength=len(network.classes)) / class_map.numel()
-            writer.writerow([file, mask, *(f"{share:.6f}" for share in shares.tolist())])
+    for image, class_map, size in zip(images, predicted, sizes, strict=True):
+        file = folder / f"{names.take(image.path)}.png"
+        mask = network.class_map(class_map, size)
+        network.mask_picture(mask).save(file)
+        counts = torch.bincount(mask.flatten(), minlength=len(network.classes)).tolist()
+        yield MaskRow(image.name, str(file), *size, dict(zip(network.classes, counts, strict=True)))
 
 
-def _free_name(stem: str, taken: set[str]) -> str:
-    """The image's own name; images of one name in several folders are numbered. The name is taken from then on."""
-    name = stem
-    number = 2
-    while name in taken:
-        name = f"{stem}-{number}"
-        number += 1
-    taken.add(name)
-    return name
+def _add_to_groups(
+    summary: GroupSummary, report: PredictionReport, images: Sequence[NewImage], predicted: Tensor, group_of: GroupOf
+) -> None:
+    for image, probabilities in zip(images, predicted, strict=True):
+        if group := group_of(image):
+            summary.add(group, probabilities)
+        else:
+            report.ungrouped.append(image.name)
+
+
+class _MaskNames:
+    """Names for the masks of images: the image's own name as far as any file system has it, and a number if several
+    images are called the same."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, path: str) -> str:
+        stem = re.sub(r"[^\w. -]", "_", PurePosixPath(path).stem)[:LONGEST_NAME].strip(" .") or "image"
+        name = stem
+        number = 2
+        while name.casefold() in self._taken:
+            name = f"{stem}-{number}"
+            number += 1
+        self._taken.add(name.casefold())
+        return name

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from crossward.core.store import read_tree
 from crossward.errors import ConfigError, StorageError
-from crossward.runs.run_directory import RunDir
+from crossward.runs.run_directory import TERMS, RunDir
 
 if TYPE_CHECKING:
     from crossward.runs.deployed import Deployed
@@ -44,6 +45,16 @@ class Result:
         return self._rundir.lines("traffic.jsonl")
 
     @property
+    def partition(self) -> dict[str, Any]:
+        """The partition manifest: which image is at which site, in which split."""
+        return self._rundir.read("partition.json")
+
+    @property
+    def across_hospitals(self) -> bool:
+        """Whether the images are at the hospitals, not here."""
+        return (self.folder / TERMS).exists()
+
+    @property
     def summary(self) -> dict[str, Any]:
         return self._rundir.read("summary.json")
 
@@ -67,12 +78,16 @@ class Result:
             raise ConfigError("each site has a network of its own", hint=f"Name one: {', '.join(self.about['sites'])}.")
         if site is not None and site not in self.about["sites"]:
             raise ConfigError(f"there is no site {site!r}", hint=f"Sites: {', '.join(self.about['sites'])}.")
-        file = f"weights/{which}/{site if self.about['personal'] else 'global'}.safetensors"
-        if which == "best" and not (self.folder / file).exists():
+        file = self.weights_file(site, which)
+        if which == "best" and not file.exists():
             raise StorageError(
                 f"{self.folder} has no best network: no round was evaluated", hint='Take the "last" one.'
             )
-        return Deployed(self.about, self._rundir.tree(file), site)
+        return Deployed(self.about, read_tree(file), site)
+
+    def weights_file(self, site: str | None = None, which: str = "best") -> Path:
+        """Where the weights of `deployed` are."""
+        return self.folder / "weights" / which / f"{site if self.about['personal'] else 'global'}.safetensors"
 
 
 def load(folder: str | Path) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -77,24 +79,83 @@ def test_files_are_read_as_the_network_wants_them(finished_run, tmp_path):
     assert sizes == [(40, 90)]
 
 
-def test_all_files_that_cannot_be_read_are_told(finished_run, tmp_path):
+def test_files_that_cannot_be_read_cost_no_others(finished_run, tmp_path):
     network = finished_run().deployed()
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "b.txt").write_text("no image")
     Image.new("RGB", (30, 30)).save(tmp_path / "good.png")
-    with pytest.raises(DataError, match="3 of 4 images cannot be read") as error:
-        list(network.read([tmp_path / name for name in ("a.png", "good.png", "b.txt", "none.png")]))
+    batches = network.read([tmp_path / name for name in ("a.png", "good.png", "b.txt", "none.png")])
+    read, pixels, _ = next(batches)
+    assert read == [tmp_path / "good.png"]
+    assert pixels.shape == (1, 28, 28, 3)
+    with pytest.raises(DataError, match="3 of 4 images cannot be read; the other one is good") as error:
+        next(batches)
     assert [line.split(":")[0] for line in error.value.details] == [
         str(tmp_path / name) for name in ("a.png", "b.txt", "none.png")
     ]
 
 
-def test_the_module_takes_pixels_and_gives_probabilities(finished_run):
+def test_the_module_takes_bytes_and_gives_probabilities(finished_run):
     network, some = finished_run().deployed(), images(finished_run(), "server")
-    module = network.module().eval()
-    probabilities = module(some.permute(0, 3, 1, 2) / 255)
+    with torch.no_grad():
+        probabilities, logits = network.module()(some)
     torch.testing.assert_close(probabilities, network.predict(some), atol=1e-5, rtol=1e-4)
-    assert probabilities.sum(1).tolist() == pytest.approx([1.0] * 16)
+    torch.testing.assert_close(logits.softmax(1), probabilities)
+    torch.testing.assert_close(network.probabilities(some), network.predict(some), atol=1e-6, rtol=1e-5)
+
+
+def test_arrays_of_numpy_are_predicted_as_tensors_are(finished_run):
+    network, some = finished_run().deployed(), images(finished_run(), "server")
+    expected = network.predict(some).numpy()
+    array = some.numpy().copy()
+    found = network.predict(array)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(network.predict(array[3]), expected[3:4], atol=1e-6)  # one image is a batch of one
+    np.testing.assert_array_equal(network.predict(array[::-1])[::-1], expected)  # whatever its strides
+    array.setflags(write=False)
+    np.testing.assert_array_equal(network.predict(array), expected)
+    assert network.predict(array[:0]).shape == (0, 8)
+
+
+def test_grey_arrays_may_lack_the_channel(config, tmp_path):
+    rng = np.random.default_rng(0)
+    for place in range(24):
+        folder = tmp_path / "set" / ("dark", "bright")[place % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 120 + 60 * (place % 2), (28, 28), np.uint8)).save(folder / f"{place}.png")
+    data = {"source": "folder", "path": str(tmp_path / "set"), "size": 28, "channels": 1}
+    network = crossward.run(config(data=data, partition={"kind": "iid", "sites": 2}, run={"rounds": 1})).deployed()
+    grey = rng.integers(0, 256, (5, 28, 28), np.uint8)
+    expected = network.predict(grey[..., None])
+    np.testing.assert_array_equal(network.predict(grey), expected)
+    np.testing.assert_allclose(network.predict(grey[2]), expected[2:3], atol=1e-6)
+
+
+BYTES = np.zeros((2, 28, 28, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message", "hint"),
+    [
+        (BYTES.astype(np.float32) + 0.5, "float32 from 0.5 to 0.5, not uint8", "(images * 255).round()"),
+        (BYTES.astype(np.int64) + 7, "int64 from 7 to 7, not uint8", "convert them to uint8"),
+        (BYTES.astype(np.int16) - 1000, "int16 from -1000 to -1000, not uint8", "from 0 to 255"),
+        (torch.full((2, 28, 28, 3), 3.5), "float32 from 3.5 to 3.5, not uint8", "convert them to uint8"),
+        (BYTES.astype(object), "object, not numbers", "uint8"),
+        (BYTES.tolist(), "a list, not an array", "numpy array"),
+        (BYTES.transpose(0, 3, 1, 2), r"images of (3, 28, 28) for a net of 28 px, 3 channels", "Channels come last"),
+        (BYTES[:, :20], r"images of (20, 28, 3) for a net of 28 px", "crossward predict"),
+        (BYTES[..., :1], r"images of (28, 28, 1) for a net of 28 px, 3 channels", "colour images"),
+        (BYTES[..., 0], "images of 3 dimensions, (2, 28, 28)", "one (H, W, C), with C = 3"),
+        (np.zeros((), np.uint8), "images of 0 dimensions", "(N, H, W, C)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arrays_that_are_refused(finished_run, wrong, message, hint):
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        finished_run().deployed().predict(wrong)
+    assert hint in error.value.hint
 
 
 def test_a_damaged_network_is_named(finished_run, config, interrupted_run, tmp_path):

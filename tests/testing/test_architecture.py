@@ -55,7 +55,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "methods.lc_fed": (*ALGORITHMS, "methods", "nets.segmentation_layers"),
     "methods.mh_pflgb": (*ALGORITHMS, "methods"),
     "config": BELOW_CONFIG,
-    "runs": (*BELOW_CONFIG, "config", "engines"),
+    "runs": (*BELOW_CONFIG, "config", "engines", "runs.bundle_scripts"),
+    "runs.bundle_scripts": ("data.decode",),  # copied into MONAI bundles
     "hospitals": BELOW_HOSPITALS,
     "hospitals.flower": (*BELOW_HOSPITALS, "hospitals"),
     "comparison": (*FOUNDATION, "core", "nets", "methods.mh_pflgb", "runs"),

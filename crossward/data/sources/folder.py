@@ -18,7 +18,7 @@ from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
-from crossward.data.sources.settings import ImageFileSettings, Loaded
+from crossward.data.sources.settings import GroupRule, ImageFileSettings, Loaded, rule_of_pattern
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
 from crossward.settings import AbsolutePath
@@ -35,6 +35,10 @@ class FolderSettings(ImageFileSettings):
     def load(self) -> Loaded:
         collection, left_out = read(self.path, **self.decoding(), group=self.group, classes=self.classes)
         return collection, [str(file) for file in left_out]
+
+    def group_rule(self) -> GroupRule | None:
+        pattern = group_pattern(self.group)
+        return rule_of_pattern(pattern) if pattern else None
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def read(
     """
     frame = Frame(size, channels, fit, prepare=prepare)
     policy = check_policy(bad_files)
-    pattern = _pattern(group)
+    pattern = group_pattern(group)
     with open_files(root) as files:
         images, problems, split = _labelled_images(root, files.listing(), pattern)
         candidates = [image for image in images if image.group or not pattern]
@@ -104,7 +108,8 @@ def _class_names(root: Path, classes: Sequence[str] | None, labels: set[str]) ->
     return tuple(classes)
 
 
-def _pattern(group: str | None) -> re.Pattern[str] | None:
+def group_pattern(group: str | None) -> re.Pattern[str] | None:
+    """The regular expression whose first ( ) is the patient in a path; None if there is none."""
     if group is None:
         return None
     try:

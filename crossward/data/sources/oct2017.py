@@ -26,7 +26,7 @@ from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
-from crossward.data.sources.settings import ImageFileSettings, Loaded
+from crossward.data.sources.settings import GroupRule, ImageFileSettings, Loaded, rule_of_pattern
 from crossward.errors import DataError
 from crossward.settings import AbsolutePath
 from crossward.user_folders import data_root
@@ -51,6 +51,9 @@ class Oct2017Settings(ImageFileSettings):
         path = self.path or locate(data_root())
         collection, left_out = read(path, **self.decoding(), split=self.split)
         return collection, [str(file) for file in left_out]
+
+    def group_rule(self) -> GroupRule | None:
+        return rule_of_pattern(re.compile(rf"(?:^|/)(?:{'|'.join(CLASSES)})-(\d+)-\d+\.\w+$", re.IGNORECASE))
 
 
 @dataclass(frozen=True)

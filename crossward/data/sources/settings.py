@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Len
@@ -15,6 +17,17 @@ from crossward.user_folders import cache_folder
 
 Colour = Annotated[tuple[float, ...], Len(1, 3)]
 Loaded = tuple[Collection, list[str]]  # the images, and a line for each file that was left out
+GroupRule = Callable[[str], str]  # path of an image -> its patient, lesion or slide; empty if it names none
+
+
+def rule_of_pattern(pattern: re.Pattern[str]) -> GroupRule:
+    """The first ( ) of the pattern, wherever in the path it is found."""
+
+    def group_of(path: str) -> str:
+        found = pattern.search(path)
+        return (found[1] or "") if found else ""
+
+    return group_of
 
 
 class SourceSettings(Section):
@@ -29,6 +42,10 @@ class SourceSettings(Section):
     @abstractmethod
     def load(self) -> Loaded:
         """Read the images."""
+
+    def group_rule(self) -> GroupRule | None:
+        """How the path of a new image names its patient; None where paths do not say it."""
+        return None
 
 
 class ImageFileSettings(SourceSettings):
