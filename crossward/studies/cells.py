@@ -28,6 +28,7 @@ class Cell:
     folder: Path
     key: str  # digest of what it computes: the resolved configuration and the data
     written_key: str  # of the configuration as the file has it
+    fingerprint: str = ""  # of the images; "" if they are drawn from settings
     members: Path | None = None  # of the ensemble: the folder of the local run
 
     @property
@@ -86,6 +87,7 @@ def make_cell(written: GridCell, config: Config, folder: Path, fingerprint: str)
         folder / name,
         key,
         written.written_key,
+        fingerprint,
     )
 
 

@@ -123,6 +123,13 @@ class StudyFolder:
         self.cells[key] = replace(self.cells[key], seconds=round(seconds, 3), peak_bytes=peak_bytes)
         self.keep_cells()
 
+    def peaks(self) -> dict[str, int]:
+        """Label -> the most memory that one of its cells took."""
+        peaks: dict[str, int] = {}
+        for record in self.cells.values():
+            peaks[record.label] = max(peaks.get(record.label, 0), record.peak_bytes or 0)
+        return {label: peak for label, peak in peaks.items() if peak}
+
     def keep_failure(self, key: str, failure: Failure) -> None:
         self.failures[key] = failure
         self._keep_failures()

@@ -1,0 +1,61 @@
+"""Figures of finished cells that outlive their run directories: a row for each, by the key of its configuration.
+
+They are kept in results/NAME.json beside the study file if there is a folder results/, else in the study's own folder.
+Rows are added and renewed, never dropped. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crossward.disk import write_atomically
+from crossward.errors import StorageError
+from crossward.studies.study_file import StudyFile
+from crossward.studies.study_folder import FIGURES
+
+Row = dict[str, Any]  # method, value, seed, key, minutes, a number for each column in percent, and those of its sites
+
+
+def figures_file(study: StudyFile, folder: Path) -> Path:
+    beside = study.file.parent / "results"
+    return beside / f"{study.name}.json" if beside.is_dir() else folder / FIGURES
+
+
+def read_rows(study: StudyFile, folder: Path) -> dict[str, Row]:
+    """Stored rows by key."""
+    rows: dict[str, Row] = {}
+    for file in (study.file.parent / "results" / f"{study.name}.json", folder / FIGURES):
+        for row in _read(file):
+            if isinstance(row.get("key"), str):
+                rows[row["key"]] = row
+    return rows
+
+
+def _read(file: Path) -> list[Row]:
+    try:
+        rows = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError) as error:
+        raise StorageError(f"cannot read the stored figures {file}: {error}", hint="Mend or remove the file.") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise StorageError(f"{file} holds no list of figures", hint="Mend or remove the file.")
+    return rows
+
+
+def has_columns(row: Mapping[str, Any], columns: Iterable[str]) -> bool:
+    return all(isinstance(row.get(column), int | float) for column in columns)
+
+
+def store_rows(study: StudyFile, folder: Path, rows: Sequence[Row]) -> None:
+    """Add these rows to the stored ones, in place of those with the same key."""
+    file = figures_file(study, folder)
+    before = _read(file)
+    renewed = {row["key"]: row for row in rows}
+    kept = [renewed.pop(row["key"], row) if isinstance(row.get("key"), str) else row for row in before]
+    after = [*kept, *renewed.values()]
+    if after != before:
+        write_atomically(file, (json.dumps(after, indent=1) + "\n").encode())
