@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from crossward import __version__
-from crossward.cli import catalogue, comparison, concepts, data, demo, hospitals, predict, run_list, runs, table
+from crossward.cli import catalogue, comparison, concepts, data, demo, hospitals, predict, run_list, runs, study, table
 from crossward.errors import CrosswardError, StorageError
 
 BROKEN_PIPE = 141  # the exit code of shells: 128 + SIGPIPE
@@ -29,6 +29,7 @@ for group in (runs, demo, catalogue, concepts, predict, comparison, table):
     app.add_typer(group.app)
 app.add_typer(data.app, name="data")
 app.add_typer(run_list.app, name="runs")
+app.add_typer(study.app, name="study")
 app.add_typer(hospitals.federation, name="federation")
 app.add_typer(hospitals.coordinator, name="coordinator")
 app.add_typer(hospitals.site, name="site")

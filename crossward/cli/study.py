@@ -1,0 +1,282 @@
+"""Commands about studies, grids of runs from one file: study run, study status, study table, study prune."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossward.cli.options import Json, Quiet
+from crossward.cli.output import print_json, print_line
+from crossward.errors import RunError
+
+if TYPE_CHECKING:
+    from crossward.studies.estimate import MethodEstimate, StudyEstimate
+    from crossward.studies.status import StudyStatus
+    from crossward.studies.study import Study, StudyOutcome
+
+INTERRUPTED = 130  # the exit code of shells: 128 + SIGINT
+OUT = Path("runs/studies")
+NOTHING = "–"
+MOST_REASONS = 20
+
+app = typer.Typer(help="Run a grid of methods, settings and seeds from one file, and compare them.")
+
+StudyPath = Annotated[Path, typer.Argument(metavar="FILE", help="A study in TOML: a configuration with [study].")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The study's runs are in a folder of its name here.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@app.command("run")
+def run_command(
+    file: StudyPath,
+    out: Out = OUT,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Cells at a time; fewer if cores or memory are short. Default: cores.")
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try cells that failed again.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cells, and what they will take, and run none.")
+    ] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate/--no-estimate", help="With --dry-run: measure one round of each method.")
+    ] = True,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove the checkpoints of cells as they finish.")] = False,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run every cell of a study that has not finished, then print its tables. Stop it at any time and run it again."""
+    from crossward.cli.study_progress import show_study
+    from crossward.studies.study import Study
+
+    study = Study(file, out)
+    yes = yes or _agreed(study)
+    if dry_run:
+        _print_plan(study, workers, estimate=estimate, as_json=as_json)
+        return
+    try:
+        with show_study(quiet=quiet, as_json=as_json) as view:
+            outcome = study.run(workers=workers, retry_failed=retry_failed, prune=prune, yes=yes, view=view)
+    except KeyboardInterrupt:
+        typer.echo(f"Interrupted. Go on by: crossward study run {file}", err=True)
+        raise SystemExit(INTERRUPTED) from None
+    if not quiet and not as_json:
+        _print_tables(study, outcome)
+    if as_json:
+        print_json({"event": "end", "folder": str(study.folder), "states": _states(outcome)})
+    else:
+        print_line(str(study.folder))
+    _report_failures(outcome, file)
+
+
+def _agreed(study: Study) -> bool:
+    """Whether a person wants a study of more than ten thousand cells; without one to ask, `Study.run` refuses it."""
+    from crossward.studies.grid import MANY_CELLS
+
+    if study.size <= MANY_CELLS or not sys.stdin.isatty():
+        return False
+    typer.confirm(f"{study.file.file} asks for {study.size:,} runs. Go on?", abort=True, err=True)
+    return True
+
+
+def _states(outcome: StudyOutcome) -> dict[str, int]:
+    states: dict[str, int] = {}
+    for planned in outcome.cells:
+        states[planned.state] = states.get(planned.state, 0) + 1
+    return states
+
+
+def _print_tables(study: Study, outcome: StudyOutcome) -> None:
+    from crossward.studies.states import HAS_FIGURES
+
+    if outcome.in_state(*HAS_FIGURES):
+        print_line(_rendered(study, "terminal"))
+
+
+def _report_failures(outcome: StudyOutcome, file: Path) -> None:
+    from crossward.studies.states import BLOCKED, FAILED
+
+    failed = outcome.in_state(FAILED, BLOCKED)
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(outcome.cells)} cells have no result",
+            details=[f"{each.cell.folder.name}: {each.reason}" for each in failed],
+            hint=f"Mend the cause, then: crossward study run {file} --retry-failed",
+        )
+
+
+# the dry run ----------------------------------------------------------------------------------------------------------
+def _print_plan(study: Study, workers: int | None, *, estimate: bool, as_json: bool) -> None:
+    plan = study.plan()
+    cells = [{"cell": each.cell.folder.name, "state": each.state, "reason": each.reason} for each in plan]
+    known = study.estimate(workers=workers) if estimate else None
+    if as_json:
+        methods = [asdict(method) for method in known.methods] if known else None
+        print_json({"cells": cells, "folder": str(study.folder), "methods": methods})
+        return
+    for cell in cells:
+        print_line(f"{cell['state']:<9} {cell['cell']}" + (f"  {cell['reason']}" if cell["reason"] else ""))
+    print_line(f"{len(cells)} cells in {study.folder}")
+    if known:
+        print_line("\n".join(_estimate_lines(known)))
+
+
+def _estimate_lines(estimate: StudyEstimate) -> Iterator[str]:
+    from crossward.cli.study_progress import in_words
+
+    if not estimate.methods:
+        yield "nothing is left to do"
+        return
+    heads = ["method", "cells", "time of one", "memory", "disk of one", "from"]
+    yield from _columns([heads, *(_estimate_row(method) for method in estimate.methods)])
+    for method in estimate.methods:
+        if method.failure:
+            yield f"{method.label} fails: {method.failure}"
+    yield (
+        f"In all about {in_words(estimate.seconds)} with {estimate.workers} worker(s), "
+        f"{_size(estimate.peak_bytes)} of memory and {_size(estimate.disk_bytes)} of disk "
+        "(checkpoints included; --prune leaves them out)."
+    )
+
+
+def _estimate_row(method: MethodEstimate) -> list[str]:
+    from crossward.cli.study_progress import in_words
+
+    known = bool(method.source and method.seconds)
+    return [
+        method.label,
+        str(method.cells),
+        in_words(method.seconds) if known else NOTHING,
+        _size(method.peak_bytes) if known else NOTHING,
+        _size(method.disk_bytes) if known else NOTHING,
+        method.source or "it fails",
+    ]
+
+
+# status ---------------------------------------------------------------------------------------------------------------
+@app.command()
+def status(
+    file: StudyPath,
+    out: Out = OUT,
+    every: Annotated[bool, typer.Option("--all", help="Also list every cell.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what has become of the cells of a study."""
+    from crossward.studies.status import study_status
+    from crossward.studies.study_file import read_study
+
+    study = read_study(file)
+    found = study_status(study, out / study.name)
+    if as_json:
+        print_json({**asdict(found), "states": found.counts()})
+        return
+    print_line("\n".join(_status_lines(found, every=every)))
+
+
+def _status_lines(found: StudyStatus, *, every: bool) -> Iterator[str]:
+    from crossward.studies.states import BLOCKED, FAILED, ORDER
+
+    counts = found.counts()
+    states = [state for state in ORDER if counts.get(state)]
+    labels = list(dict.fromkeys(cell.label for cell in found.cells))
+    by_label = {label: [cell.state for cell in found.cells if cell.label == label] for label in labels}
+    rows = [[label, *(str(mine.count(state) or NOTHING) for state in states)] for label, mine in by_label.items()]
+    yield from _columns([["method", *states], *rows])
+    if every:
+        yield ""
+        cells = [
+            [cell.state, cell.label, cell.setting or NOTHING, str(cell.seed), _rounds(cell.rounds, cell.planned),
+             cell.folder or NOTHING]
+            for cell in found.cells
+        ]  # fmt: skip
+        yield from _columns([["state", "method", "setting", "seed", "rounds", "folder"], *cells])
+    total = ", ".join(f"{counts[state]} {state}" for state in states)
+    at_work = "a process works on it now" if found.running else "no process works on it now"
+    yield f"{len(found.cells)} cells in {found.folder}: {total}; {at_work}"
+    troubled = [cell for cell in found.cells if cell.state in (FAILED, BLOCKED)]
+    for cell in troubled[:MOST_REASONS]:
+        setting = f", {cell.setting}" if cell.setting else ""
+        yield f"{cell.state}: {cell.label}{setting}, seed {cell.seed}: {cell.reason}"
+    if len(troubled) > MOST_REASONS:
+        yield f"… and {len(troubled) - MOST_REASONS} more"
+    if found.runs_of_others:
+        yield f"{len(found.runs_of_others)} run(s) in the folder are no cells of the study as the file is now"
+    if found.strangers:
+        yield f"not of the study, left alone: {', '.join(found.strangers[:MOST_REASONS])}"
+    yield from (f"note: {note}" for note in found.notes)
+
+
+def _rounds(done: int | None, planned: int | None) -> str:
+    return NOTHING if done is None else f"{done}/{planned}"
+
+
+# tables ---------------------------------------------------------------------------------------------------------------
+@app.command()
+def table(
+    file: StudyPath,
+    out: Out = OUT,
+    layout: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv.")] = "terminal",
+    as_json: Json = False,
+) -> None:
+    """Print the tables of a study: figures with intervals, differences with verdicts, sites, costs."""
+    from crossward.studies.study import Study
+
+    study = Study(file, out)
+    if as_json:
+        from crossward.comparison.study_tables import document
+
+        print_json(document(study.tables()))
+        return
+    print_line(_rendered(study, layout))
+
+
+def _rendered(study: Study, layout: str) -> str:
+    return str(study.tables())
+
+
+# pruning --------------------------------------------------------------------------------------------------------------
+@app.command()
+def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = False) -> None:
+    """Remove what finished cells no longer need: checkpoints, and, after a question, predictions of rounds between the
+    best and the last."""
+    from crossward.studies.prune import prunable, remove
+    from crossward.studies.status import study_status
+    from crossward.studies.study_file import read_study
+    from crossward.studies.study_folder import StudyFolder
+
+    study = read_study(file)
+    folder = out / study.name
+    freed = {"checkpoints": 0, "predictions": 0}
+    if folder.is_dir():
+        with StudyFolder.open(folder).locked():
+            found = prunable(study_status(study, folder))
+            remove(found.checkpoints)
+            freed["checkpoints"] = found.checkpoint_bytes
+            question = f"Remove {len(found.predictions)} predictions of older rounds, {_size(found.prediction_bytes)}?"
+            if found.predictions and (yes or typer.confirm(question, err=True)):
+                remove(found.predictions)
+                freed["predictions"] = found.prediction_bytes
+    if as_json:
+        print_json(freed)
+        return
+    parts = [f"{_size(count)} of {what}" for what, count in freed.items()]
+    print_line(f"removed {' and '.join(parts)} from finished cells in {folder}")
+
+
+# text -----------------------------------------------------------------------------------------------------------------
+def _columns(rows: list[list[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 2**10:.0f} KiB"
