@@ -101,6 +101,8 @@ def _methods_of(study: StudyFile, chosen: Mapping[str, Any], seed: int) -> Itera
     setting = {axis: value if "." in axis else axis_word(value) for axis, value in chosen.items()}
     for number, entry in enumerate(settings.methods()):
         document = cell_document(study, entry, chosen, seed)
+        for key, value in study.choices.get((entry.shown, setting_name(setting)), {}).items():
+            put_key(document, key, value)
         yield GridCell(entry.shown, setting, seed, 0, document, number)
         if entry.shown in settings.repeated():
             order = document["run"].get("batch_order", 0)

@@ -19,8 +19,11 @@ from pydantic_core import ErrorDetails
 
 from crossward.config.toml_lines import Key, Where, place, read_toml
 from crossward.errors import ConfigError
+from crossward.methods import METHODS
 from crossward.names import nearest
 from crossward.settings import Count, Section, Seed
+from crossward.studies.cluster_settings import RaySettings, SlurmSettings
+from crossward.studies.search_space import SearchSettings, flattened, search_mistakes
 
 NOT_VALID = "the study is not valid:"
 SECTION_AXES = ("data", "net", "partition")  # axes whose values are the section itself, with a label
@@ -50,6 +53,7 @@ class MethodEntry(BaseModel):
     plugin: dict[str, dict[str, Any]] = {}
     net: Any = None
     site: Any = None
+    search: dict[str, Any] = {}  # ranges of its own, before those of [study.search]
 
     @property
     def shown(self) -> str:
@@ -58,6 +62,13 @@ class MethodEntry(BaseModel):
     @property
     def options(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
+
+
+class RaceSettings(Section):
+    """[study.race]: successive halving over the methods."""
+
+    finalists: Count = 3  # methods that run to the last round with every seed
+    min_rounds: Count = 1  # of the first stage
 
 
 class Vary(Section):
@@ -94,6 +105,14 @@ class StudySettings(Section):
     resamples: Count | None = None
     specificity: Annotated[float, Interval(gt=0, lt=1)] | None = None
     attributes: tuple[str, ...] = ()
+    search: SearchSettings | None = None
+    race: bool | RaceSettings = False
+    slurm: SlurmSettings = SlurmSettings()
+    ray: RaySettings = RaySettings()
+
+    def race_settings(self) -> RaceSettings | None:
+        """None: there is no race."""
+        return RaceSettings() if self.race is True else self.race or None
 
     def methods(self) -> tuple[MethodEntry, ...]:
         """The methods that are trained, baselines included. The ensemble is made of local training, which is added."""
@@ -124,6 +143,11 @@ class StudySettings(Section):
         return tuple((other, first) for other in others)
 
 
+SUBSECTIONS: Mapping[str, type[BaseModel]] = MappingProxyType(
+    {"vary": Vary, "search": SearchSettings, "race": RaceSettings, "slurm": SlurmSettings, "ray": RaySettings}
+)
+
+
 @dataclass(frozen=True)
 class StudyFile:
     """A study as it is written: the shared configuration, [study], and the lines of both."""
@@ -132,6 +156,8 @@ class StudyFile:
     shared: Mapping[str, Any]  # every section but [study]
     settings: StudySettings
     where: Where
+    # method and setting -> the values that a search chose for them, by key
+    choices: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def name(self) -> str:
@@ -149,7 +175,7 @@ def read_study(file: Path) -> StudyFile:
         )
     shared = {name: section for name, section in document.items() if name != "study"}
     try:
-        settings = StudySettings.model_validate(document["study"])
+        settings = StudySettings.model_validate(_with_all_methods(document["study"]))
     except ValidationError as error:
         raise ConfigError(NOT_VALID, details=_schema_mistakes(error, where)) from None
     study = StudyFile(file, shared, settings, where)
@@ -158,12 +184,20 @@ def read_study(file: Path) -> StudyFile:
     return study
 
 
+def _with_all_methods(section: Any) -> Any:
+    """A race that names no methods is between all of them. Training on all images in one place is no method of a
+    federation."""
+    if isinstance(section, dict) and section.get("race") not in (None, False) and "method" not in section:
+        return section | {"method": [name for name in METHODS if name != "central"]}
+    return section
+
+
 # mistakes -------------------------------------------------------------------------------------------------------------
 def _schema_mistakes(error: ValidationError, where: Where) -> list[str]:
     lines = []
     for details in error.errors():
         key = ("study", *(str(part) for part in details["loc"]))
-        known = list((Vary if key[1] == "vary" else StudySettings).model_fields)
+        known = list(SUBSECTIONS.get(key[1], StudySettings).model_fields)
         if details["type"] == "extra_forbidden":
             lines.append(f"{'.'.join(key)}: no such key{place(key, where)}. {nearest(key[-1], known)}")
         else:
@@ -175,7 +209,7 @@ def _reason(details: ErrorDetails) -> str:
     reason = details["msg"][0].lower() + details["msg"][1:]
     if details["type"] == "missing":
         return f"{reason}: write, say, seeds = [0, 1, 2]" if details["loc"] == ("seeds",) else reason
-    if details["type"] == "literal_error" and isinstance(details["input"], str):
+    if details["type"] == "literal_error" and details["loc"][0] == "baselines" and isinstance(details["input"], str):
         return f"there is no baseline {details['input']!r}. {nearest(details['input'], BASELINES)}"
     return f"{reason}, not {details['input']!r}"
 
@@ -195,6 +229,22 @@ def _mistakes(study: StudyFile) -> Iterator[str]:
     yield from _axis_mistakes(study)
     yield from _exclude_mistakes(study)
     yield from _ensemble_mistakes(study)
+    if settings.search and settings.seeds:
+        own = {number: flattened(entry.search) for number, entry in enumerate(settings.method)}
+        for key, what, hint in search_mistakes(settings.search, own, settings.seeds):
+            yield _line(study, key, what, hint)
+    yield from _race_mistakes(study)
+
+
+def _race_mistakes(study: StudyFile) -> Iterator[str]:
+    settings = study.settings
+    if settings.race_settings() is None:
+        return
+    if len(settings.methods()) == 1:
+        yield _line(study, ("race",), "a race needs two methods at least", "Name more, or none: then all take part.")
+    for word in ("vary", "axes", "exclude", "baselines", "noise_floor", "join", "search", "pairs"):
+        if getattr(settings, word):
+            yield _line(study, (word,), "a race has one setting, and methods alone", f"Remove {word}, or the race.")
 
 
 def _label_mistakes(study: StudyFile) -> Iterator[str]:

@@ -28,7 +28,9 @@ FAILURES = "failures.json"
 FIGURES = "figures.json"
 TABLE_CACHE = "tables.cache"
 LOCK = ".lock"
-OWN_FILES = frozenset({INDEX, FAILURES, FIGURES, TABLE_CACHE, LOCK})
+SEARCH = "search"  # the trials of a search, see search.py
+CLUSTER = "cluster"  # tasks and logs of cells that run on a cluster, see cluster_scheduler.py
+OWN_FILES = frozenset({INDEX, FAILURES, FIGURES, TABLE_CACHE, LOCK, SEARCH, CLUSTER})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from queue import SimpleQueue
@@ -52,6 +52,26 @@ class RoundEvents(Observer):
 
     def _send_round(self, done: int) -> None:
         self.send({"event": "round", "round": done, "rounds": self.rounds, "best": self.best, "metric": self.metric})
+
+
+class StopAfter(Observer):
+    """Ends a run after a round as Ctrl-C does: its checkpoint is complete, and the run can go on."""
+
+    def __init__(self, round: int) -> None:
+        self.round = round
+        self.reached = False
+
+    def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
+        self.rounds = plan.rounds
+        self._look(progress.done)
+
+    def on_round(self, record: RoundRecord) -> None:
+        self._look(record.round)
+
+    def _look(self, done: int) -> None:
+        if self.round <= done < self.rounds:
+            self.reached = True
+            raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -115,19 +135,29 @@ def perform(task: Mapping[str, Any], send: Send) -> dict[str, Any]:
 
 
 def run_cell(task: Mapping[str, Any], observer: Observer) -> None:
-    """Run a cell to its end, or go on with it."""
-    from crossward.runs import lifecycle
-
+    """Run a cell to its end, or go on with it; with `until`, to that round."""
+    stop = StopAfter(task["until"]) if task.get("until") else None
     folder = Path(task["folder"])
-    if (folder / "run.json").exists():
-        lifecycle.resume(folder, observers=[observer])
-    else:
-        (folder / "failed.json").unlink(missing_ok=True)  # of an attempt that ended before round 1
-        lifecycle.run(task["config"], observers=[observer])
+    try:
+        _run(folder, task["config"], [observer, stop] if stop else [observer])
+    except Interrupted:
+        if stop is None or not stop.reached:
+            raise
+        return
     if task.get("join"):
         _join(folder, task["join"])
     if task.get("prune"):
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+
+def _run(folder: Path, config: Mapping[str, Any], observers: Sequence[Observer]) -> None:
+    from crossward.runs import lifecycle
+
+    if (folder / "run.json").exists():
+        lifecycle.resume(folder, observers=observers)
+    else:
+        (folder / "failed.json").unlink(missing_ok=True)  # of an attempt that ended before round 1
+        lifecycle.run(config, observers=observers)
 
 
 def _join(folder: Path, site: str) -> None:
