@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from crossward.core.evaluation import mean
 from crossward.errors import ConfigError, StorageError
 from crossward.names import nearest
 from crossward.runs.result import Result, load
-from crossward.runs.run_directory import RunDir
 
 SERVER = "server"
 VIEWS = ("global", "local", "worst")
@@ -112,7 +113,7 @@ def read_method_runs(
     _check_seeds(results)
     name = method or results[0].about["method"]["name"]
     if groups is None:
-        groups = {image: group for result in results for image, group in _stored_groups(result).items()}
+        groups = {image: group for result in results for image, group in stored_groups(result).items()}
     return MethodRuns(name, split, tuple(_read(result, split, rounds, last) for result in results), groups)
 
 
@@ -145,15 +146,16 @@ def _read(result: Result, split: str, rounds: str, last: int) -> MethodRun:
         seed=result.config["run"]["seed"],
         folder=str(result.folder),
         task=task["name"],
-        metrics=documents[0] if last == 1 else _mean_over_rounds(documents),
+        metrics=documents[0] if last == 1 else mean_over_rounds(documents),
         personal=bool(result.about.get("personal")),
     )
     if last > 1:
         return replace(run, missing=f"figures are means over the last {last} evaluated rounds")
-    return _with_predictions(run, result, split, lines[-1]["round"])
+    return with_predictions(run, result, split, lines[-1]["round"])
 
 
-def _mean_over_rounds(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def mean_over_rounds(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Both views of a split, metric by metric, over the rounds in which each is defined."""
     views: dict[str, Any] = {}
     if overall := [document["global"] for document in documents if "global" in document]:
         views["global"] = mean(overall)
@@ -165,7 +167,8 @@ def _mean_over_rounds(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return views
 
 
-def _with_predictions(run: MethodRun, result: Result, split: str, round: int) -> MethodRun:
+def with_predictions(run: MethodRun, result: Result, split: str, round: int) -> MethodRun:
+    """The run with its predictions of this round, if they are stored."""
     try:
         predictions = result.predictions(round)
         targets = result.targets()
@@ -208,23 +211,45 @@ class _SetReader:
 
 def _image_ids(result: Result) -> dict[str, Mapping[str, Sequence[str]]]:
     try:
-        partition = RunDir(result.folder).read("partition.json")
+        partition = read_partition(result.folder)
     except StorageError:
         return {}
     return {**partition.get("sites", {}), SERVER: partition.get("server", {})}
 
 
-def _stored_groups(result: Result) -> dict[str, str]:
+def read_partition(folder: Path) -> Mapping[str, Any]:
+    """partition.json of a run. Runs of one seed have the same: it is parsed once."""
+    file = folder / "partition.json"
+    try:
+        return _parse_partition(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {file}: {error}") from None
+
+
+@lru_cache(maxsize=32)
+def _parse_partition(text: bytes) -> Mapping[str, Any]:
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise ValueError("it holds no JSON object")
+    return document
+
+
+def stored_groups(result: Result) -> dict[str, str]:
     """The group of each image: from partition.json, or from the column "group" of the table of images."""
     try:
-        groups = RunDir(result.folder).read("partition.json").get("groups")
+        groups = read_partition(result.folder).get("groups")
     except StorageError:
         groups = None
     if isinstance(groups, dict):
         return {str(image): str(group) for image, group in groups.items()}
+    return image_column(result, "group")
+
+
+def image_column(result: Result, column: str) -> dict[str, str]:
+    """Image -> value of one column of the table of images that the run was trained on; empty if there is none."""
     data = result.config.get("data", {})
     if data.get("source") == "table" and data.get("path"):
-        return read_image_column(Path(data["path"]), "group")
+        return read_image_column(Path(data["path"]), column)
     return {}
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 
-from crossward.comparison.intervals import LEVEL, Estimate, check_level, method_estimate
+from crossward.comparison.intervals import LEVEL, Estimate, check_level, seeds_and_images_estimate
 from crossward.comparison.method_runs import MethodRun, MethodRuns
 from crossward.comparison.norm_intervals import Norm, gini, largest_gap, norm_interval, sample_deviation
-from crossward.comparison.resampling import RESAMPLES, Resampling, resampled, resampling_for, set_replicates
-from crossward.comparison.verdicts import PairComparison, compare_pairs
+from crossward.comparison.resampling import RESAMPLES, DrawnFrom, resampled, resampling_for, set_replicates
+from crossward.comparison.verdicts import ComparedMetric, PairComparison, ScoredMethod, compare_scored, judge
 from crossward.comparison.weighted_metrics import Array, plain_metric
 from crossward.core.evaluation import LOWER_IS_BETTER
 from crossward.errors import ConfigError
@@ -50,6 +51,22 @@ class SiteSpread:
         return len(self.sites)
 
 
+@dataclass(frozen=True)
+class ScoredSites:
+    """A metric of a method, by site and seed."""
+
+    method: str
+    metric: str
+    split: str
+    sites: Mapping[str, ScoredMethod]
+    drawn_from: Mapping[str, DrawnFrom | None]  # the images of each site
+    all_images: DrawnFrom | None
+
+    @property
+    def seeds(self) -> int:
+        return max(len(site.figures) for site in self.sites.values())
+
+
 def site_spread(
     runs: MethodRuns,
     metric: str,
@@ -63,36 +80,51 @@ def site_spread(
 
     The intervals of worst site and spread are over images, for these trained networks, where predictions are stored.
     """
-    check_level(level)
-    names = runs.sites
-    if len(names) < 2:
-        raise ConfigError(f"{runs.method} has {len(names)} site(s) on {runs.split}: a spread needs two at least")
-    means = np.array([fmean(_figures(runs, name, metric)) for name in names])
+    scored = [_scored_sites(each, metric, resamples, seed) if each else None for each in (runs, baseline)]
+    assert scored[0] is not None
+    return spread_of_sites(scored[0], scored[1], level=level)
+
+
+def _scored_sites(runs: MethodRuns, metric: str, resamples: int, seed: int) -> ScoredSites:
     resampling = resampling_for([runs], "local", resamples=resamples, seed=seed)
-    drawn = None if resampling is None else _drawn(runs, metric, names, resampling)
-    worst = int(means.argmax() if metric in LOWER_IS_BETTER else means.argmin())
-    spread = [_spread(f"{metric}: {kind}", means, drawn, norm, runs, resampling, level)
-              for kind, norm in SPREADS.items()]  # fmt: skip
-    gains = _gains(runs, baseline, metric, level, resamples, seed)
-    sites = [
-        SiteFigure(name, method_estimate(runs.site(name), metric, view="local", level=level, resamples=resamples,
-                                         seed=seed), gains.get(name))
-        for name in names
-    ]  # fmt: skip
-    worst_estimate = _worst(metric, means, drawn, runs, resampling, level)
-    other = baseline.method if baseline else None
+    sites = {}
+    drawn_from: dict[str, DrawnFrom | None] = {}
+    for name in runs.sites:
+        figures = {run.seed: _site_figure(run, name, metric) for run in runs.runs}
+        defined = {seed: value for seed, value in figures.items() if value is not None}
+        if len(defined) < len(figures):
+            raise ConfigError(f"some runs of {runs.method} have no {metric} at {name} on {runs.split}")
+        drawn = {}
+        for run in runs.runs:
+            if resampling is not None and name in run.own and resampled(metric, run.task):
+                drawn[run.seed] = set_replicates([run.own[name]], metric, resampling)[0]
+        sites[name] = ScoredMethod(defined, drawn)
+        drawn_from[name] = resampling_for([runs.site(name)], "local", resamples=resamples, seed=seed)
+    return ScoredSites(runs.method, metric, runs.split, sites, drawn_from, resampling)
+
+
+def spread_of_sites(scored: ScoredSites, baseline: ScoredSites | None, *, level: float = LEVEL) -> SiteSpread:
+    """The same of figures that are there already."""
+    check_level(level)
+    names = tuple(scored.sites)
+    if len(names) < 2:
+        raise ConfigError(f"{scored.method} has {len(names)} site(s) on {scored.split}: a spread needs two at least")
+    means = np.array([fmean(scored.sites[name].figures.values()) for name in names])
+    drawn = _drawn(scored)
+    worst = int(means.argmax() if scored.metric in LOWER_IS_BETTER else means.argmin())
+    spread = [_spread(f"{scored.metric}: {kind}", means, drawn, norm, scored, level) for kind, norm in SPREADS.items()]
+    gains = _gains(scored, baseline, level) if baseline else {}
+    sites = [SiteFigure(name, _site_estimate(scored, name, level), gains.get(name)) for name in names]
     return SiteSpread(
-        runs.method, metric, runs.split, other, tuple(sites), names[worst], worst_estimate, *spread
-    )  # fmt: skip
-
-
-def _figures(runs: MethodRuns, name: str, metric: str) -> list[float]:
-    """The figure of a site in every run."""
-    figures = [_site_figure(run, name, metric) for run in runs.runs]
-    defined = [value for value in figures if value is not None]
-    if len(defined) < len(figures):
-        raise ConfigError(f"some runs of {runs.method} have no {metric} at {name} on {runs.split}")
-    return defined
+        scored.method,
+        scored.metric,
+        scored.split,
+        baseline.method if baseline else None,
+        tuple(sites),
+        names[worst],
+        _worst(means, drawn, scored, level),
+        *spread,
+    )
 
 
 def _site_figure(run: MethodRun, name: str, metric: str) -> float | None:
@@ -103,62 +135,62 @@ def _site_figure(run: MethodRun, name: str, metric: str) -> float | None:
     return stored if isinstance(stored, float) else None
 
 
-def _drawn(runs: MethodRuns, metric: str, names: tuple[str, ...], resampling: Resampling) -> Array | None:
+def _site_estimate(scored: ScoredSites, name: str, level: float) -> Estimate:
+    site = scored.sites[name]
+    complete = all(seed in site.drawn for seed in site.figures)
+    drawn = np.stack([site.drawn[seed] for seed in site.figures]) if complete else None
+    title = f"{scored.metric} on {scored.split} at {name}: {scored.method}"
+    return seeds_and_images_estimate(
+        title, list(site.figures.values()), drawn, scored.drawn_from.get(name), level=level
+    )  # fmt: skip
+
+
+def _drawn(scored: ScoredSites) -> Array | None:
     """(sites, B): each site's mean over seeds in every resample; None if some predictions are missing."""
-    complete = all(name in run.own and resampled(metric, run.task) for run in runs.runs for name in names)
-    if not complete:
+    sites = scored.sites.values()
+    if scored.all_images is None or not all(seed in site.drawn for site in sites for seed in site.figures):
         return None
-    tables = [set_replicates([run.own[name] for name in names], metric, resampling) for run in runs.runs]
-    drawn: Array = np.mean(tables, axis=0)
+    drawn = np.stack([np.mean([site.drawn[seed] for seed in site.figures], axis=0) for site in sites])
     return np.asarray(drawn[:, ~np.isnan(drawn).any(0)])
 
 
-def _gains(
-    runs: MethodRuns, baseline: MethodRuns | None, metric: str, level: float, resamples: int, seed: int
-) -> dict[str, PairComparison]:
-    if baseline is None:
-        return {}
-    common = [name for name in runs.sites if name in baseline.sites]
-    methods = {f"{runs.method} at {name}": runs.site(name) for name in common}
-    methods |= {f"{baseline.method} (baseline) at {name}": baseline.site(name) for name in common}
-    pairs = [(f"{runs.method} at {name}", f"{baseline.method} (baseline) at {name}") for name in common]
-    compared = compare_pairs(methods, pairs, metric, view="local", level=level, resamples=resamples, seed=seed)
-    return dict(zip(common, compared, strict=True))
+def _gains(scored: ScoredSites, baseline: ScoredSites, level: float) -> dict[str, PairComparison]:
+    """What each site has over the baseline, where both have a seed in common; Holm over the sites."""
+    what = ComparedMetric(scored.metric, "local", scored.split)
+    compared = {}
+    for name, site in scored.sites.items():
+        other = baseline.sites.get(name)
+        if other is None or not set(site.figures) & set(other.figures):
+            continue
+        names = (f"{scored.method} at {name}", f"{baseline.method} (baseline) at {name}")
+        compared[name] = compare_scored(site, other, names, what, level, scored.drawn_from.get(name))
+    return dict(zip(compared, judge(list(compared.values()), level), strict=True))
 
 
-def _spread(
-    name: str,
-    means: Array,
-    drawn: Array | None,
-    norm: Norm,
-    runs: MethodRuns,
-    resampling: Resampling | None,
-    level: float,
-) -> Estimate:
+def _spread(name: str, means: Array, drawn: Array | None, norm: Norm, scored: ScoredSites, level: float) -> Estimate:
     value = float(norm(means[:, None])[0])
-    if drawn is None or resampling is None:
-        return Estimate(name, value, None, None, level, "no predictions: no interval", len(runs.runs))
-    deviations = (drawn - means[:, None]) * resampling.inflation**0.5
+    if drawn is None or scored.all_images is None:
+        return Estimate(name, value, None, None, level, "no predictions: no interval", scored.seeds)
+    deviations = (drawn - means[:, None]) * scored.all_images.inflation**0.5
     low, high = norm_interval(means, deviations, norm, centre=float(means.mean()), level=level)
-    how = f"inverted test over images, {resampling.resamples} resamples, for these trained networks"
-    return _estimate(name, value, low, high, level, how, runs, resampling)
+    how = f"inverted test over images, {scored.all_images.resamples} resamples, for these trained networks"
+    return _estimate(name, value, low, high, level, how, scored.seeds, scored.all_images)
 
 
-def _worst(
-    metric: str, means: Array, drawn: Array | None, runs: MethodRuns, resampling: Resampling | None, level: float
-) -> Estimate:
+def _worst(means: Array, drawn: Array | None, scored: ScoredSites, level: float) -> Estimate:
     """The worst site's figure. Which site is worst is not known either: the bound towards the better allows for every
     site that could be worst, the other one is the lowest of the sites' own bounds."""
-    sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
+    sign = -1.0 if scored.metric in LOWER_IS_BETTER else 1.0
     figures = sign * means
-    name = f"{metric}: worst site"
-    if drawn is None or resampling is None:
-        return Estimate(name, float(means[figures.argmin()]), None, None, level, "no predictions: no interval",
-                        len(runs.runs))  # fmt: skip
-    low, high = worst_interval(figures, (sign * drawn - figures[:, None]) * resampling.inflation**0.5, level)
-    how = f"simultaneous over the sites that could be worst, {resampling.resamples} resamples of images, cautious"
+    name = f"{scored.metric}: worst site"
+    value = float(means[figures.argmin()])
+    images = scored.all_images
+    if drawn is None or images is None:
+        return Estimate(name, value, None, None, level, "no predictions: no interval", scored.seeds)
+    low, high = worst_interval(figures, (sign * drawn - figures[:, None]) * images.inflation**0.5, level)
+    how = f"simultaneous over the sites that could be worst, {images.resamples} resamples of images, cautious"
     bounds = sorted((sign * low, sign * high))
-    return _estimate(name, float(means[figures.argmin()]), bounds[0], bounds[1], level, how, runs, resampling)
+    return _estimate(name, value, bounds[0], bounds[1], level, how, scored.seeds, images)
 
 
 def worst_interval(figures: Array, deviations: Array, level: float) -> tuple[float, float]:
@@ -176,8 +208,7 @@ def worst_interval(figures: Array, deviations: Array, level: float) -> tuple[flo
 
 
 def _estimate(
-    name: str, value: float, low: float, high: float, level: float, how: str, runs: MethodRuns, resampling: Resampling
+    name: str, value: float, low: float, high: float, level: float, how: str, seeds: int, images: DrawnFrom
 ) -> Estimate:
-    images = resampling.counts.shape[1]
-    sizes = {"images": images, "groups": resampling.groups, "resamples": resampling.resamples}
-    return Estimate(name, value, low, high, level, how, len(runs.runs), **sizes)
+    sizes = {"images": images.images, "groups": images.groups, "resamples": images.resamples}
+    return Estimate(name, value, low, high, level, how, seeds, **sizes)
