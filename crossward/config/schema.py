@@ -76,6 +76,8 @@ class PartitionSettings(Section):
     split: Fractions = (0.7, 0.1, 0.2)
     local_split: Fractions | None = None
     global_split: Fractions | None = None  # held out for the whole federation before anything is dealt
+    folds: Annotated[int, Interval(ge=2, le=100)] | None = None  # cross validation: the test set is one of so many
+    fold: Annotated[int, Ge(0)] | Literal["seed"] = 0  # which one; "seed": that of run.seed, from 0 on and round again
     public: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     group_aware: bool = True
     limit: Count | None = None  # training images in all

@@ -34,6 +34,8 @@ def federate(
     split: splits.Fractions = (0.7, 0.1, 0.2),
     local_split: splits.Fractions | None = None,
     global_split: splits.Fractions | None = None,
+    folds: int | None = None,
+    fold: int = 0,
     public: float = 0.0,
     seed: int = 0,
     group_aware: bool = True,
@@ -44,31 +46,48 @@ def federate(
     Val and test rows that the collection names stay so: the server's, or their site's if `partition` is "site".
     The others are dealt to the sites and split there by `local_split`; without it, by `split` if the collection names
     no val and test rows, else not at all. `global_split` holds val and test rows out for the server before anything is
-    dealt, of a collection that names none; sites then split nothing unless `local_split` says so. `group_aware` deals
-    and splits whole groups; `min_size` then counts groups. `alphas` and `removal` are for "per-class", `counts` for
-    "counts". `imbalance` thins the rows that are to be dealt out to a long tail, before `limit`, `public` and the
-    partition.
+    dealt, of a collection that names none; sites then split nothing unless `local_split` says so. `folds` makes the
+    test set, the server's with `global_split`, else each site's, the `fold`-th of so many. Together the folds of a seed
+    test once on every row that no two sites share. `group_aware` deals and splits whole groups; `min_size` then counts
+    groups. `alphas` and `removal` are for "per-class", `counts` for "counts". `imbalance` thins the rows that are to be
+    dealt out to a long tail, before `limit`, `public` and the partition.
     """
     site_names = {*(collection.sites or ())} - {""}
     own: dict[str, Any] = {"alphas": alphas, "removal": removal, "counts": counts}
     scheme, count = partitions.resolve(partition, sites, site_names, collection.groups is not None, **own)
-    local = local_split or ((1.0, 0.0, 0.0) if _holds_out_rows(collection, global_split) else split)
     _check_seed(seed)
+    chosen = _chosen_fold(collection, folds, fold)
+    local = local_split or ((1.0, 0.0, 0.0) if _holds_out_rows(collection, global_split) else split)
     recipe = {
         "partition": scheme,
         "sites": count,
         **partitions.options(scheme, beta=beta, min_size=min_size, **own),
-        "local_split": splits.check_fractions(local).tolist(),
+        "local_split": _shares(local, chosen if global_split is None else None),
         "public": float(public),
         "seed": seed,
         "group_aware": group_aware,
         "limit": limit,
+        **_later_keys(imbalance, global_split, chosen),
     }
-    if imbalance != 1:  # keys of their own only when used: older manifests have none
-        recipe["imbalance"] = float(imbalance)
-    if global_split is not None:
-        recipe["global_split"] = splits.check_fractions(global_split).tolist()
     return _follow(recipe, collection)
+
+
+def _later_keys(imbalance: float, global_split: splits.Fractions | None, fold: splits.Fold | None) -> dict[str, Any]:
+    """Keys that a recipe has only when they are used: older manifests have none."""
+    keys: dict[str, Any] = {}
+    if imbalance != 1:
+        keys["imbalance"] = float(imbalance)
+    if global_split is not None:
+        keys["global_split"] = _shares(global_split, fold)
+    if fold:
+        keys |= {"folds": fold.count, "fold": fold.number}
+    return keys
+
+
+def _shares(fractions: splits.Fractions, fold: splits.Fold | None) -> list[float]:
+    """The fractions, if they are three shares of one whole; with a test set of one fold, if there are folds."""
+    shares = splits.check_fractions(fractions)
+    return list(fold.fractions(shares)) if fold else shares.tolist()
 
 
 def _holds_out_rows(collection: Collection, global_split: splits.Fractions | None) -> bool:
@@ -80,6 +99,27 @@ def _holds_out_rows(collection: Collection, global_split: splits.Fractions | Non
             hint="leave global_split out",
         )
     return named or global_split is not None
+
+
+def _chosen_fold(collection: Collection, folds: int | None, fold: int) -> splits.Fold | None:
+    if folds is None:
+        if fold:
+            raise ConfigError(f"fold = {fold} of how many? folds is not set", hint="for example folds = 5")
+        return None
+    if not (folds >= 2 and 0 <= fold < folds):
+        raise ConfigError(
+            f"fold = {fold} of folds = {folds}", hint="there are two folds or more, and they count from 0 to folds - 1"
+        )
+    if {*(collection.splits or ())} & {*PARTS[1:]}:
+        raise ConfigError(
+            f"folds are for data without a split of their own, and {collection.name} names val or test rows",
+            hint="leave folds out",
+        )
+    return splits.Fold(fold, folds)
+
+
+def _fold(recipe: dict[str, Any]) -> splits.Fold | None:
+    return splits.Fold(recipe["fold"], recipe["folds"]) if "folds" in recipe else None
 
 
 def _check_seed(seed: int) -> None:
@@ -105,7 +145,8 @@ def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
         digits = len(str(recipe["sites"]))
         names = [f"site-{i + 1:0{digits}d}" for i in range(recipe["sites"])]
         parts = _deal(recipe, collection, labels[rows], units)
-    local = splits.split_sites(labels[rows], units, parts, recipe["local_split"], recipe["seed"])
+    fold = None if "global_split" in recipe else _fold(recipe)
+    local = splits.split_sites(labels[rows], units, parts, recipe["local_split"], recipe["seed"], fold)
     sites = []
     for name, (train, val, test) in zip(names, local):
         named_val, named_test = _named_rows(name, site_of, part_of)
@@ -126,7 +167,8 @@ def _globally_held_out(recipe: dict[str, Any], collection: Collection, labels: I
         none = rows[:0]
         return none, none, rows
     units = splits.units_of(collection, rows, groups=_keeps_groups(recipe), duplicates=True)
-    train, val, test = splits.split(labels[rows], units, tuple(recipe["global_split"]), recipe["seed"])
+    fractions = tuple(recipe["global_split"])
+    train, val, test = splits.split(labels[rows], units, fractions, recipe["seed"], _fold(recipe))
     return rows[val], rows[test], rows[train]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,37 @@ Flags = npt.NDArray[np.bool_]
 Fractions = tuple[float, float, float]
 
 
-def split(labels: Ints, groups: Iterable[Hashable] | None, fractions: Fractions, seed: int) -> tuple[Ints, Ints, Ints]:
+@dataclass(frozen=True)
+class Fold:
+    """One of the folds of a cross validation."""
+
+    number: int  # from 0
+    count: int
+
+    def fractions(self, shares: Floats) -> Fractions:
+        """The shares with a test set of one fold; training and validation share the rest as they did before."""
+        rest = float(shares[0] + shares[1])
+        if rest == 0:
+            raise ConfigError("folds test on everything in turn, and split leaves nothing to train on")
+        tested = 1 / self.count
+        validated = float(shares[1]) / rest
+        return round((1 - tested) * (1 - validated), 12), round((1 - tested) * validated, 12), round(tested, 12)
+
+
+def split(
+    labels: Ints, groups: Iterable[Hashable] | None, fractions: Fractions, seed: int, fold: Fold | None = None
+) -> tuple[Ints, Ints, Ints]:
     """Positions for training, validation and testing: stratified by label, and no group on two sides.
+
+    `fold` makes the test set: over all folds of a seed, every sample is tested on once. Validation comes out of the
+    rest, in the proportion that `fractions` has of training and validation.
 
     Without groups each class is shared out by largest remainder. A class (or the group that alone holds it) found once
     is trained on. A side with a fraction is not left empty when others can spare a sample (or group).
     """
     shares = check_fractions(fractions)
+    if fold is not None:
+        return _split_by_fold(labels, groups, shares, seed, fold)
     n = len(labels)
     codes = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     units = np.arange(n) if groups is None else connected_units(groups)
@@ -33,16 +58,54 @@ def split(labels: Ints, groups: Iterable[Hashable] | None, fractions: Fractions,
     if len(sizes) == n:
         side, pinned = _sides_of_rows(codes, shares, rng)
     else:
-        table = np.zeros((len(sizes), codes.max() + 1), dtype=np.int64)
-        np.add.at(table, (units, codes), 1)
-        side, pinned = _sides_of_groups(table, shares, rng)
+        side, pinned = _sides_of_groups(_class_table(codes, units), shares, rng)
     _fill(side, ~pinned, sizes, majority_labels(codes, units), shares, rng)
     train, val, test = (np.flatnonzero(side[units] == s).astype(np.int64) for s in range(3))
     return train, val, test
 
 
+def _split_by_fold(
+    labels: Ints, groups: Iterable[Hashable] | None, shares: Floats, seed: int, fold: Fold
+) -> tuple[Ints, Ints, Ints]:
+    units = np.arange(len(labels)) if groups is None else connected_units(groups)
+    tested = folds_of(labels, units, fold.count, seed) == fold.number
+    rest, test = np.flatnonzero(~tested), np.flatnonzero(tested).astype(np.int64)
+    train_share, val_share, _ = fold.fractions(shares)
+    inner = (train_share / (train_share + val_share), val_share / (train_share + val_share), 0.0)
+    train, val, _ = split(labels[rest], units[rest].tolist(), inner, seed)
+    return rest[train], rest[val], test
+
+
+def folds_of(labels: Ints, units: Ints, count: int, seed: int) -> Ints:
+    """(n,) fold of each position: every unit is in one fold, and folds hold as many of each class as units allow.
+
+    Units of one sample: the folds' sizes, and their numbers of each class, differ by one at most. Larger units, largest
+    first: each to the fold that lacks most of what it holds, and of equal ones to the smallest.
+    """
+    codes = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    rng = np.random.RandomState(seed)
+    names = rng.permutation(count)  # no fold is always the one with a sample more
+    sizes = np.bincount(units)
+    if len(sizes) == len(units):
+        dealt = np.concatenate([rng.permutation(np.flatnonzero(codes == c)) for c in np.unique(codes)] or [codes])
+        folds = np.empty(len(labels), dtype=np.int64)
+        folds[dealt] = names[np.arange(len(labels)) % count]
+        return folds
+    table = _class_table(codes, units)
+    totals = table.sum(0)
+    order = rng.permutation(len(table))
+    held = np.zeros((count, len(totals)))
+    fold = np.zeros(len(table), dtype=np.int64)
+    for unit in order[np.argsort(-sizes[order], kind="stable")]:
+        lack = np.round((totals / count - held) @ (table[unit] / totals), 9)
+        fold[unit] = np.lexsort((held.sum(1), -lack))[0]
+        held[fold[unit]] += table[unit]
+    _fill(fold, np.ones(len(fold), dtype=bool), sizes, majority_labels(codes, units), np.full(count, 1 / count), rng)
+    return np.asarray(names[fold][units], dtype=np.int64)
+
+
 def split_sites(
-    labels: Ints, units: Ints, parts: Parts, fractions: Fractions, seed: int
+    labels: Ints, units: Ints, parts: Parts, fractions: Fractions, seed: int, fold: Fold | None = None
 ) -> list[tuple[Ints, Ints, Ints]]:
     """`split` of each site's positions; a unit that several sites hold is trained on at all of them."""
     owners = np.zeros(units.max(initial=-1) + 1, dtype=np.int64)
@@ -52,7 +115,7 @@ def split_sites(
     for site, part in enumerate(parts):
         shared = owners[units[part]] > 1
         own = part[~shared]
-        train, val, test = (own[side] for side in split(labels[own], units[own], fractions, seed + site))
+        train, val, test = (own[side] for side in split(labels[own], units[own], fractions, seed + site, fold))
         splits.append((np.sort(np.concatenate([train, part[shared]])), val, test))
     return splits
 
@@ -156,6 +219,13 @@ def largest_remainder(total: int, shares: Floats) -> Ints:
     return whole
 
 
+def _class_table(codes: Ints, units: Ints) -> Ints:
+    """(units, classes) how many rows of each class a unit has."""
+    table = np.zeros((units.max() + 1, codes.max() + 1), dtype=np.int64)
+    np.add.at(table, (units, codes), 1)
+    return table
+
+
 def _sides_of_rows(codes: Ints, shares: Floats, rng: np.random.RandomState) -> tuple[Ints, Flags]:
     """(n,) side of each row, and which rows are the only one of their class."""
     counts = np.bincount(codes)
@@ -189,7 +259,7 @@ def _fill(side: Ints, movable: Flags, sizes: Ints, labels: Ints, shares: Floats,
     wanted = np.flatnonzero(shares > 0)
     chance = rng.permutation(len(side))
     for empty in wanted[[not (side == s).any() for s in wanted]]:
-        side_sizes = np.bincount(side, minlength=3)[side]
+        side_sizes = np.bincount(side, minlength=len(shares))[side]
         alike = np.unique(side * (labels.max() + 1) + labels, return_inverse=True, return_counts=True)
         donors = np.lexsort((chance, sizes, -alike[2][alike[1]], -side_sizes))
         donors = donors[(movable & (side_sizes > 1))[donors]]

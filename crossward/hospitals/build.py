@@ -29,6 +29,7 @@ from crossward.runs.join import READ_ALIKE
 from crossward.user_folders import cache_folder
 
 SOURCES_WITH_CLASS_NAMES = ("folder", "table", "npz")  # sources whose classes a configuration can name
+FOLD_SETTINGS = ("folds", "fold", "seed")  # the seed as well: the folds of one seed belong together
 EMPTY_SERVER = Split("server", NO_ROWS, NO_ROWS, NO_ROWS)
 
 
@@ -156,7 +157,8 @@ def merge_site_settings(run_settings: Mapping[str, Any], site_settings: Mapping[
         raise ConfigError("the site's own settings hold what is not a site's to say", details=details)
     if not site_settings.get("data"):
         raise ConfigError("this site has no [data]: where are its images?")
-    splits = {key: run_settings["partition"][key] for key in ("split", "local_split")}
+    keys = ("split", "local_split", *(FOLD_SETTINGS if run_settings["partition"].get("folds") else ()))
+    splits = {key: run_settings["partition"][key] for key in keys}
     device = site_settings.get("device", "auto")
     settings = {
         **run_settings,

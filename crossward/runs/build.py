@@ -137,11 +137,28 @@ def partitioned(config: Config, collection: Collection) -> Federation:
     options = wanted.model_dump(exclude={"name", "file", "kind", "seed", "leave_out"})
     options["partition"] = wanted.kind
     options["seed"] = config.run.seed if wanted.seed is None else wanted.seed
+    options["fold"] = _fold_number(config)
     if wanted.name is not None:
         federation = named_federation(collection, wanted.name, cache_folder() / "partitions", **options)
     else:
         federation = federate(collection, **options)
     return _without(federation, wanted.leave_out)
+
+
+def _fold_number(config: Config) -> int:
+    """The fold to test on: partition.fold, or the one that belongs to run.seed."""
+    wanted = config.partition
+    if wanted.fold != "seed":
+        return wanted.fold
+    if wanted.folds is None:
+        raise ConfigError('partition.fold = "seed" needs partition.folds', hint="For example partition.folds = 5.")
+    if wanted.seed is None:
+        raise ConfigError(
+            'partition.fold = "seed" needs partition.seed: else each seed would deal the images anew, and the folds of '
+            "different seeds would overlap",
+            hint="For example partition.seed = 0.",
+        )
+    return config.run.seed % wanted.folds
 
 
 def _without(federation: Federation, names: tuple[str, ...]) -> Federation:
