@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -92,9 +93,7 @@ def _serve() -> None:
 
     tasks: SimpleQueue[dict[str, Any]] = SimpleQueue()
     Thread(target=_listen, args=(sys.stdin, tasks), daemon=True).start()
-    import torch
-
-    torch.set_num_threads(1)
+    _warm_up()
     send({"event": "ready"})
     while True:
         task = tasks.get()
@@ -102,6 +101,15 @@ def _serve() -> None:
             return
         send(perform(task, send))
         gc.collect()
+
+
+def _warm_up() -> None:
+    """Import what every run needs. The first optimiser of a process takes seconds of imports within torch."""
+    import torch
+
+    import_module("crossward.runs.lifecycle")
+    torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1)])
 
 
 def _listen(lines: IO[str], tasks: SimpleQueue[dict[str, Any]]) -> None:
