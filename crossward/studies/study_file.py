@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -157,7 +157,7 @@ class StudyFile:
     settings: StudySettings
     where: Where
     # method and setting -> the values that a search chose for them, by key
-    choices: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType({})
+    choices: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
