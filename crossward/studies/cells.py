@@ -91,6 +91,13 @@ def make_cell(written: GridCell, config: Config, folder: Path, fingerprint: str)
     )
 
 
+def run_task(cell: Cell) -> dict[str, Any]:
+    """What a worker is sent to run the cell."""
+    config = cell.config.canonical()
+    config["engine"]["name"] = "local"  # cells run side by side, each in one process
+    return {"task": "run", "folder": str(cell.folder), "config": config}
+
+
 def _check(study: StudyFile, written: Iterable[GridCell]) -> list[tuple[GridCell, Config]]:
     """Each method is checked once in each setting; seeds and orders of batches change nothing that could be wrong."""
     known: dict[tuple[str, str], Config | None] = {}

@@ -44,7 +44,11 @@ class StudyProgress(Listener):
     _left: dict[str, Job] = field(default_factory=dict)
 
     def begin(self, jobs: Sequence[Job], workers: int, before: int, seconds: Mapping[str, list[float]]) -> None:
-        """`before` is the number of cells that had finished earlier, `seconds` what they took, by label."""
+        """Start counting. `before` is the number of cells that had finished earlier, `seconds` what they took, by
+        label."""
+        self.done = 0
+        self.failed = []
+        self.bests = {}
         self.jobs, self.workers, self.before = jobs, workers, before
         self.seconds = {label: list(each) for label, each in seconds.items()}
         self._left = {job.key: job for job in jobs}

@@ -19,7 +19,7 @@ from typing import Any
 from crossward.comparison.study_tables import LabelledFigures, LabelledRun, StudyTables, TableSpec, compare_runs
 from crossward.errors import ConfigError, StorageError
 from crossward.runs.result import Result, load
-from crossward.studies.cells import Cell, resolve_cells, study_folder
+from crossward.studies.cells import Cell, resolve_cells, run_task, study_folder
 from crossward.studies.estimate import StudyEstimate, estimate_study
 from crossward.studies.figures import cell_row
 from crossward.studies.grid import MANY_CELLS, cell_count
@@ -158,10 +158,9 @@ class Study:
             after = next(each.written_key for each in self.cells if each.folder == cell.members)
             task: dict[str, Any] = {"task": "ensemble", "folder": folder, "members": str(cell.members)}
             return Job(cell.written_key, cell.label, task, after)
-        config = cell.config.canonical()
-        config["engine"]["name"] = "local"  # cells run side by side, each in one process
-        task = {"task": "run", "folder": folder, "config": config}
-        return Job(cell.written_key, cell.label, {**task, "join": self.file.settings.join or "", "prune": prune})
+        return Job(
+            cell.written_key, cell.label, {**run_task(cell), "join": self.file.settings.join or "", "prune": prune}
+        )
 
     def _store_figures(self, planned: Sequence[PlannedCell]) -> None:
         """Keep the figures of finished cells that are not stored yet."""
