@@ -14,7 +14,20 @@ from typing import Annotated
 import typer
 
 from crossward import __version__
-from crossward.cli import catalogue, comparison, concepts, data, demo, hospitals, predict, run_list, runs, study, table
+from crossward.cli import (
+    catalogue,
+    comparison,
+    concepts,
+    data,
+    demo,
+    hospitals,
+    predict,
+    report,
+    run_list,
+    runs,
+    study,
+    table,
+)
 from crossward.errors import CrosswardError, StorageError
 
 BROKEN_PIPE = 141  # the exit code of shells: 128 + SIGPIPE
@@ -25,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (runs, demo, catalogue, concepts, predict, comparison, table):
+for group in (runs, demo, catalogue, concepts, predict, comparison, table, report):
     app.add_typer(group.app)
 app.add_typer(data.app, name="data")
 app.add_typer(run_list.app, name="runs")

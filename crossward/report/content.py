@@ -184,7 +184,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Picker:
-    """Check boxes; what is chosen is set as the parameter `param` (a list) of every chart of the section that has it."""
+    """Check boxes; what is chosen is the parameter `param` (a list) of every chart of the section that has it."""
 
     param: str
     label: str

@@ -30,14 +30,15 @@ from crossward.report.content import (
     charts_of,
 )
 from crossward.report.theme import CONFIG, PREFIX, THEMES, css_variables
+from crossward.report.wording import interval_text, number_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 PACKED_ROWS = 8  # from here on, rows are packed column by column
 MOST_NOTES = 4  # above the fold
+MOST_RUNS = 10  # that a tooltip names
 INSTALL = "pip install 'crossward[report]'"
-MINUS = "\N{MINUS SIGN}"
 
 
 def render_page(page: Page) -> str:
@@ -202,21 +203,6 @@ def _by_id(sources: Sequence[RunSource]) -> dict[str, RunSource]:
     return {source.id: source for source in sources}
 
 
-def number_text(value: float | None, digits: int = 1, signed: bool = False) -> str:
-    """A number as people read it, with a true minus sign; a dash if it is undefined."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
-    if float(text.replace(",", "")) == 0:
-        text = f"{0:.{digits}f}"
-    return text.replace("-", MINUS)
-
-
-def interval_text(figure: Figure) -> str:
-    low = number_text(figure.low, figure.digits, figure.signed)
-    return f"[{low}, {number_text(figure.high, figure.digits, figure.signed)}]"
-
-
 def sort_key(value: Any) -> str | float | None:
     """What a table sorts a cell by, where that is not its text."""
     match value:
@@ -239,5 +225,6 @@ def _tip(value: Any, sources: Mapping[str, RunSource]) -> str:
     names = [sources[run].name for run in value.runs if run in sources]
     lines = [value.note] if value.note else []
     if names:
-        lines.append(f"{'run' if len(names) == 1 else 'runs'}: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}")
+        more = " …" if len(names) > MOST_RUNS else ""
+        lines.append(f"{'run' if len(names) == 1 else 'runs'}: {', '.join(names[:MOST_RUNS])}{more}")
     return "\n".join(lines)

@@ -36,6 +36,13 @@ SECOND_METRIC = {"classification": "auc", "segmentation": "iou"}
 
 
 @dataclass(frozen=True)
+class ReportOptions:
+    """What people chose for the page."""
+
+    images: bool = False  # whether it may carry pictures of patients
+
+
+@dataclass(frozen=True)
 class ReportRun:
     """One run that the report shows."""
 
@@ -245,7 +252,9 @@ def _read(search: _Search) -> list[ReportRun]:
             partition = RunDir(found.folder).read("partition.json")
             _check_shape(result.about, partition)
         except (CrosswardError, KeyError, TypeError, AttributeError, ValueError) as error:
-            reason = error.what if isinstance(error, CrosswardError) else f"it is not as crossward writes it ({error!r})"
+            reason = (
+                error.what if isinstance(error, CrosswardError) else f"it is not as crossward writes it ({error!r})"
+            )
             if len(search.found) == 1:
                 raise StorageError(f"{found.folder} cannot be reported on: {reason}") from error
             search.notes.append(shown(f"{found.folder.name} is left out: {reason}", 300))
@@ -306,12 +315,6 @@ def _with_settings(runs: list[ReportRun], notes: list[str], *, side_by_side: boo
     return _without_twins(runs, notes, side_by_side=side_by_side)
 
 
-def _data_key(run: ReportRun) -> tuple[str, str]:
-    collection = run.partition["collection"]
-    size = "x".join(map(str, run.about.get("images", {}).get("size", ())))
-    return str(collection["fingerprint"]), size
-
-
 def _data_problems(runs: Iterable[ReportRun]) -> Iterator[str]:
     """Where runs of one setting differ in images, or runs of one seed in how these are shared out."""
     by_setting: dict[str, list[ReportRun]] = {}
@@ -319,7 +322,7 @@ def _data_problems(runs: Iterable[ReportRun]) -> Iterator[str]:
         by_setting.setdefault(run.setting, []).append(run)
     for members in by_setting.values():
         first = members[0]
-        others = [run for run in members if _task_key(run) != _task_key(first) or _data_key(run)[1] != _data_key(first)[1]]
+        others = [run for run in members if _task_key(run) != _task_key(first)]
         yield from (f"{run.name}: {_collection(run)}, and {first.name}: {_collection(first)}" for run in others)
         shared: dict[int, ReportRun] = {}
         for run in members:
@@ -332,11 +335,11 @@ def _data_problems(runs: Iterable[ReportRun]) -> Iterator[str]:
 
 def _task_key(run: ReportRun) -> tuple[str, tuple[str, ...], str]:
     task = run.about["task"]
-    return str(task["name"]), tuple(map(str, task["classes"])), str(run.partition["collection"]["name"])
+    return str(task["name"]), tuple(map(str, task["classes"])), _collection(run)
 
 
 def _collection(run: ReportRun) -> str:
-    size = _data_key(run)[1]
+    size = "x".join(map(str, run.about.get("images", {}).get("size", ())))
     return shown(run.partition["collection"]["name"]) + (f" at {size} pixels" if size else "")
 
 

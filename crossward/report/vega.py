@@ -20,6 +20,7 @@ FIGURE_WIDTH = 640  # of a chart that no card gives a width
 LABEL = 14  # pixels between two labels at the ends of lines
 CHARACTER = 6.6  # pixels, about
 METHODS = "methods"  # the parameter that holds the methods that are shown
+SETTING = "setting"  # the parameter that holds the setting that is shown
 CHOSEN = f"indexof({METHODS}, datum.method) >= 0"
 
 
@@ -108,26 +109,33 @@ def forest_plot(rows: Rows, *, title: str, noise: float | None) -> Spec:
 
 # curves ---------------------------------------------------------------------------------------------------------------
 def curves(
-    rows: Rows, *, order: MethodOrder, shown: Sequence[str], title: str, x_title: str = "round", height: int = 320
+    rows: Rows,
+    *,
+    order: MethodOrder,
+    shown: Sequence[str],
+    title: str,
+    settings: Sequence[str] = (),
+    x_title: str = "round",
+    height: int = 320,
 ) -> Spec:
     """Lines over rounds, a band for the spread over seeds, names at the ends of the lines that do not overlap.
 
-    Rows: method, round, value, low, high (or None), n, interval, runs. The parameter `methods` holds those shown.
+    Rows: method, round, value, low, high (or None), n, interval, runs; and setting, if there are several. The parameter
+    `methods` holds those shown, `setting` the setting.
     """
     labels = [label for label in order.labels if any(row["method"] == label for row in rows)]
     domain = span([row[key] for row in rows for key in ("value", "low", "high")], pad=0.04)
     color = {"field": "method", "type": "nominal", "scale": method_scale(order, labels), "legend": None}
     dash = {"field": "method", "type": "nominal", "legend": None}
     dash["scale"] = {"domain": labels, "range": [list(order.dash(label)) for label in labels]}
-    first, last = _ends([row["round"] for row in rows])
-    x_axis = {"grid": False, "tickMinStep": 1, "format": "d"}
-    x = {"field": "round", "type": "quantitative", "title": x_title, "axis": x_axis}
-    x["scale"] = {"domain": [first, last], "nice": False}
+    rounds = [row["round"] for row in rows] or [0]
+    x = {"field": "round", "type": "quantitative", "title": x_title}
+    x["axis"] = {"grid": False, "tickMinStep": 1, "format": "d"}
+    x["scale"] = {"domain": [min(rounds), max(rounds)], "nice": False}
     y = {"field": "value", "type": "quantitative", "title": title, "scale": {"domain": domain, "nice": False}}
-    y |= {"axis": {"grid": True, "tickCount": 6}}
-    tooltip = tips(method="method", round="round", value="value|.1f", seeds="interval", n="n", runs="runs")
-    chosen = {"filter": CHOSEN}
-    nearest = {"type": "point", "fields": ["method", "round"], "nearest": True, "on": "pointerover"}
+    y["axis"] = {"grid": True, "tickCount": 6}
+    chosen = {"filter": f"{CHOSEN} && datum.{SETTING} === {SETTING}" if len(settings) > 1 else CHOSEN}
+    gap = (domain[1] - domain[0]) * LABEL / height
     layers = [
         {
             "transform": [chosen, {"filter": "isValid(datum.low)"}],
@@ -136,48 +144,44 @@ def curves(
         },
         {
             "transform": [chosen],
-            "mark": {"type": "line", "interpolate": "linear", "strokeJoin": "round"},
+            "mark": {"type": "line", "strokeJoin": "round"},
             "encoding": {"x": x, "y": y, "color": color, "strokeDash": dash},
         },
-        {
-            "transform": [chosen],
-            "params": [{"name": "hover", "select": nearest | {"clear": "pointerout"}}],
-            "mark": {"type": "point", "filled": True, "size": 55},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "color": color,
-                "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0 if last > first else 1},
-                "tooltip": tooltip,
-            },
-        },
-        *_end_labels(rows, labels, color, y, gap=(domain[1] - domain[0]) * LABEL / height),
+        {"transform": [chosen], **_hovered({"x": x, "y": y, "color": color}, always=len(set(rounds)) == 1)},
+        *_end_labels(rows, chosen, color, y, gap),
     ]
-    room = max((len(label) for label in labels), default=0) + 6
-    return chart(
-        rows,
-        height=height,
-        padding={"left": 4, "top": 8, "bottom": 4, "right": min(int(room * CHARACTER) + 14, 190)},
-        params=[{"name": METHODS, "value": list(shown)}],
-        layer=layers,
-    )  # fmt: skip
+    params: list[Spec] = [{"name": METHODS, "value": list(shown)}]
+    if len(settings) > 1:
+        params.append({"name": SETTING, "value": settings[0]})
+    room = min(int((max(map(len, labels), default=0) + 6) * CHARACTER) + 14, 190)
+    padding = {"left": 4, "top": 8, "bottom": 4, "right": room}
+    return chart(rows, height=height, padding=padding, params=params, layer=layers)
 
 
-def _ends(rounds: Sequence[int]) -> tuple[int, int]:
-    return (min(rounds), max(rounds)) if rounds else (0, 1)
+def _hovered(where: Spec, *, always: bool) -> Spec:
+    """Points that show on hover what they are; always shown where a line would have one point."""
+    near = {"type": "point", "fields": ["method", "round"], "nearest": True, "on": "pointerover", "clear": "pointerout"}
+    seen = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": int(always)}
+    tooltip = tips(method="method", round="round", value="value|.1f", seeds="interval", n="n", runs="runs")
+    return {
+        "params": [{"name": "hover", "select": near}],
+        "mark": {"type": "point", "filled": True, "size": 55},
+        "encoding": where | {"opacity": seen, "tooltip": tooltip},
+    }
 
 
-def _end_labels(rows: Rows, labels: Sequence[str], color: Spec, y: Spec, gap: float) -> list[Spec]:
+def _end_labels(rows: Rows, chosen: Spec, color: Spec, y: Spec, gap: float) -> list[Spec]:
     """Each shown line's name and last value. Sorted by value, the lowest positions that keep `gap` between them when
     labels are only pushed up, and the highest when they are only pushed down, both keep it; so does their mean."""
-    last = {row["method"]: row for row in rows}
+    last = {(row["method"], row.get(SETTING)): row for row in rows}
     ends = [
-        {"method": label, "value": last[label]["value"], "text": f"{label[:24]}  {last[label]['value']:.1f}"}
-        for label in labels
-    ]
-    upward = {"sort": [{"field": "value", "order": "ascending"}]}
+        {"method": row["method"], SETTING: row.get(SETTING), "value": row["value"],
+         "text": f"{row['method'][:24]}  {row['value']:.1f}"}
+        for row in last.values()
+    ]  # fmt: skip
+    upward = {"sort": [{"field": "value", "order": "ascending"}], "ignorePeers": True}
     place: list[Spec] = [
-        {"filter": CHOSEN},
+        chosen,
         {"window": [{"op": "row_number", "as": "rank"}], **upward},
         {"calculate": f"datum.value - datum.rank * {gap:.6g}", "as": "slack"},
         {"window": [{"op": "max", "field": "slack", "as": "up"}], "frame": [None, 0], **upward},
@@ -187,11 +191,11 @@ def _end_labels(rows: Rows, labels: Sequence[str], color: Spec, y: Spec, gap: fl
     at_end = {"x": {"value": "width"}, "y": y | {"field": "place"}}
     dot = {"type": "point", "filled": True, "size": 40, "xOffset": 9, "clip": False, "opacity": 1}
     text = {"type": "text", "align": "left", "dx": 17, "baseline": "middle", "fontSize": 12}
+    words = {"text": {"field": "text", "type": "nominal"}}
     return [
         {"data": {"values": ends}, "transform": place, "mark": dot, "encoding": at_end | {"color": color}},
-        {"data": {"values": ends}, "transform": place, "mark": text,
-         "encoding": at_end | {"text": {"field": "text", "type": "nominal"}}},
-    ]  # fmt: skip
+        {"data": {"values": ends}, "transform": place, "mark": text, "encoding": at_end | words},
+    ]
 
 
 # counts ---------------------------------------------------------------------------------------------------------------
@@ -235,8 +239,8 @@ def dot_plot(rows: Rows, *, order: MethodOrder, shown: Sequence[str], groups: Se
     color = {"field": "method", "type": "nominal", "scale": method_scale(order, labels)}
     color["legend"] = {"orient": "top", "title": None, "columns": 4, "symbolType": "circle"}
     tooltip = tips(hospital="group", method="method", value="value|.1f", interval="interval", n="n", runs="runs")
-    reach = [{"aggregate": [{"op": "min", "field": "value", "as": "least"}, {"op": "max", "field": "value", "as": "most"}],
-              "groupby": ["group"]}]  # fmt: skip
+    ends = [{"op": "min", "field": "value", "as": "least"}, {"op": "max", "field": "value", "as": "most"}]
+    reach = [{"aggregate": ends, "groupby": ["group"]}]
     layers = [
         {
             "transform": [{"filter": CHOSEN}, *reach],
@@ -251,6 +255,22 @@ def dot_plot(rows: Rows, *, order: MethodOrder, shown: Sequence[str], groups: Se
     ]
     params = [{"name": METHODS, "value": list(shown)}]
     return chart(rows, height={"step": 26}, params=params, layer=layers)
+
+
+def bars(rows: Rows, *, names: Sequence[str], title: str, tooltip: Sequence[Spec]) -> Spec:
+    """Counts as bars from zero, with the number at the end: rows have name, value and what the tooltip names."""
+    y = {"field": "name", "type": "nominal", "sort": list(names), "axis": {"title": None, "labelColor": token("ink")}}
+    x = {"field": "value", "type": "quantitative", "title": title, "axis": {"grid": True, "tickCount": 4}}
+    number = {"text": {"field": "value", "type": "quantitative", "format": ",d"}}
+    return chart(
+        rows,
+        height={"step": 20},
+        encoding={"y": y, "x": x, "tooltip": list(tooltip)},
+        layer=[
+            {"mark": {"type": "bar", "color": token("method-1"), "cornerRadiusEnd": 2, "height": 11}},
+            {"mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11}, "encoding": number},
+        ],
+    )
 
 
 def scatter(
@@ -269,7 +289,11 @@ def scatter(
     encoding: Spec = {
         "x": {"field": x, "type": "quantitative", **bare},
         "y": {"field": y, "type": "quantitative", **bare},
-        "color": {"field": color, "type": "nominal", "scale": {"domain": list(colours), "range": list(colours.values())}},
+        "color": {
+            "field": color,
+            "type": "nominal",
+            "scale": {"domain": list(colours), "range": list(colours.values())},
+        },
         "tooltip": list(tooltip),
     }
     encoding["color"]["legend"] = {"orient": "bottom", "title": None, "columns": 4, "symbolType": "circle"}

@@ -55,14 +55,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "methods.lc_fed": (*ALGORITHMS, "methods", "nets.segmentation_layers"),
     "methods.mh_pflgb": (*ALGORITHMS, "methods"),
     "config": BELOW_CONFIG,
-    "runs": (*BELOW_CONFIG, "config", "engines", "runs.bundle_scripts"),
+    "runs": (*BELOW_CONFIG, "config", "engines", "runs.bundle_scripts", "runs.observers"),
     "runs.bundle_scripts": ("data.decode",),  # copied into MONAI bundles
+    "runs.observers": (*FOUNDATION, "core", "config", "runs"),
     "hospitals": BELOW_HOSPITALS,
     "hospitals.flower": (*BELOW_HOSPITALS, "hospitals"),
     "comparison": (*FOUNDATION, "core", "nets", "methods.mh_pflgb", "runs"),
     "comparison.papers": (*FOUNDATION, "comparison", "nets", "runs"),
     "studies": (*BELOW_HOSPITALS, "comparison"),
-    "report": (*BELOW_HOSPITALS, "comparison", "studies"),
+    "report": (*BELOW_HOSPITALS, "comparison", "studies", "report.sections"),
+    "report.sections": (*BELOW_HOSPITALS, "comparison", "studies", "report"),
     "cli": (
         *BELOW_HOSPITALS,
         "comparison",

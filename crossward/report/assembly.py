@@ -1,0 +1,68 @@
+"""The report of some runs: its verdict, its sections in their order, and a sheet for every hospital.
+
+To add a section, write a function `(ReportSource, ReportOptions) -> Section | None` in sections/ and a row in SECTIONS.
+A section that has nothing to say returns None and is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from crossward import __version__
+from crossward.errors import ConfigError
+from crossward.names import nearest
+from crossward.report.content import Page, Section
+from crossward.report.sections.comparison import comparison_section
+from crossward.report.sections.hospitals import hospital_pages, hospitals_section
+from crossward.report.sections.verdict import page_facts, verdict_section
+from crossward.report.source import ReportOptions, ReportSource
+from crossward.report.verdict_words import verdict_words
+
+SectionMaker = Callable[[ReportSource, ReportOptions], Section | None]
+SECTIONS: tuple[SectionMaker, ...] = (
+    lambda source, options: verdict_section(source),
+    lambda source, options: comparison_section(source),
+    lambda source, options: hospitals_section(source),
+)
+
+
+def make_page(source: ReportSource, options: ReportOptions | None = None) -> Page:
+    """The whole report."""
+    options = options or ReportOptions()
+    words = verdict_words(source)
+    sections = [section for make in SECTIONS if (section := make(source, options)) is not None]
+    return Page(
+        kicker=f"Crossward report · {source.name}",
+        title=words.title,
+        lead=words.lead,
+        facts=page_facts(source),
+        sections=tuple(sections),
+        hospitals=hospital_pages(source),
+        sources=source.sources(),
+        notes=source.notes,
+        made=_made(),
+        images=options.images,
+    )
+
+
+def make_hospital_page(source: ReportSource, name: str) -> Page:
+    """The page of one hospital alone, to be handed over: nothing of any other is in it."""
+    sheets = hospital_pages(source, only=name)
+    if not sheets:
+        known = dict.fromkeys(source.sites)
+        raise ConfigError(f"there is no hospital {name!r} in these runs", hint=nearest(name, known))
+    return Page(
+        kicker=f"Crossward report · {source.name}",
+        title=sheets[0].title,
+        lead=(),
+        facts=(),
+        sections=(),
+        hospitals=sheets,
+        sources=source.sources(),
+        made=_made(),
+    )
+
+
+def _made() -> str:
+    return f"Made by Crossward {__version__} on {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"
