@@ -16,10 +16,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from crossward.comparison.study_tables import LabelledFigures, LabelledRun, StudyTables, TableSpec, compare_runs
-from crossward.errors import ConfigError, StorageError
+from crossward.comparison.study_tables import StudyTables
+from crossward.errors import ConfigError
 from crossward.runs.result import Result, load
 from crossward.studies.cells import Cell, resolve_cells, run_task, study_folder
+from crossward.studies.choices import SearchResult, current_results, with_choices
 from crossward.studies.estimate import StudyEstimate, estimate_study
 from crossward.studies.figures import cell_row
 from crossward.studies.grid import MANY_CELLS, cell_count
@@ -27,11 +28,15 @@ from crossward.studies.identity import Collections
 from crossward.studies.planned_cell import PlannedCell, plan_cell
 from crossward.studies.progress import StudyProgress
 from crossward.studies.records import Record, run_records
+from crossward.studies.rungs import Execute
 from crossward.studies.scheduler import Job, Listener, Scheduler, usable_cores
+from crossward.studies.search import run_search
+from crossward.studies.search_checks import check_search
 from crossward.studies.states import BLOCKED, FAILED, FINISHED, STORED, TO_DO, WAITING
 from crossward.studies.status import StudyStatus, study_status
 from crossward.studies.stored_figures import has_columns, read_rows, store_rows
-from crossward.studies.study_checks import check_study
+from crossward.studies.study_checks import check_study, metric_names, task_of
+from crossward.studies.study_comparison import JoinRow, columns_of, compare_study, join_rows
 from crossward.studies.study_file import StudyFile, read_study
 from crossward.studies.study_folder import TABLE_CACHE, CellRecord, Failure, StudyFolder
 
@@ -57,9 +62,11 @@ class Study:
     """A study. Nothing is read of images before its cells are needed."""
 
     def __init__(self, file: str | Path, out: str | Path = OUT) -> None:
-        self.file: StudyFile = read_study(Path(file))
         self.out = Path(out)
-        self.folder = study_folder(self.file, self.out)
+        written = read_study(Path(file))
+        self.folder = study_folder(written, self.out)
+        self.searched: list[SearchResult] = current_results(written, self.folder)
+        self.file: StudyFile = with_choices(written, self.searched)
         self._collections = Collections()
 
     def __repr__(self) -> str:
@@ -75,7 +82,14 @@ class Study:
         """Every cell, with its configuration checked and its images looked at."""
         cells = resolve_cells(self.file, self.out, self._collections)
         check_study(self.file, cells, self._collections)
+        check_search(self.file, metric_names(task_of(cells[0], self._collections)) if cells else ())
         return cells
+
+    def _search(self, execute: Execute, view: Listener, workers: int) -> None:
+        """Choose what [study.search] asks for; the cells have the chosen values from then on."""
+        self.searched = run_search(self.file, self.folder, self._collections, execute, view, workers)
+        self.file = with_choices(self.file, self.searched)
+        self.__dict__.pop("cells", None)
 
     # running ---------------------------------------------------------------------------------------------------------
     def plan(self, *, retry_failed: bool = False) -> list[PlannedCell]:
@@ -115,21 +129,28 @@ class Study:
         prune: bool = False,
         yes: bool = False,
         view: Listener | None = None,
+        execute: Execute | None = None,
     ) -> StudyOutcome:
         """Run every cell that has not finished. Cells that were cut off go on, failed ones are left out unless
         `retry_failed`. `prune` removes the checkpoints of each cell once it has finished. `yes` allows a study of more
-        than ten thousand cells. `view` is notified of everything.
+        than ten thousand cells. `view` is notified of everything. `execute` runs jobs elsewhere, as on a cluster; None:
+        on this machine.
         """
         if self.size > MANY_CELLS and not yes:
             raise ConfigError(
                 f"{self.file.file} asks for {self.size:,} runs",
                 hint="Shorten its axes or seeds, leave some out by study.exclude, or allow it by --yes (yes=True).",
             )
+        if self.file.settings.race_settings() is not None:
+            raise ConfigError(f"{self.file.file} is a race", hint="Run it by `crossward study race` (study.race()).")
         count = workers_to_use(workers)
         _ = self.cells  # mistakes are found before the folder is made
         known = StudyFolder.open(self.folder)
         with known.locked():
             known = StudyFolder.open(self.folder)
+            execute = execute or on_this_machine(count, known.peaks())
+            if self.file.settings.search is not None:
+                self._search(execute, view or Listener(), count)
             planned = self.plan(retry_failed=retry_failed)
             self._register(known, planned)
             jobs = [self._job(each.cell, prune=prune) for each in planned if each.state in TO_DO]
@@ -137,7 +158,7 @@ class Study:
             recorder.open(jobs, planned, count)
             self._store_figures(planned)
             if jobs:
-                Scheduler(jobs, count, recorder, known.peaks()).run()
+                execute(jobs, recorder)
             return StudyOutcome(tuple(self.plan()), recorder.done)
 
     def _register(self, known: StudyFolder, planned: Sequence[PlannedCell]) -> None:
@@ -169,15 +190,10 @@ class Study:
         self.store_figures(missing)
 
     def store_figures(self, cells: Sequence[Cell]) -> None:
-        columns = self.file.settings.columns
-        sites = self.file.settings.sites
-        rows = [cell_row(cell, columns or default_columns(load(cell.folder)), sites, self._last) for cell in cells]
+        settings = self.file.settings
+        rows = [cell_row(cell, columns_of(self.file, cell), settings.sites, settings.last) for cell in cells]
         if rows:
             store_rows(self.file, self.folder, rows)
-
-    @property
-    def _last(self) -> int:
-        return self.file.settings.last
 
     def estimate(self, *, workers: int | None = None) -> StudyEstimate:
         """Time, memory and disk of what is left to do, from finished cells or from one measured round of each
@@ -208,37 +224,14 @@ class Study:
 
     def tables(self) -> StudyTables:
         """Figures with intervals, differences with verdicts, sites, costs: what `crossward study table` prints."""
-        planned = self.plan()
-        finished = [each.cell for each in planned if each.state == FINISHED]
-        rows = read_rows(self.file, self.folder)
-        runs = [LabelledRun(c.label, c.setting_name, c.seed, c.repeat, c.folder) for c in finished]
-        stored = [
-            LabelledFigures(c.label, c.setting_name, c.seed, _numbers(rows[c.written_key]))
-            for c in (each.cell for each in planned if each.state == STORED and not each.cell.repeat)
-        ]
-        if not runs and not stored:
-            raise StorageError(
-                f"no cell of {self.file.file} has finished", hint=f"Run it by `crossward study run {self.file.file}`."
-            )
         cache = self.folder / TABLE_CACHE if self.folder.is_dir() else None
-        return compare_runs(runs, self.table_spec(finished), stored=stored, cache=cache)
+        tables = compare_study(self.file, self.plan(), read_rows(self.file, self.folder), cache)
+        chosen = [f"chosen on validation: {result.sentence()}" for result in self.searched]
+        return replace(tables, notes=(*tables.notes, *chosen))
 
-    def table_spec(self, finished: Sequence[Cell]) -> TableSpec:
-        """What the tables show: as [study] says, and for methods that have any figures."""
-        settings = self.file.settings
-        columns = settings.columns or (default_columns(load(finished[0].folder)) if finished else ())
-        options: dict[str, Any] = {} if settings.resamples is None else {"resamples": settings.resamples}
-        return TableSpec(
-            columns=columns,
-            pairs=settings.compared_pairs(),
-            last=settings.last,
-            level=settings.level,
-            sites=settings.sites,
-            reach=settings.reach,
-            specificity=settings.specificity,
-            attributes=settings.attributes,
-            **options,
-        )
+    def joined(self) -> list[JoinRow]:
+        """What the site that joins the finished runs gains, if study.join names one."""
+        return join_rows(self.file, self.plan())
 
 
 def study(file: str | Path, out: str | Path = OUT) -> Study:
@@ -246,26 +239,20 @@ def study(file: str | Path, out: str | Path = OUT) -> Study:
     return Study(file, out)
 
 
+def on_this_machine(workers: int, peaks: dict[str, int]) -> Execute:
+    """Runs jobs in worker processes; `peaks` is what cells of each label were seen to need of memory."""
+
+    def execute(jobs: Sequence[Job], listener: Listener) -> None:
+        Scheduler(jobs, workers, listener, peaks).run()
+
+    return execute
+
+
 def workers_to_use(asked: int | None) -> int:
     """As many as asked, but no more than there are cores: each trains on one."""
     if asked is not None and asked < 1:
         raise ConfigError(f"a study needs a worker at least, not {asked}")
     return min(asked or usable_cores(), usable_cores())
-
-
-def default_columns(result: Result) -> tuple[str, ...]:
-    """The metric that validation chooses by, on the sets that there are."""
-    metric = (result.config["evaluate"].get("select") or result.about["task"]["main"]).split("+")[0]
-    test = ((result.summary["best"] or result.summary["last"] or {}).get("metrics") or {}).get("test", {})
-    columns = [f"best.global.{metric}"] if test.get("global") else []
-    if test.get("local"):
-        columns += [f"best.mean.{metric}", f"best.worst.{metric}"]
-    return tuple(columns) or (f"best.global.{metric}",)
-
-
-def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The columns of a stored row."""
-    return {name: value for name, value in row.items() if name.count(".") == 2 and isinstance(value, int | float)}
 
 
 class _Recorder(Listener):

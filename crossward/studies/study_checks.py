@@ -27,7 +27,7 @@ NOT_GIVEN = ("runs", "labels")  # arguments of cost_to_target that the study kno
 
 def check_study(study: StudyFile, cells: Sequence[Cell], collections: Collections) -> None:
     """Raise with every mistake at once."""
-    tasks = {_task_of(cell, collections) for cell in cells[:1]}
+    tasks = {task_of(cell, collections) for cell in cells[:1]}
     mistakes = [
         *_column_mistakes(study, tasks or {*task_names()}),
         *_reach_mistakes(study),
@@ -39,7 +39,7 @@ def check_study(study: StudyFile, cells: Sequence[Cell], collections: Collection
         _check_ensemble(study, cells)
 
 
-def _task_of(cell: Cell, collections: Collections) -> str:
+def task_of(cell: Cell, collections: Collections) -> str:
     data = cell.config.data
     if isinstance(data, PhantomSettings):
         return "segmentation" if data.kind == "polyp" else "classification"

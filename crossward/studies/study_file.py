@@ -218,11 +218,11 @@ def _mistakes(study: StudyFile) -> Iterator[str]:
     """What the schema cannot see."""
     settings = study.settings
     if not settings.seeds:
-        yield _line(study, ("seeds",), "there are no seeds", "Write, say, seeds = [0, 1, 2].")
+        yield mistake_line(study, ("seeds",), "there are no seeds", "Write, say, seeds = [0, 1, 2].")
     if repeated := _repeated(settings.seeds):
-        yield _line(study, ("seeds",), f"{', '.join(map(str, repeated))} is there twice")
+        yield mistake_line(study, ("seeds",), f"{', '.join(map(str, repeated))} is there twice")
     if not settings.methods():
-        yield _line(study, ("method",), "there is no method", 'Write, say, method = ["fedavg", "scaffold"].')
+        yield mistake_line(study, ("method",), "there is no method", 'Write, say, method = ["fedavg", "scaffold"].')
         return
     yield from _label_mistakes(study)
     yield from _pair_mistakes(study)
@@ -232,7 +232,7 @@ def _mistakes(study: StudyFile) -> Iterator[str]:
     if settings.search and settings.seeds:
         own = {number: flattened(entry.search) for number, entry in enumerate(settings.method)}
         for key, what, hint in search_mistakes(settings.search, own, settings.seeds):
-            yield _line(study, key, what, hint)
+            yield mistake_line(study, key, what, hint)
     yield from _race_mistakes(study)
 
 
@@ -241,10 +241,14 @@ def _race_mistakes(study: StudyFile) -> Iterator[str]:
     if settings.race_settings() is None:
         return
     if len(settings.methods()) == 1:
-        yield _line(study, ("race",), "a race needs two methods at least", "Name more, or none: then all take part.")
+        yield mistake_line(
+            study, ("race",), "a race needs two methods at least", "Name more, or none: then all take part."
+        )
     for word in ("vary", "axes", "exclude", "baselines", "noise_floor", "join", "search", "pairs"):
         if getattr(settings, word):
-            yield _line(study, (word,), "a race has one setting, and methods alone", f"Remove {word}, or the race.")
+            yield mistake_line(
+                study, (word,), "a race has one setting, and methods alone", f"Remove {word}, or the race."
+            )
 
 
 def _label_mistakes(study: StudyFile) -> Iterator[str]:
@@ -253,13 +257,15 @@ def _label_mistakes(study: StudyFile) -> Iterator[str]:
     for index, entry in enumerate(settings.method):
         if labels.index(entry.shown) < index:
             key = ("method", str(index), "label" if entry.label else "name")
-            yield _line(study, key, f"two methods are called {entry.shown!r}", "Give one of them another label.")
+            yield mistake_line(study, key, f"two methods are called {entry.shown!r}", "Give one of them another label.")
     if ENSEMBLE in settings.baselines and ENSEMBLE in labels[:-1]:
-        yield _line(study, ("baselines",), f"a method is called {ENSEMBLE!r} already", "Give it another label.")
+        yield mistake_line(study, ("baselines",), f"a method is called {ENSEMBLE!r} already", "Give it another label.")
     trained = [entry.shown for entry in settings.methods()]
     for label in settings.repeated():
         if label not in trained:
-            yield _line(study, ("noise_floor",), f"there is no method {label!r} to repeat", nearest(label, trained))
+            yield mistake_line(
+                study, ("noise_floor",), f"there is no method {label!r} to repeat", nearest(label, trained)
+            )
 
 
 def _pair_mistakes(study: StudyFile) -> Iterator[str]:
@@ -268,15 +274,15 @@ def _pair_mistakes(study: StudyFile) -> Iterator[str]:
         for name in pair:
             if name not in labels:
                 key = ("pairs", str(index))
-                yield _line(study, key, f"the pair {list(pair)} names no method {name!r}", nearest(name, labels))
+                yield mistake_line(study, key, f"the pair {list(pair)} names no method {name!r}", nearest(name, labels))
         if pair[0] == pair[1]:
-            yield _line(study, ("pairs", str(index)), f"{pair[0]} cannot be compared with itself")
+            yield mistake_line(study, ("pairs", str(index)), f"{pair[0]} cannot be compared with itself")
 
 
 def _axis_mistakes(study: StudyFile) -> Iterator[str]:
     settings = study.settings
     if settings.vary and settings.vary.key in settings.axes:
-        yield _line(study, ("vary", "key"), f"{settings.vary.key} is an axis already")
+        yield mistake_line(study, ("vary", "key"), f"{settings.vary.key} is an axis already")
     for axis, values in settings.all_axes().items():
         key = ("axes", axis) if axis in settings.axes else ("vary", "key")
         if "." in axis:
@@ -285,15 +291,15 @@ def _axis_mistakes(study: StudyFile) -> Iterator[str]:
             yield from _table_axis_mistakes(study, key, axis, values)
         shown = [axis_word(value) for value in values]
         if repeated := _repeated(shown):
-            yield _line(study, key, f"{', '.join(repeated)} is there twice")
+            yield mistake_line(study, key, f"{', '.join(repeated)} is there twice")
 
 
 def _key_axis_mistakes(study: StudyFile, key: Key, axis: str) -> Iterator[str]:
     section = axis.split(".")[0]
     if axis in WHOLE_STUDY:
-        yield _line(study, key, f"{axis} is set by the study itself", "Write study.seeds or study.noise_floor.")
+        yield mistake_line(study, key, f"{axis} is set by the study itself", "Write study.seeds or study.noise_floor.")
     elif section not in (*SECTIONS, "method", "plugin"):
-        yield _line(study, key, f"{axis} is no key of a configuration", nearest(section, [*SECTIONS, "method"]))
+        yield mistake_line(study, key, f"{axis} is no key of a configuration", nearest(section, [*SECTIONS, "method"]))
 
 
 def _table_axis_mistakes(study: StudyFile, key: Key, axis: str, values: Sequence[Any]) -> Iterator[str]:
@@ -304,16 +310,18 @@ def _table_axis_mistakes(study: StudyFile, key: Key, axis: str, values: Sequence
             continue
         if not isinstance(value, dict):
             example = 'dataset = [{ label = "blood", data = { source = "pbc" } }]'
-            yield _line(study, at, f"each value is a table, as in {example}", 'A key has a dot, as "partition.beta".')
+            yield mistake_line(
+                study, at, f"each value is a table, as in {example}", 'A key has a dot, as "partition.beta".'
+            )
             continue
         if axis not in SECTION_AXES or axis in value:
             if "label" not in value:
-                yield _line(study, at, "the value has no label", 'Write label = "…" in its table.')
+                yield mistake_line(study, at, "the value has no label", 'Write label = "…" in its table.')
             for name in value:
                 if name not in (*SECTIONS, "label"):
-                    yield _line(study, (*at, name), f"{name!r} is no section", nearest(name, SECTIONS))
+                    yield mistake_line(study, (*at, name), f"{name!r} is no section", nearest(name, SECTIONS))
         elif not any(name in value for name in ("label", "name", "source")):
-            yield _line(study, at, "the value has no label", 'Write label = "…" in its table.')
+            yield mistake_line(study, at, "the value has no label", 'Write label = "…" in its table.')
 
 
 def _exclude_mistakes(study: StudyFile) -> Iterator[str]:
@@ -322,16 +330,18 @@ def _exclude_mistakes(study: StudyFile) -> Iterator[str]:
     known |= {axis: [axis_word(value) for value in values] for axis, values in settings.all_axes().items()}
     for index, rule in enumerate(settings.exclude):
         if not rule:
-            yield _line(study, ("exclude", str(index)), "it is empty and would leave out everything")
+            yield mistake_line(study, ("exclude", str(index)), "it is empty and would leave out everything")
         for name, wanted in rule.items():
             key = ("exclude", str(index), name)
             if name not in known:
-                yield _line(study, key, f"there is no axis {name!r}", nearest(name, known))
+                yield mistake_line(study, key, f"there is no axis {name!r}", nearest(name, known))
                 continue
             for value in wanted if isinstance(wanted, list) else [wanted]:
                 word = value if name == "seed" else axis_word(value)
                 if word not in known[name]:
-                    yield _line(study, key, f"{value!r} is no value of it", nearest(str(value), map(str, known[name])))
+                    yield mistake_line(
+                        study, key, f"{value!r} is no value of it", nearest(str(value), map(str, known[name]))
+                    )
 
 
 def _ensemble_mistakes(study: StudyFile) -> Iterator[str]:
@@ -345,7 +355,7 @@ def _ensemble_mistakes(study: StudyFile) -> Iterator[str]:
         yield f"evaluate.keep_predictions: the ensemble is made of stored predictions{where}. Write true."
 
 
-def _line(study: StudyFile, key: Key, what: str, hint: str = "") -> str:
+def mistake_line(study: StudyFile, key: Key, what: str, hint: str = "") -> str:
     full = ("study", *key)
     return f"{'.'.join(full)}: {what}{place(full, study.where)}. {hint}".rstrip()
 
