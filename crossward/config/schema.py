@@ -152,6 +152,13 @@ class EvaluateSettings(Section):
     keep_predictions: bool = True
 
 
+class ObserveSettings(Section):
+    """Logs for other programs, besides the run directory; they change no result."""
+
+    tensorboard: bool = False  # event files in the run directory
+    mlflow: bool = False  # a database beside the run directories
+
+
 class TextSettings(Section):
     """What methods that know the classes by their names are told of them."""
 
@@ -178,6 +185,7 @@ class Config(Section):
     text: TextSettings = TextSettings()
     engine: EngineSettings = EngineSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+    observe: ObserveSettings = ObserveSettings()
     robust: Annotated[Robust, Field(default_factory=Robust)]
     _parts: Any = PrivateAttr(default=None)  # method and plugins as config/options.py has built them
 

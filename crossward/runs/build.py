@@ -29,6 +29,7 @@ from crossward.errors import ConfigError
 from crossward.names import nearest
 from crossward.runs import checks
 from crossward.runs.architectures import plan_nets
+from crossward.runs.observers.options import check_packages
 from crossward.runs.sites import RunSites
 from crossward.tasks import task as make_task
 from crossward.user_folders import cache_folder
@@ -59,6 +60,7 @@ class PreparedRun:
 def prepare(config: Config, manifest: dict[str, Any] | None = None) -> PreparedRun:
     """Everything before round 1; `manifest` is the partition of a run that is resumed."""
     checks.check_engine(config)
+    check_packages(config)
     collection, quarantined = config.data.load()
     federation = from_manifest(collection, manifest) if manifest else partitioned(config, collection)
     prepared = assemble(config, federation, quarantined)

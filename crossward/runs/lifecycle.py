@@ -19,11 +19,14 @@ from crossward.engines.pool import WorkerPool
 from crossward.errors import ConfigError, CrosswardError, Interrupted, StorageError
 from crossward.runs.build import PreparedRun, engine_for, prepare
 from crossward.runs.description import describe, now
+from crossward.runs.observers.options import check_packages, run_logs
 from crossward.runs.recorder import Images, Recorder, checkpoint, deploy
 from crossward.runs.result import Result, load, summarised
 from crossward.runs.run_directory import TERMS, RunDir
 
-FREE_TO_CHANGE = ("engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:")
+FREE_TO_CHANGE = (
+    "engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:", "observe:", "observe.",
+)  # fmt: skip
 StartEngine = Callable[[TreeStore], Engine]  # given the clients' memory
 Wrap = Callable[[Observer], Observer]
 
@@ -137,6 +140,7 @@ def execute(
     told. `without_weights` is called with the sites that could not keep their trained network, and the reason of each.
     """
     config = prepared.config
+    check_packages(config)
     if not rundir.described:
         describe(rundir, prepared)
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
@@ -146,8 +150,9 @@ def execute(
     keep_predictions = config.evaluate.keep_predictions and not prepared.run_sites.remote
     recorder = Recorder(rundir, memory, keep_predictions, images)
     try:
-        observers = [wrap(observer) for observer in (recorder, *observers_of(engine))]
-        run_rounds(prepared.run_sites, engine, prepared.plan, observers, progress, turn)
+        with run_logs(config, rundir) as logs:
+            observers = [wrap(observer) for observer in (recorder, *logs, *observers_of(engine))]
+            run_rounds(prepared.run_sites, engine, prepared.plan, observers, progress, turn)
         without_weights(deploy(rundir, prepared.run_sites, engine))
     finally:
         engine.close()

@@ -55,10 +55,12 @@ def run_hash(result: Result) -> str:
 
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """Without the keys that say where a run is and what it is called, which change nothing in it."""
-    run = {key: value for key, value in config["run"].items() if key not in ("out", "name")}
-    data = {key: value for key, value in config["data"].items() if key not in ("path", "root")}
-    return {**config, "run": run, "data": data}
+    """Without the settings that change nothing in a run: where it is, how it is called, who computes and observes it."""
+    idle = {"run": ("out", "name"), "data": ("path", "root"), "engine": ("name", "workers", "memory_mib")}
+    kept = {name: section for name, section in config.items() if name != "observe"}
+    for name, keys in idle.items():
+        kept[name] = {key: value for key, value in config[name].items() if key not in keys}
+    return kept
 
 
 def headline_metrics(result: Result) -> dict[str, float]:

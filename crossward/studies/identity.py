@@ -67,6 +67,7 @@ def _changed_settings(config: Config) -> dict[str, Any]:
     defaults["data"] = _data_defaults(config.data)
     for section, key in (("run", "out"), ("run", "name"), ("data", "path")):
         full[section].pop(key, None)
+    full.pop("observe")
     for key in ("name", "workers", "memory_mib"):
         full["engine"].pop(key)
     changed: dict[str, Any] = _without_defaults(full, defaults)
