@@ -1,0 +1,145 @@
+"""From the cells of a study to its tables: which runs and stored figures are compared, and by which columns and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from crossward.comparison.study_tables import LabelledFigures, LabelledRun, StudyTables, TableSpec, compare_runs
+from crossward.errors import StorageError
+from crossward.runs.result import Result, load
+from crossward.runs.run_list import read_documents
+from crossward.studies.cells import Cell
+from crossward.studies.planned_cell import PlannedCell
+from crossward.studies.states import FINISHED, HAS_FIGURES, STORED
+from crossward.studies.study_file import StudyFile
+
+
+def compare_study(
+    study: StudyFile, planned: Sequence[PlannedCell], rows: Mapping[str, Mapping[str, Any]], cache: Path | None
+) -> StudyTables:
+    """The tables of all cells that have figures; `rows` are stored figures by the keys of their cells."""
+    finished = [each.cell for each in planned if each.state == FINISHED]
+    gone = [each.cell for each in planned if each.state == STORED and not each.cell.repeat]
+    if not finished and not gone:
+        raise StorageError(
+            f"no cell of {study.file} has finished", hint=f"Run it by `crossward study run {study.file}`."
+        )
+    runs = [LabelledRun(cell.label, cell.setting_name, cell.seed, cell.repeat, cell.folder) for cell in finished]
+    stored = [
+        LabelledFigures(cell.label, cell.setting_name, cell.seed, _numbers(rows[cell.written_key])) for cell in gone
+    ]
+    columns = study.settings.columns
+    if not columns:
+        columns = default_columns(load(finished[0].folder)) if finished else tuple(stored[0].figures)
+    spec = table_spec(study, columns, {cell.label for cell in finished}, {cell.label for cell in gone})
+    tables = compare_runs(runs, spec, stored=stored, cache=cache)
+    return replace(tables, notes=(*tables.notes, *_notes(study, planned)))
+
+
+def table_spec(study: StudyFile, columns: tuple[str, ...], with_runs: set[str], stored: set[str]) -> TableSpec:
+    """What the tables show: as [study] says, as far as methods have figures."""
+    settings = study.settings
+    known = with_runs | stored
+    reach = settings.reach
+    if reach and not {name for name in (reach["reference"], reach.get("target")) if isinstance(name, str)} <= with_runs:
+        reach = None
+    options: dict[str, Any] = {} if settings.resamples is None else {"resamples": settings.resamples}
+    return TableSpec(
+        columns=columns,
+        pairs=tuple(pair for pair in settings.compared_pairs() if {*pair} <= known),
+        last=settings.last,
+        level=settings.level,
+        sites=settings.sites if with_runs else None,
+        reach=reach,
+        specificity=settings.specificity,
+        attributes=settings.attributes,
+        **options,
+    )
+
+
+def default_columns(result: Result) -> tuple[str, ...]:
+    """The metric that validation chooses by, on the sets that there are."""
+    metric = (result.config["evaluate"].get("select") or result.about["task"]["main"]).split("+")[0]
+    test = ((result.summary["best"] or result.summary["last"] or {}).get("metrics") or {}).get("test", {})
+    columns = [f"best.global.{metric}"] if test.get("global") else []
+    if test.get("local"):
+        columns += [f"best.mean.{metric}", f"best.worst.{metric}"]
+    return tuple(columns) or (f"best.global.{metric}",)
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The columns of a stored row."""
+    return {name: value for name, value in row.items() if name.count(".") == 2 and isinstance(value, int | float)}
+
+
+def _notes(study: StudyFile, planned: Sequence[PlannedCell]) -> list[str]:
+    """What the tables leave out."""
+    notes = []
+    missing = [each for each in planned if each.state not in HAS_FIGURES]
+    if missing:
+        states: dict[str, int] = {}
+        for each in missing:
+            states[each.state] = states.get(each.state, 0) + 1
+        how = ", ".join(f"{count} {state}" for state, count in states.items())
+        notes.append(f"{len(missing)} of {len(planned)} cells have no figures yet: {how}")
+    gone = sum(each.state == STORED for each in planned)
+    if gone and (study.settings.sites or study.settings.reach or study.settings.join):
+        notes.append(
+            f"the folders of {gone} runs are gone: what their stored figures do not hold (sites, rounds to a target, "
+            "who joined) is not shown of them"
+        )
+    return notes
+
+
+# a site that joins ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class JoinRow:
+    """One metric of a site that joined the finished runs, in percent, at the round that validation chose; mean and
+    sample standard deviation over runs (None of one run)."""
+
+    metric: str
+    runs: int
+    alone: tuple[float, float | None]
+    joined: tuple[float, float | None]
+    gain: tuple[float, float | None]
+    better: int  # runs in which it gained
+
+
+def join_rows(study: StudyFile, planned: Sequence[PlannedCell]) -> list[JoinRow]:
+    """What the site of study.join gains over training alone; empty if there is none, or if no run has been joined."""
+    site = study.settings.join
+    if site is None:
+        return []
+    folders = [each.cell.folder / "joined" / site for each in planned if each.state == FINISHED]
+    pairs = [(_scores(folder / "alone"), _scores(folder / "joined")) for folder in folders]
+    columns = study.settings.columns
+    metrics = list(dict.fromkeys(column.split(".")[2] for column in columns)) or sorted(pairs[0][0] if pairs else ())
+    rows = []
+    for metric in metrics:
+        both = [(100 * a[metric], 100 * j[metric]) for a, j in pairs if a.get(metric) is not None and j.get(metric)]
+        if both:
+            gains = [j - a for a, j in both]
+            spreads = (_spread([a for a, _ in both]), _spread([j for _, j in both]), _spread(gains))
+            rows.append(JoinRow(metric, len(both), *spreads, sum(gain > 0 for gain in gains)))
+    return rows
+
+
+def _scores(folder: Path) -> Mapping[str, Any]:
+    """The metrics of the site on its own test set."""
+    _, summary = read_documents(folder)
+    best = (summary or {}).get("best") or {}
+    scores: Mapping[str, Any] = best.get("metrics", {}).get("test", {}).get("local", {}).get("mean", {})
+    return {name: value for name, value in scores.items() if isinstance(value, float)}
+
+
+def _spread(numbers: Sequence[float]) -> tuple[float, float | None]:
+    return mean(numbers), stdev(numbers) if len(numbers) > 1 else None
+
+
+def columns_of(study: StudyFile, cell: Cell) -> tuple[str, ...]:
+    """The columns of a finished cell that are stored."""
+    return study.settings.columns or default_columns(load(cell.folder))
