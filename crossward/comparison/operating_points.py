@@ -61,18 +61,29 @@ def sensitivity_at_specificity(
     resampling = _stratified(names, truth, groups or {}, resamples, seed)
     weights = resampling.weights(names)
     threshold = float(_thresholds(scores[~truth], np.ones((1, n)), specificity)[0])
-    thresholds = _thresholds(scores[~truth], weights[:, ~truth], specificity)
-    drawn = weights[:, truth]
-    found = (drawn * (scores[truth] > thresholds[:, None])).sum(1)
-    z = float(norm.ppf((1 + check_level(level)) / 2))
-    smoothed = (found + z**2 / 2) / (drawn.sum(1) + z**2)
+    value, smoothed = smoothed_sensitivities(scores, truth, weights, specificity, level)
+    z = float(norm.ppf((1 + level) / 2))
     low, high = (float(smoothed.mean() + side * z * smoothed.std(ddof=1)) for side in (-1, 1))
     how = f"bootstrap with the threshold resampled (BTII), {resamples} resamples"
     sizes = {"images": len(truth), "groups": resampling.groups, "resamples": resamples}
     name = f"sensitivity at specificity {specificity:g}"
-    value = float((scores[truth] > threshold).mean())
     estimate = Estimate(name, value, max(low, 0.0), min(high, 1.0), level, how, 1, **sizes)
     return OperatingPoint(estimate, specificity, threshold, m, n)
+
+
+def smoothed_sensitivities(
+    scores: Array, positive: Array, weights: Array, specificity: float, level: float
+) -> tuple[float, Array]:
+    """The sensitivity, and (B,) under the weights (B, n), each with z^2/2 positives added on either side."""
+    from scipy.stats import norm
+
+    negatives = scores[~positive]
+    [threshold] = _thresholds(negatives, np.ones((1, len(negatives))), specificity)
+    thresholds = _thresholds(negatives, weights[:, ~positive], specificity)
+    drawn = weights[:, positive]
+    found = (drawn * (scores[positive] > thresholds[:, None])).sum(1)
+    z = float(norm.ppf((1 + check_level(level)) / 2))
+    return float((scores[positive] > threshold).mean()), (found + z**2 / 2) / (drawn.sum(1) + z**2)
 
 
 def _stratified(names: Sequence[str], truth: Array, groups: Mapping[str, str], resamples: int, seed: int) -> Resampling:
@@ -103,15 +114,20 @@ def calibration_estimate(
     check_level(level)
     check_metric("ece", predicted.task)
     resampling = draw([predicted.ids], groups or {}, resamples=resamples, seed=seed)
-    table = calibration_gaps(predicted)
-    seen = table[:, :BINS].sum(0) / len(predicted)
-    sums = resampling.counts.astype(np.float64) @ table
-    deviations = (sums[:, :BINS] / sums[:, BINS:]).T - seen[:, None]
+    seen, deviations = ece_deviations(predicted, resampling.counts)
     low, high = norm_interval(seen, deviations * resampling.inflation**0.5, sum_of_sizes, centre=0.0, level=level)
     how = f"inverted test over images, {resamples} resamples, for this trained network"
     sizes = {"images": len(predicted), "groups": resampling.groups, "resamples": resamples}
     value = float(sum_of_sizes(seen[:, None])[0])
     return Estimate("expected calibration error (15 bins)", value, low, high, level, how, 1, **sizes)
+
+
+def ece_deviations(predicted: PredictedSet, weights: Array) -> tuple[Array, Array]:
+    """(bins,) gaps of confidence and accuracy, whose absolute sum is the error, and (bins, B) how resamples differ."""
+    table = calibration_gaps(predicted)
+    seen = table[:, :BINS].sum(0) / len(predicted)
+    sums = weights.astype(np.float64) @ table
+    return seen, (sums[:, :BINS] / np.maximum(sums[:, BINS:], 1)).T - seen[:, None]
 
 
 @dataclass(frozen=True)

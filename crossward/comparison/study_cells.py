@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def read_cells(runs: Sequence[LabelledRun], spec: TableSpec, memo: StudyMemo) ->
     for run in runs:
         stamp = _stamp(run.folder)
         key = ["facts", stamp, spec.last, spec.split]
-        facts = memo.recall(key, FACTS, lambda run=run: _read_facts(run, spec))  # type: ignore[misc]
+        facts = memo.recall(key, FACTS, partial(_read_facts, run, spec))
         cells.append(Cell(run, stamp, facts))
     return cells
 
