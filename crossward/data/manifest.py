@@ -17,6 +17,7 @@ from crossward.disk import cannot_write, write_atomically
 from crossward.errors import ConfigError, DataError
 
 FORMAT = 1
+UNHASHED = ("hash", "groups")  # two manifests with one hash share the same images out alike, whatever else they tell
 AFRESH = "make the partition afresh, under another name or without the stored file"
 
 
@@ -34,14 +35,14 @@ def manifest(federation: Federation) -> dict[str, Any]:
         "server": _row_names(federation.server, ids),
         "public": [ids[row] for row in federation.public.tolist()],
     }
-    return content | {"hash": _checksum(content)}
+    return content | {"hash": _checksum(content)} | _groups(federation)
 
 
 def from_manifest(collection: Collection, manifest: dict[str, Any]) -> Federation:
     """The federation a manifest describes, if neither it nor the collection was changed since."""
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"this is no manifest of format {FORMAT}", hint=AFRESH)
-    if manifest.get("hash") != _checksum({key: value for key, value in manifest.items() if key != "hash"}):
+    if manifest.get("hash") != _checksum({key: value for key, value in manifest.items() if key not in UNHASHED}):
         raise DataError("the manifest was edited after it was made: its hash does not match", hint=AFRESH)
     rows = {name: row for row, name in enumerate(collection.ids)}
     parts = [*manifest["sites"].values(), manifest["server"], {"public": manifest["public"]}]
@@ -91,6 +92,21 @@ def named_federation(collection: Collection, name: str, folder: Path, **options:
     if changes := _differences(stored.recipe, wanted.recipe):
         raise DataError(f'partition "{name}" was made otherwise, see {file}', details=changes, hint=AFRESH)
     return stored
+
+
+def _groups(federation: Federation) -> dict[str, dict[str, str]]:
+    """{"groups": image -> group} of the validation and test rows whose group is known, for statistics that resample
+    patients; empty if there are none. A group is called "group 17", by its place in the collection and not by its own
+    name, which may be a patient's number."""
+    collection = federation.collection
+    if collection.groups is None:
+        return {}
+    known = dict.fromkeys(group for group in collection.groups if group)
+    numbers = {group: number for number, group in enumerate(known, 1)}
+    holders = (*federation.sites, federation.server)
+    rows = [row for holder in holders for part in PARTS[1:] for row in getattr(holder, part).tolist()]
+    groups = {row: numbers[collection.groups[row]] for row in rows if collection.groups[row]}
+    return {"groups": {collection.ids[row]: f"group {number}" for row, number in groups.items()}} if groups else {}
 
 
 def _row_names(split: Split, ids: tuple[str, ...]) -> dict[str, list[str]]:

@@ -240,6 +240,40 @@ def test_a_manifest_edited_by_hand_is_refused():
         from_manifest(collection(), content | {"format": 2})
 
 
+def test_a_manifest_knows_groups_by_numbers_alone():
+    patients = ("", *(f"Müller {row // 3}" for row in range(59)))
+    data = collection(groups=patients)
+    content = manifest(federate(data, sites=3, seed=1, global_split=(0.7, 0.1, 0.2), local_split=(0.8, 0.0, 0.2)))
+    assert "Müller" not in json.dumps(content, ensure_ascii=False)
+    held_out = [*content["server"]["val"], *content["server"]["test"]]
+    tested = [name for site in content["sites"].values() for name in (*site["val"], *site["test"])]
+    assert set(content["groups"]) == {*held_out, *tested} - {"r0"}  # whose patient is not known
+    for name, group in content["groups"].items():
+        assert group == f"group {(int(name[1:]) - 1) // 3 + 1}"
+
+
+def test_groups_have_the_same_numbers_in_every_partition():
+    data = collection(groups=tuple(f"p{row // 3}" for row in range(60)))
+    numbers = [manifest(federate(data, sites=3, seed=seed))["groups"] for seed in range(4)]
+    together = [(name, group) for each in numbers for name, group in each.items()]
+    assert len(dict(together)) == len(set(together))
+    assert len(dict(together)) > len(numbers[0])
+
+
+def test_a_manifest_without_groups_is_as_before():
+    assert "groups" not in manifest(federate(collection(), sites=3, seed=1))
+    unknown = collection(groups=("",) * 60)
+    assert "groups" not in manifest(federate(unknown, sites=3, seed=1))
+
+
+def test_manifests_from_before_groups_were_stored_still_load():
+    data = collection(groups=tuple(f"p{row // 3}" for row in range(60)))
+    content = manifest(federate(data, sites=3, seed=1))
+    old = {key: value for key, value in content.items() if key != "groups"}
+    assert old["hash"] == content["hash"]  # such runs share the images out alike
+    assert manifest(from_manifest(data, old)) == manifest(from_manifest(data, content)) == content
+
+
 def test_a_manifest_of_other_data_is_refused():
     content = manifest(federate(collection(), sites=3, seed=1))
     with pytest.raises(DataError, match="lacks 2 row") as caught:

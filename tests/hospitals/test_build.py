@@ -13,6 +13,7 @@ from PIL import Image
 
 from crossward.core.engine import SERVER
 from crossward.core.weights import Weights
+from crossward.data.manifest import manifest
 from crossward.errors import ConfigError
 from crossward.hospitals.build import build_coordinator_run, build_site_run, image_facts, merge_site_settings
 from crossward.runs.build import prepare
@@ -114,6 +115,15 @@ def test_a_site_opens_its_own_images_alone(tiny, settings_of):
                 else:
                     assert not len(samples)
     assert len(coordinator.federation.collection) == 0
+
+
+def test_nothing_of_a_sites_groups_reaches_the_coordinators_partition(tiny):
+    config = tiny()
+    whole = prepare(config).federation
+    assert manifest(whole)["groups"]
+    coordinator = build_coordinator_run(config, SITES, image_facts(whole.collection)).federation
+    assert "groups" not in manifest(coordinator)
+    assert "group" not in json.dumps(image_facts(whole.collection))
 
 
 def test_the_coordinators_own_images(tiny):
