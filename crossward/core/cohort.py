@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from crossward.core.disclosure import WEIGHTS
+from crossward.core.disclosure import covered
 from crossward.core.engine import Engine, Job, Outcome, Payload, Sites
-from crossward.core.robust import Robust, robust_replies
+from crossward.core.robust import Robust, robust_replies, with_bounded_counts
 from crossward.core.seeds import derive
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, sizes
@@ -51,8 +51,23 @@ class MeasuredPayload:
         return total
 
 
+@dataclass(frozen=True)
+class Ask:
+    """A step that the clients of a round were asked to do, and what they replied."""
+
+    jobs: Mapping[int, Job]
+    payload: Payload
+    replies: TreeStore
+    memories: Mapping[int, Tree]  # of the clients, before it
+    rejected: set[int] = field(default_factory=set)  # clients whose replies do not count after all
+
+
 class Cohort:
-    """The clients of a round, as methods see them (`method.Clients`)."""
+    """The clients of a round, as methods see them (`method.Clients`).
+
+    What was received is kept until the round is over. `rewind` lets the method do the round once more from it, without
+    the replies that `reject` has named meanwhile; steps that were not asked before are asked then.
+    """
 
     def __init__(
         self,
@@ -64,18 +79,23 @@ class Cohort:
         keep: bool = True,
         min_clients: int = 0,
         robust: Robust | None = None,
+        distrust: bool = False,
         on_outcome: Callable[[Outcome], None] = lambda outcome: None,
     ) -> None:
+        """`distrust`: replies may be rejected later, so that what clients remembered before is kept in mind."""
         self._sites = sites
         self._engine = engine
         self._round = round
         self._ids = sorted(ids)
         self._keep = keep
+        self._keeps_memories = keep and distrust
         self._min_clients = min_clients
         self._robust = robust
         self._on_outcome = on_outcome
+        self._all_ids = self._ids
         self._turns: Counter[str] = Counter()  # how often each step was asked for
-        self._stores: list[TreeStore] = []
+        self._position = 0  # in `asks`, of the next step
+        self.asks: list[Ask] = []
         self.failures: dict[str, str] = {}
         self.losses: dict[str, float] = {}
         self.traffic: list[Traffic] = []
@@ -87,12 +107,55 @@ class Cohort:
     def ask(self, step: str, payload: Payload) -> Mapping[int, Tree]:
         turn = self._turns[step]
         self._turns[step] += 1
-        jobs = [self._job(i, step, turn) for i in self._ids]
+        if self._position == len(self.asks):
+            self.asks.append(self._ask_clients(step, turn, payload))
+        self._position += 1
+        replies = self.replies_to(self._position - 1)
+        self._ids = list(replies)
+        self._require_enough_clients()
+        return replies
+
+    def replies_to(self, number: int, without: Collection[int] = ()) -> Mapping[int, Tree]:
+        """The replies to a step as the method is to see them; those of some clients can be left out."""
+        ask = self.asks[number]
+        replies: Mapping[int, Tree] = ask.replies
+        if ask.rejected or without:
+            replies = {site: ask.replies[site] for site in ask.replies if site not in (*ask.rejected, *without)}
+        rule = self._robust
+        if rule and rule.ceiling < 1:
+            replies = with_bounded_counts(rule.ceiling, replies, self._sites.method.discloses)
+        if rule and rule.active:
+            replies = robust_replies(rule, ask.payload, replies, covered(self._sites.method.discloses))
+        return replies
+
+    def reject(self, site: int, number: int, why: str) -> None:
+        """A reply to a step turns out to be of no use: the client is out of the round from that step on, and its memory
+        is what it was before."""
+        ask = self.asks[number]
+        for later in self.asks[number:]:
+            later.rejected.add(site)
+        if site in ask.memories:
+            self._engine.memory[site] = ask.memories[site]
+        elif site in self._engine.memory:
+            del self._engine.memory[site]
+        self.failures[self._sites.name(site)] = why
+        self.losses.pop(self._sites.name(site), None)
+        self._on_outcome(Outcome(ask.jobs[site], failure=why))
+
+    def rewind(self) -> None:
+        """Begin the round once more."""
+        self._position = 0
+        self._turns.clear()
+        self._ids = self._all_ids
+
+    def _ask_clients(self, step: str, turn: int, payload: Payload) -> Ask:
+        jobs = {i: self._job(i, step, turn) for i in self._ids}
+        memory = self._engine.memory
+        memories = {i: memory[i] for i in jobs if i in memory} if self._keeps_memories else {}
         measured = MeasuredPayload(payload)
         replies = TreeStore()
-        self._stores.append(replies)
         sent_up: Counter[str] = Counter()
-        for outcome in self._engine.perform(jobs, measured if callable(payload) else payload):
+        for outcome in self._engine.perform(list(jobs.values()), measured if callable(payload) else payload):
             received = self._received(outcome)
             name = self._sites.name(outcome.job.site)
             if received.failure:
@@ -104,12 +167,7 @@ class Cohort:
                     self.losses[name] = sum(received.losses) / len(received.losses)
             self._on_outcome(received)
         self._count_traffic(step, measured, sent_up, len(replies))
-        if self._robust and self._robust.active:
-            averaged = [item for item, about in self._sites.method.discloses.items() if about == WEIGHTS]
-            replies.update(robust_replies(self._robust, payload, replies, averaged))
-        self._ids = list(replies)
-        self._require_enough_clients()
-        return replies
+        return Ask(jobs, payload, replies, memories)
 
     def _received(self, outcome: Outcome) -> Outcome:
         """The outcome; a failure of that client if its reply cannot be accounted for."""
@@ -120,8 +178,8 @@ class Cohort:
         return outcome
 
     def close(self) -> None:
-        for store in self._stores:
-            store.close()
+        for ask in self.asks:
+            ask.replies.close()
 
     def _job(self, site: int, step: str, turn: int) -> Job:
         purpose = "predict" if step in ("deploy", "judge") else step  # deploy what was evaluated, to the bit

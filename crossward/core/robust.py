@@ -11,12 +11,14 @@ for each client. Only Weights at the top level of a reply are touched: prototype
 and so do integer tensors within Weights.
 
 With "auto", the default, a simulation has no rule. A run across hospitals, whose sites may be hostile, has "clip" with
-a generous multiple of the median, `against_hostile_sites`: it leaves the updates of honest sites as they are, to the
-bit, and one that is many times as long as most is cut down. Of two sites neither is a minority: no rule protects one
-from the other.
+the median, and a ceiling on what a site's count is of all: see `against_hostile_sites`. Then a minority is outweighed
+even if it sends the opposite of what it has learnt, in every round: each update counts for no more than half of the
+sites' do. The price is that updates of honest sites that are longer than most, such as those of large hospitals, are
+cut to the median. Of two sites neither is a minority: no rule protects one from the other.
 
-The median of an even number is the mean of the middle two. Departure: the bound of clipping is not a constant but a
-multiple of the median norm over the clients, which needs no tuning to a network.
+The median of an even number is the mean of the middle two. Departures: the bound of clipping is not a constant but a
+multiple of the median norm over the clients, which needs no tuning to a network; and statistics of BatchNorm are
+clipped apart from the weights, because they move much farther: a hostile site could hide in their length.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Annotated, Literal
 
@@ -32,13 +34,16 @@ import torch
 from annotated_types import Gt, Interval
 from torch import Tensor
 
-from crossward.core.disclosure import WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, Disclosure
 from crossward.core.inspection import norm
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 
 PORTION = 2**20  # numbers that are sorted at a time
-HOSTILE_CLIP = 5.0  # times the median: honest updates of unequal sites are within it
+HOSTILE_CLIP = 1.0  # times the median: with 2, one of three sites that sends the opposite brings the others to a halt
+HOSTILE_SHARE = 0.5  # of all images that one site of three or more counts for
+MIN_CLIENTS = 3  # of two, neither is a minority
+STATISTICS = ("running_mean", "running_var")  # how names of BatchNorm's statistics end
 
 
 @dataclass(frozen=True)
@@ -46,15 +51,22 @@ class Robust:
     rule: Literal["auto", "none", "median", "trimmed-mean", "clip"] = "auto"  # auto: clip across hospitals, else none
     trim: Annotated[float, Interval(ge=0, lt=0.5)] = 0.1  # trimmed-mean: share of the clients cut off at each end
     clip: Annotated[float, Gt(0)] = 1.0  # clip: largest norm of an update, as a multiple of the median over clients
+    largest_share: Annotated[float, Interval(gt=0, le=1)] | Literal["auto"] = "auto"  # of all images, that one counts
 
     @property
     def active(self) -> bool:
         """Whether there is a rule."""
         return self.rule not in ("auto", "none")
 
+    @property
+    def ceiling(self) -> float:
+        """The share of all images that one client of three or more counts for, at most; 1 is no ceiling."""
+        return 1.0 if isinstance(self.largest_share, str) else self.largest_share
+
     def against_hostile_sites(self) -> Robust:
-        """The rule of a run across hospitals: this one, or if none was chosen a generous clip."""
-        return Robust("clip", clip=HOSTILE_CLIP) if self.rule == "auto" else self
+        """The rule of a run across hospitals: what was chosen, and otherwise what survives a minority of them."""
+        rule = replace(self, rule="clip", clip=HOSTILE_CLIP) if self.rule == "auto" else self
+        return replace(rule, largest_share=HOSTILE_SHARE) if self.largest_share == "auto" else rule
 
     def cut(self, clients: int) -> int:
         """How many values of a coordinate are cut off at each end; for the median all but the middle one or two."""
@@ -95,14 +107,47 @@ def robust_replies(
     return result
 
 
-def uncovered(discloses: Mapping[str, Disclosure]) -> dict[str, Disclosure]:
-    """What the sites of a method send that no robust rule covers, and that nothing bounds but its type, its shape and
-    its size: one hostile site can move it."""
-    return {
-        item: about
-        for item, about in discloses.items()
-        if about != WEIGHTS and about.kind not in (DisclosureKind.SAMPLE_COUNT, DisclosureKind.CLASS_COUNTS)
-    }
+def with_bounded_counts(
+    ceiling: float, replies: Mapping[int, Tree], discloses: Mapping[str, Disclosure]
+) -> dict[int, Tree]:
+    """The replies, with counts of which no client of three or more has more than its share of all: nobody can check how
+    many images a client has, and one that says a billion would be alone in every mean. Sample counts are cut, class
+    counts shrunk alike over all classes, with at least one left where there was one."""
+    result = {client: dict(reply) for client, reply in replies.items()}
+    for item, about in discloses.items():
+        values = {client: reply[item] for client, reply in result.items() if item in reply}
+        if about == SAMPLE_COUNT:
+            counts = {client: int(value) for client, value in values.items()}
+            for client, most in largest_counts(counts, ceiling).items():
+                result[client][item] = min(values[client], most)
+        elif about == CLASS_COUNTS:
+            totals = {client: int(value.sum()) for client, value in values.items()}
+            for client, most in largest_counts(totals, ceiling).items():
+                if most < totals[client]:
+                    result[client] |= _with_fewer(result[client], item, most / totals[client], discloses)
+    return result
+
+
+def _with_fewer(reply: Tree, counts: str, share: float, discloses: Mapping[str, Disclosure]) -> Tree:
+    """Class counts shrunk to a share of them, and with them the sums over the images that they count."""
+    before = reply[counts].double()
+    after = (before * share).ceil()
+    shares = after / before.clamp(min=1)  # (K,) where there are sums
+    changed: Tree = {counts: after.to(reply[counts].dtype)}
+    for item, about in discloses.items():
+        if about.summed and item in reply:
+            rows = reply[item]
+            changed[item] = (rows.double() * shares.view(-1, *[1] * (rows.dim() - 1))).to(rows.dtype)
+    return changed
+
+
+def largest_counts(counts: Mapping[int, int], ceiling: float) -> dict[int, int]:
+    """How many images each client is counted with, so that of three or more none has more than its share of all."""
+    if len(counts) < MIN_CLIENTS or ceiling >= 1:
+        return dict(counts)
+    total = sum(counts.values())
+    odds = ceiling / (1 - ceiling)
+    return {client: max(1, min(count, math.floor(odds * (total - count)))) for client, count in counts.items()}
 
 
 def _groups_of_one_shape(item: str, replies: Mapping[int, Tree]) -> Iterator[dict[int, Weights]]:
@@ -151,14 +196,18 @@ def _clipped(
     by_client: Mapping[int, Weights], starts: Mapping[int, Weights | None], multiple: float
 ) -> dict[int, Weights]:
     """Each client's update no longer than `multiple` times the median; one that is not finite is no update."""
-    lengths = {client: _update_norm(weights, starts[client]) for client, weights in by_client.items()}
-    bound = multiple * median(lengths.values())
-    return {
-        client: weights
-        if lengths[client] <= bound
-        else _scaled_update(weights, starts[client], bound / lengths[client])
-        for client, weights in by_client.items()
-    }
+    result = dict(by_client)
+    for is_part in (_is_statistic, lambda name: not _is_statistic(name)):
+        lengths = {client: _update_norm(weights, starts[client], is_part) for client, weights in by_client.items()}
+        bound = multiple * median(lengths.values())
+        for client, length in lengths.items():
+            if length > bound:
+                result[client] = _scaled_update(result[client], starts[client], bound / length, is_part)
+    return result
+
+
+def _is_statistic(name: str) -> bool:
+    return name.endswith(STATISTICS)
 
 
 def _sent(down: Tree | Callable[[int], Tree], client: int, item: str, weights: Weights) -> Weights | None:
@@ -169,21 +218,22 @@ def _sent(down: Tree | Callable[[int], Tree], client: int, item: str, weights: W
     return start.only(weights)
 
 
-def _update_norm(weights: Weights, start: Weights | None) -> float:
-    moved = (_update(name, tensor, start) for name, tensor in weights.items() if tensor.is_floating_point())
+def _update_norm(weights: Weights, start: Weights | None, is_part: Callable[[str], bool]) -> float:
+    """The norm of a part of the update: of the tensors whose names are in it."""
+    moved = (_update(n, tensor, start) for n, tensor in weights.items() if tensor.is_floating_point() and is_part(n))
     length = math.hypot(*map(norm, moved))
     return math.inf if math.isnan(length) else length
 
 
-def _scaled_update(weights: Weights, start: Weights | None, share: float) -> Weights:
-    """The weights with their update from `start` multiplied by `share`."""
+def _scaled_update(weights: Weights, start: Weights | None, share: float, is_part: Callable[[str], bool]) -> Weights:
+    """The weights with a part of their update from `start` multiplied by `share`."""
 
     def scaled(name: str, tensor: Tensor) -> Tensor:
         moved = _update(name, tensor, start)
         moved = moved * share if share else torch.zeros_like(moved)  # zero times infinity is no number
         return (moved if start is None else moved + start[name].to(moved)).to(tensor.dtype)
 
-    return Weights({n: scaled(n, t) if t.is_floating_point() else t for n, t in weights.items()})
+    return Weights({n: scaled(n, t) if t.is_floating_point() and is_part(n) else t for n, t in weights.items()})
 
 
 def _update(name: str, tensor: Tensor, start: Weights | None) -> Tensor:

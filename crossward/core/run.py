@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from crossward.core.blame import state_without_culprits
 from crossward.core.cohort import Cohort, Traffic
 from crossward.core.engine import Engine, Outcome
 from crossward.core.evaluation import (
@@ -42,6 +44,7 @@ class Plan:
     select: str | None = None  # the metric, or sum of metrics, that chooses the best round; None: the task's own
     view: Literal["local", "global"] = "local"  # on the mean of the sites' validation sets, or on the federation's
     robust: Robust = Robust()  # the rule for the clients' weights before they are aggregated
+    distrust: bool = False  # a client over whose reply the method fails is left out of the round, see core/blame.py
 
     def evaluates(self, round: int) -> bool:
         """Whether this round, from 1, is evaluated."""
@@ -123,11 +126,9 @@ def run(
         observer.on_start(sites, plan, progress)
     for round in range(progress.done, plan.rounds):
         began = time.perf_counter()
-        notify = _outcome_notifier(observers, round, len(drawn[round]))
-        cohort = Cohort(
-            sites, engine, round, drawn[round], min_clients=plan.min_clients, robust=plan.robust, on_outcome=notify
-        )
-        state = (turn or method.round)(progress.state, cohort, context(round))
+        cohort = _open_cohort(sites, engine, plan, round, drawn[round], observers)
+        attempt = partial(_state_after, turn or method.round, progress.state, partial(context, round))
+        state = state_without_culprits(attempt, cohort) if plan.distrust else attempt(cohort)
         cohort.close()
         progress = replace(progress, state=state, done=round + 1)
         evaluation = None
@@ -150,6 +151,26 @@ def run(
     for observer in observers:
         observer.on_end(progress)
     return progress
+
+
+def _open_cohort(
+    sites: EvaluatedSites, engine: Engine, plan: Plan, round: int, ids: Sequence[int], observers: Sequence[Observer]
+) -> Cohort:
+    return Cohort(
+        sites,
+        engine,
+        round,
+        ids,
+        min_clients=plan.min_clients,
+        robust=plan.robust,
+        distrust=plan.distrust,
+        on_outcome=_outcome_notifier(observers, round, len(ids)),
+    )
+
+
+def _state_after(turn: Turn, state: Tree, context: Callable[[], RoundContext], clients: Clients) -> Tree:
+    """The state after a round. Its context is made anew for each attempt, because its random numbers are used up."""
+    return turn(state, clients, context())
 
 
 def _evaluate_round(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,15 @@ class FederationTerms:
     least: int = 1  # sites without which it does not begin
     own_data: bool = False  # [data] of the configuration are here: the federation's own test set, the public set
     public: str = ""  # a folder of images that everybody may see: the public set, sent to the sites
-    largest_share: float = 0.5  # of an average that one site of three or more may have, whatever it says it holds
     trusted: bool = False  # all sites are one owner's, as in a simulation: nothing guards against hostile ones
 
     @classmethod
     def read(cls, rundir: RunDir) -> FederationTerms:
         document = rundir.read(TERMS)
-        return cls(**document | {"sites": tuple(document["sites"])})
+        known = {key.name for key in fields(cls)}
+        return cls(
+            **{key: value for key, value in document.items() if key in known} | {"sites": tuple(document["sites"])}
+        )
 
 
 def create_run_directory(folder: Path, config: Config, terms: FederationTerms) -> RunDir:

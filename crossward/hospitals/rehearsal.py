@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from crossward.core.disclosure import SAMPLE_COUNT
 from crossward.core.engine import Job, Outcome, Payload
 from crossward.core.inspection import ExpectedReplies, Limits, ScalarSpec, TreeSpec, reply_problems
 from crossward.core.run import Plan, run
@@ -22,7 +21,7 @@ from crossward.data.collection import Collection
 from crossward.data.federation import NO_ROWS, Federation, Split
 from crossward.engines.local import LocalEngine
 from crossward.hospitals.plausibility import count_problems, metrics_problems
-from crossward.hospitals.site_facts import Facts, largest_counts
+from crossward.hospitals.site_facts import Facts
 from crossward.runs.sites import RunSites
 
 IMAGES_PER_CLASS = 2
@@ -48,7 +47,6 @@ class ReplyInspector:
     expected: ExpectedReplies
     limits: Limits = Limits()
     facts: Mapping[int, Facts] | None = None  # of each site that has joined; None: nobody was asked
-    largest_share: float = 1.0  # of the images of all sites that one of three or more counts with
 
     def __call__(self, job: Job, reply: Tree) -> list[str]:
         """One line for each thing that is wrong with a reply."""
@@ -70,14 +68,6 @@ class ReplyInspector:
         if job.step == "judge":
             return self._metrics_problems(reply["metrics"], facts)
         return count_problems(reply, self.run_sites.method.discloses, self.run_sites.task, facts)
-
-    def admit(self, job: Job, reply: Tree) -> Tree:
-        """The reply as the method is to see it: with a sample count that leaves the other sites a say."""
-        items = [item for item, about in self.run_sites.method.discloses.items() if about == SAMPLE_COUNT]
-        if self.facts is None or job.step in ("judge", "deploy"):
-            return reply
-        most = largest_counts(self.facts, self.largest_share).get(job.site)
-        return reply | {item: min(reply[item], most) for item in items if item in reply and most is not None}
 
     def most_bytes(self, job: Job) -> int:
         """How long the encoded reply to a job may be. One that is longer is not even decoded."""

@@ -77,12 +77,6 @@ def facts_of_run(config: Config, own: Federation | None) -> tuple[dict[str, Any]
     return {}, ()
 
 
-def largest_counts(facts: Mapping[int, Facts], largest_share: float) -> dict[int, int]:
-    """How many training images each site is counted with. No site of three or more counts for more than
-    `largest_share` of all: nobody can check what it says, and one that says a billion would be alone in every mean."""
-    counts = {site: int(fact["images"]["train"]) for site, fact in facts.items() if "images" in fact}
-    if len(counts) < 3 or largest_share >= 1:
-        return counts
-    total = sum(counts.values())
-    odds = largest_share / (1 - largest_share)
-    return {site: max(1, min(count, math.floor(odds * (total - count)))) for site, count in counts.items()}
+def declared_counts(facts: Mapping[int, Facts]) -> dict[int, int]:
+    """How many training images each site says that it has, if it says so."""
+    return {site: int(fact["images"]["train"]) for site, fact in facts.items() if "images" in fact}

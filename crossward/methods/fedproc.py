@@ -55,7 +55,7 @@ class FedProc(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
         "n": SAMPLE_COUNT,
-        "prototypes": Disclosure(DisclosureKind.PROTOTYPES, "feature sums by class", by_class=True),
+        "prototypes": Disclosure(DisclosureKind.PROTOTYPES, "feature sums by class", by_class=True, summed=True),
         "counts": CLASS_COUNTS,
     }
     round_items: ClassVar[tuple[str, ...]] = ("prototypes", "known", "alpha")

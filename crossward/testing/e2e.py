@@ -13,12 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from crossward.config.reading import config_from, to_toml
 from crossward.config.schema import Config
+from crossward.core.robust import Robust
 from crossward.core.store import read_tree
 from crossward.errors import RunError
 from crossward.hospitals.flower.federation_runs import RunOptions, follow_run, start_run
@@ -127,6 +128,7 @@ def assert_same_as_local(kit: FederationKit, folder: Path, method: str) -> float
     """Check that the same run in one process ends with the same bits. Returns the seconds of a round in `folder`."""
     settings = config(method).canonical()
     settings["run"] |= {"name": folder.name, "out": str(kit.folder / "here")}
+    settings["robust"] = asdict(Robust().against_hostile_sites())  # which a run across hospitals has by itself
     local = run_locally(config_from(settings))
     assert_same(read_tree(folder / CHECKPOINT)["state"], read_tree(local.folder / CHECKPOINT)["state"], method)
     rounds = _read_rounds(folder)

@@ -18,7 +18,6 @@ from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError
 from crossward.hospitals.build import image_facts
 from crossward.hospitals.rehearsal import SPARE_BYTES, ReplyInspector, rehearse
-from crossward.hospitals.site_facts import largest_counts
 from crossward.methods import method_class
 from crossward.methods.fedavg import FedAvg
 from crossward.testing.cases import cases
@@ -95,7 +94,6 @@ def test_honest_replies_pass_and_altered_ones_do_not(case):
     assert {job.site for job, _ in replies} == {0, 1, 2}
     for job, reply in replies:
         assert inspect(job, reply) == [], f"{job.step} of site {job.site} in round {job.round}"
-        assert inspect.admit(job, reply) == reply
         assert len(encode(reply)) <= inspect.most_bytes(job)
     for job, reply in {job.step: (job, reply) for job, reply in replies}.values():
         for problem, changed in altered_replies(reply, case.method.sometimes):
@@ -257,33 +255,6 @@ def test_a_site_that_does_not_say_how_many_images_it_has_may_not_say_it_later():
     assert inspect(TRAIN, fedavg_reply(run_sites)) == [
         "n is 20, and it did not say how many images it has when it joined"
     ]
-
-
-def counted(*images):
-    return {site: {"images": {"train": count}} for site, count in enumerate(images)}
-
-
-@pytest.mark.parametrize(
-    ("images", "share", "expected"),
-    [
-        ((20, 30, 40), 0.5, (20, 30, 40)),
-        ((20, 30, 10**9), 0.5, (20, 30, 50)),
-        ((20, 30, 10**9), 0.2, (20, 30, 12)),
-        ((20, 30, 10**9), 1.0, (20, 30, 10**9)),
-        ((20, 10**9), 0.5, (20, 10**9)),  # of two neither is a minority
-        ((20,), 0.5, (20,)),
-    ],
-)
-def test_a_sites_share_has_a_ceiling(images, share, expected):
-    assert tuple(largest_counts(counted(*images), share).values()) == expected
-
-
-def test_the_method_sees_a_sample_count_that_leaves_the_others_a_say():
-    run_sites = Toy().run_sites(FedAvg())
-    inspect = create_inspector(run_sites, facts=counted(12, 10**9, 9, 16), largest_share=0.5)
-    reply = fedavg_reply(run_sites, n=10**9)
-    assert inspect.admit(TRAIN, reply) == reply | {"n": 37}
-    assert inspect.admit(JUDGE, {"metrics": "{}"}) == {"metrics": "{}"}
 
 
 def test_how_long_a_reply_may_be():

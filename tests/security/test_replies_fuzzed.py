@@ -83,8 +83,8 @@ def receiver():
     with loopback_federation(run_sites) as (coordinator, engine, services):
         hostile = HostileNode(engine.roster.messenger.grid)
         engine.roster.open_new_nodes()
-        inspector = ReplyInspector(coordinator, rehearse(coordinator), facts=engine.roster.facts, largest_share=0.5)
-        engine.inspect, engine.admit, engine.most_bytes = inspector, inspector.admit, inspector.most_bytes
+        inspector = ReplyInspector(coordinator, rehearse(coordinator), facts=engine.roster.facts)
+        engine.inspect, engine.most_bytes = inspector, inspector.most_bytes
         down = {"model": Weights.of(coordinator.server(0).new_net())}
         answers = {}
         for service in services:  # it is not their training that is tested

@@ -15,9 +15,11 @@ from torch import Tensor
 from crossward import __version__
 from crossward.config.reading import method_of, read_config
 from crossward.config.schema import Config
+from crossward.core.disclosure import uncovered
 from crossward.core.engine import Engine, Outcome
 from crossward.core.inspection import ExpectedReplies
 from crossward.core.method import Need
+from crossward.core.robust import largest_counts
 from crossward.core.run import Observer, RoundRecord
 from crossward.core.store import TreeStore
 from crossward.core.tree import encode
@@ -32,11 +34,11 @@ from crossward.hospitals.flower.engine import VERSION_KEY, FlowerEngine
 from crossward.hospitals.flower.messenger import Messenger
 from crossward.hospitals.flower.roster import Roster
 from crossward.hospitals.rehearsal import ReplyInspector, rehearse
-from crossward.hospitals.site_facts import facts_of_run, largest_counts
+from crossward.hospitals.site_facts import declared_counts, facts_of_run
 from crossward.runs import lifecycle
 from crossward.runs.build import PreparedRun, partitioned
 from crossward.runs.recorder import BEST
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.runs.run_directory import RunDir
 from crossward.user_folders import cache_folder
 
 LOG_EVENT = "log"  # the last line of a site's log of what left it: both sides keep its tag
@@ -77,20 +79,16 @@ def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes
     _gather_sites(rundir, roster, terms)
     prepared = build_coordinator_run(config, terms.sites, roster.known, own, public)
     if not terms.trusted:
-        prepared = _guarded(rundir, prepared)
+        prepared = _guarded(rundir, prepared, roster)
 
     def start_engine(memory: TreeStore) -> FlowerEngine:
-        share = 1.0 if terms.trusted else terms.largest_share
-        inspector = ReplyInspector(
-            prepared.run_sites, _expected_replies(rundir, prepared), facts=roster.facts, largest_share=share
-        )
+        inspector = ReplyInspector(prepared.run_sites, _expected_replies(rundir, prepared), facts=roster.facts)
         engine = FlowerEngine(
             prepared.run_sites,
             roster,
             terms.id,
             memory=memory,
             inspect=inspector,
-            admit=inspector.admit,
             most_bytes=inspector.most_bytes,
         )
         engine.best_versions = _best_versions(rundir)
@@ -134,7 +132,6 @@ def _gather_sites(rundir: RunDir, roster: Roster, terms: FederationTerms) -> Non
     least = max(1, terms.least)
     rundir.append(EVENT_LOG, [event("came", site=name) for name in came])
     rundir.append(EVENT_LOG, [event("refused", site=name, why=why) for name, why in roster.refused.items()])
-    rundir.append(EVENT_LOG, _share_events(roster, terms))
     if len(came) < least:
         absent = [f"{name}: it has not come" for name in terms.sites if name not in (*came, *refused_sites)]
         if refused_sites:
@@ -148,32 +145,34 @@ def _gather_sites(rundir: RunDir, roster: Roster, terms: FederationTerms) -> Non
         )
 
 
-def _share_events(roster: Roster, terms: FederationTerms) -> list[dict[str, Any]]:
+def _guarded(rundir: RunDir, prepared: PreparedRun, roster: Roster) -> PreparedRun:
+    """The run with what protects it from hostile sites: a rule and a ceiling, unless its configuration chooses others
+    or none, and no reply over which the method can fail for all."""
+    rule = prepared.plan.robust.against_hostile_sites()
+    if prepared.plan.robust.rule == "auto":
+        why = f"no update counts for more than {rule.clip:g} times the median of all sites"
+        rundir.append(EVENT_LOG, [event("rule", why=f"{why} (robust.rule is auto)", **asdict(rule))])
+    rundir.append(EVENT_LOG, _share_events(roster, rule.ceiling))
+    unprotected = uncovered(prepared.run_sites.method.discloses)
+    if unprotected:
+        why = f"no rule protects {', '.join(unprotected)} from a hostile site: crossward methods NAME says why"
+        rundir.append(EVENT_LOG, [event("unprotected", why=why)])
+    return replace(prepared, plan=replace(prepared.plan, robust=rule, distrust=True))
+
+
+def _share_events(roster: Roster, ceiling: float) -> list[dict[str, Any]]:
     """Which sites say that they hold more than a site may count for: nobody else can check that."""
-    if terms.trusted:
-        return []
-    counted = largest_counts(roster.facts, terms.largest_share)
-    images = {site: roster.facts[site]["images"]["train"] for site in counted}
+    images = declared_counts(roster.facts)
     return [
         event(
             "share",
-            site=terms.sites[site],
+            site=roster.names[site],
             why=f"it says that it has {images[site]} of {sum(images.values())} training images: it counts for no more "
-            f"than {terms.largest_share:g} of all (largest_share in {TERMS})",
+            f"than {ceiling:g} of all (robust.largest_share)",
         )
-        for site, most in counted.items()
+        for site, most in largest_counts(images, ceiling).items()
         if most < images[site]
     ]
-
-
-def _guarded(rundir: RunDir, prepared: PreparedRun) -> PreparedRun:
-    """The run with a rule against hostile sites, unless its configuration chooses one or none."""
-    rule = prepared.plan.robust.against_hostile_sites()
-    if rule == prepared.plan.robust:
-        return prepared
-    why = f"no update counts for more than {rule.clip:g} times the median (robust.rule is auto)"
-    rundir.append(EVENT_LOG, [event("rule", why=why, **asdict(rule))])
-    return replace(prepared, plan=replace(prepared.plan, robust=rule))
 
 
 def _own_federation(config: Config, terms: FederationTerms) -> Federation | None:

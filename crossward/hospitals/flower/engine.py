@@ -29,7 +29,6 @@ VERSION_KEY = "version"
 MAX_LOSSES = 1000  # of one reply
 TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
-Admit = Callable[[Job, Tree], Tree]  # a reply that nothing is wrong with -> as the method is to see it
 
 
 class FlowerEngine:
@@ -43,14 +42,12 @@ class FlowerEngine:
         *,
         memory: TreeStore | None = None,
         inspect: Inspect = lambda job, reply: (),
-        admit: Admit = lambda job, reply: reply,
         most_bytes: Callable[[Job], int] = lambda job: sys.maxsize,
     ) -> None:
         self.sites = sites
         self.roster = roster
         self.run = run
         self.inspect = inspect
-        self.admit = admit
         self.most_bytes = most_bytes  # of an encoded reply
         self.memory = TreeStore() if memory is None else memory  # of each site: {VERSION_KEY: name}
         self.best_versions: dict[int, str] = {}  # that the best round depends on, and sites must not delete
@@ -153,7 +150,7 @@ class FlowerEngine:
             raise ForeignError(f"its losses are not a list of finite numbers: {error}") from None
         own = {"", str(MemoryVersion(job.round, int(request.header["ask"])))}
         version = foreign.choice(header.get("version", ""), "the version of its memory", sorted(own))
-        return self.admit(job, tree), tuple(losses), version
+        return tree, tuple(losses), version
 
 
 def checked_receipt(receipt: object) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from crossward.testing.short_runs import assert_same
 
 SITES = ("hospital-1", "hospital-2", "hospital-3")
 RUN = "a1b2"
+AS_ACROSS_HOSPITALS = ["robust.rule=clip", "robust.largest_share=0.5"]  # which a run across hospitals has by itself
 MIXED = {"net": {"name": ["cnn", "cnn", "resnet5"]}}
 RUNS = {
     "fedavg": {"data": {"global_test": 8}},
@@ -83,7 +84,7 @@ def finished(tiny, settings_of, tmp_path_factory):
         if name not in done:
             folder = tmp_path_factory.mktemp(name)
             config = tiny(**{"method": {"name": name}} | RUNS[name])
-            here = crossward.run(config, overrides=[f"run.out={folder}", "run.name=here"])
+            here = crossward.run(config, overrides=[f"run.out={folder}", "run.name=here", *AS_ACROSS_HOSPITALS])
             there = FederatedRun(folder, config, settings_of, own_data=name == "fedavg")
             coordinate_run(there.run, there.grid())
             done[name] = here, there
