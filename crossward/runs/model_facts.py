@@ -55,7 +55,7 @@ def run_hash(result: Result) -> str:
 
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """Without the settings that change nothing in a run: where it is, how it is called, who computes and observes it."""
+    """Without the settings that change nothing in a run: its place, its name, who computes it and who observes it."""
     idle = {"run": ("out", "name"), "data": ("path", "root"), "engine": ("name", "workers", "memory_mib")}
     kept = {name: section for name, section in config.items() if name != "observe"}
     for name, keys in idle.items():
