@@ -15,6 +15,9 @@ from crossward.comparison.papers.settings import data_setting
 from crossward.comparison.papers.studies import MINUTES, PaperStudy, small_rounds, table_studies
 from crossward.comparison.papers.tables import paper_table, paper_tables, table_names
 from crossward.config.reading import config_from
+from crossward.data.augment import augmentation
+from crossward.runs.checks import check_metric
+from crossward.tasks import task as make_task
 
 NOT_OPTIONS = ("label", "plugin", "net", "site")
 
@@ -45,8 +48,11 @@ def test_every_cell_is_a_valid_configuration(name, small):
         assert document == study.document
         made = list(cells(document, document["study"]["seeds"][0]))
         assert made
-        for _, config in made:
-            config_from(config)
+        for _, document_of_cell in made:
+            config = config_from(document_of_cell)
+            task = "segmentation" if config.data.source == "polyps" else "classification"
+            check_metric(config, make_task(task, ("background", "polyp")))
+            augmentation(config.data.augment)
         labels = [label for label, _ in made]
         values = len(document["study"].get("vary", {"values": [""]})["values"])
         assert len(set(labels)) * values == len(labels), "two methods would share a folder"
@@ -99,16 +105,50 @@ def test_what_the_authors_tune_to_a_setting_makes_a_study_of_its_own():
 
 def test_what_configuration_cannot_say_is_a_comment():
     wanted = {
-        "fedbm-1": "accuracy + recall + precision + F1 + AUC",
-        "fedcd-1": "drop_last",
-        "fedcd-3": "pads crops with zeros",
-        "fednpr-3": "five-fold",
+        "fedbm-1": "the paper's text says Adam",
+        "fedbm-3": "the paper takes MedMNIST's split",
+        "fedbm-5": "the paper draws other writers for every seed",
+        "fedcd-3": "rotates by the nearest pixel",
+        "fednpr-3": "publishes one split",
         "fednpr-4": "Left out: FedNPR-Per no-BSM single-cluster",
     }
     for name, words in wanted.items():
         comments = [comment for study in table_studies(paper_table(name)) for comment in study.comments]
         assert any(words in comment for comment in comments), name
         assert f"# {comments[0]}" in table_studies(paper_table(name))[0].text()
+
+
+def documents(name, small=False):
+    return {study.name: study.document for study in table_studies(paper_table(name), small=small)}
+
+
+@pytest.mark.parametrize("name", [f"fedbm-{n}" for n in range(1, 13)] + [f"fedcb-{n}" for n in range(1, 6)])
+def test_fedbm_and_fedcb_choose_a_round_by_a_sum_of_metrics(name):
+    for document in documents(name).values():
+        assert document["evaluate"] == {"view": "global", "select": "accuracy+balanced_accuracy+precision+f1+auc"}
+
+
+def test_kvasir_and_ham_are_held_out_before_anything_is_dealt():
+    for name in ("fedbm-2", "fedbm-3", "fedcb-3"):
+        for document in documents(name).values():
+            assert document["partition"]["global_split"] == [0.7, 0.1, 0.2]
+
+
+def test_fedcd_trains_on_whole_batches_and_crops_as_moon_does():
+    for document in documents("fedcd-1").values():
+        assert document["train"]["drop_last"] is True
+    augment = {each["data"]["source"]: each["data"].get("augment") for each in documents("fedcd-1").values()}
+    assert augment["cifar10"] == ["crop:4", "hflip"]  # reflected
+    assert augment["cifar100"] == ["crop:4:zero", "hflip", "rotate:15:zero"]
+    assert augment["emnist-letters"] is None
+
+
+def test_fednpr_has_five_folds_where_no_split_is_published():
+    by_source = {each["data"]["source"]: each for each in documents("fednpr-3").values()}
+    partition = by_source["table"]["partition"]
+    assert (partition["folds"], partition["fold"], partition["seed"]) == (5, "seed", 0)
+    assert by_source["table"]["study"]["seeds"] == [0, 1, 2, 3, 4]
+    assert "folds" not in by_source["fed-isic2019"]["partition"]
 
 
 def test_small_studies_fit_an_hour():
