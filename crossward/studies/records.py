@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from crossward.runs.run_directory import RunDir
-from crossward.studies.cells import Cell
+from crossward.studies.status import CellStatus
 
 Record = dict[str, Any]
 
 
-def run_records(cell: Cell) -> Iterator[Record]:
+def run_records(cell: CellStatus, folder: Path) -> Iterator[Record]:
     """A row for each metric of each set in each evaluated round: method, the study's axes, seed, repeat, round, whether
     validation chose the round, split, view ("global", "mean", "worst" or "site"), site, metric, value."""
-    lines = [line for line in RunDir(cell.folder).lines("metrics.jsonl") if line["metrics"]]
+    lines = [line for line in RunDir(folder).lines("metrics.jsonl") if line["metrics"]]
     chosen = max((line["round"] for line in lines if line["best"]), default=None)
     for line in lines:
         start = {
             "method": cell.label,
-            **cell.setting,
+            **cell.axes,
             "seed": cell.seed,
             "repeat": cell.repeat,
             "round": line["round"],

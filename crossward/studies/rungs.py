@@ -6,7 +6,7 @@ configuration always has all rounds, so that schedules do not depend on where it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,8 @@ from crossward.runs.run_directory import RunDir
 from crossward.studies.cells import Cell, run_task
 from crossward.studies.planned_cell import plan_cell
 from crossward.studies.progress import StudyProgress
-from crossward.studies.scheduler import Job, Listener
+from crossward.studies.scheduler import Execute, Job, Listener
 from crossward.studies.states import BLOCKED
-
-Execute = Callable[[Sequence[Job], Listener], None]  # runs jobs to their end and notifies the listener
 
 
 def evaluated_round(config: Config, round: int) -> int:

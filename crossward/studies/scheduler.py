@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import selectors
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,9 @@ class Listener:
     def on_tick(self) -> None: ...
 
 
+Execute = Callable[[Sequence[Job], Listener], None]  # runs jobs to their end and notifies the listener
+
+
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -59,6 +63,7 @@ class Scheduler:
     listener: Listener
     peaks: dict[str, int] = field(default_factory=dict)  # label -> bytes that its cells needed
     command: Sequence[str] = COMMAND
+    spare: list[WorkerProcess] | None = None  # idle workers, which are used and given back; None: all are ended
 
     def __post_init__(self) -> None:
         self._waiting = list(self.jobs)
@@ -69,6 +74,10 @@ class Scheduler:
         self._stillborn = 0
         self._selector = selectors.DefaultSelector()
         self._short_of_memory = False
+        while self.spare:
+            worker = self.spare.pop()
+            self._pool[worker] = None
+            self._selector.register(worker, selectors.EVENT_READ)
 
     def run(self) -> None:
         """Work through all jobs. Ctrl-C, and a disk that is full, stop the workers in order and are raised."""
@@ -77,6 +86,9 @@ class Scheduler:
                 self._start_jobs()
                 self._handle_events()
                 self.listener.on_tick()
+            if self.spare is not None:
+                self.spare += self._pool
+                self._pool = {}
         finally:
             self._stop_workers()
 
@@ -182,8 +194,27 @@ class Scheduler:
             self._waiting.insert(0, job)
 
     def _stop_workers(self) -> None:
-        for worker in self._pool:
-            worker.ask_to_stop()
-        for worker in self._pool:
-            worker.end()
+        end_workers(list(self._pool))
         self._selector.close()
+
+
+def end_workers(workers: Sequence[WorkerProcess]) -> None:
+    """Stop workers in order: a run loses the round that it is in and nothing else."""
+    for worker in workers:
+        worker.ask_to_stop()
+    for worker in workers:
+        worker.end()
+
+
+@contextmanager
+def on_this_machine(workers: int, peaks: dict[str, int]) -> Iterator[Execute]:
+    """Runs jobs in worker processes, which outlive a call; `peaks` is what cells of each label need of memory."""
+    spare: list[WorkerProcess] = []
+
+    def execute(jobs: Sequence[Job], listener: Listener) -> None:
+        Scheduler(jobs, workers, listener, peaks, spare=spare).run()
+
+    try:
+        yield execute
+    finally:
+        end_workers(spare)

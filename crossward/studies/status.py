@@ -6,8 +6,10 @@ shown at once. Configurations are not resolved: a cell whose table in the file h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -23,8 +25,10 @@ RUN_STATES = {"finished": FINISHED, BROKEN: BLOCKED}
 
 @dataclass(frozen=True)
 class CellStatus:
+    key: str  # of its configuration as it is written
     label: str
-    setting: str
+    axes: Mapping[str, Any]  # axis -> its value
+    setting: str  # the same in words
     seed: int
     repeat: int
     state: str
@@ -44,6 +48,12 @@ class StudyStatus:
     strangers: tuple[str, ...]  # what else is in the folder
     notes: tuple[str, ...]
     running: bool  # whether a process works on the study now
+
+    def path(self, cell: CellStatus) -> Path:
+        return Path(self.folder) / cell.folder
+
+    def in_state(self, *states: str) -> list[CellStatus]:
+        return [cell for cell in self.cells if cell.state in states]
 
     def counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -65,7 +75,7 @@ def study_status(study: StudyFile, folder: Path) -> StudyStatus:
         status = _status(cell, known, entry, running=running)
         row = rows.get(cell.written_key)
         if status.state in (WAITING, FAILED) and row and has_columns(row, study.settings.columns):
-            status = CellStatus(cell.label, cell.setting_name, cell.seed, cell.repeat, STORED)
+            status = replace(status, state=STORED, reason="", folder="")
         cells.append(status)
     runs, others = known.strangers()
     current = {status.folder for status in cells}
@@ -83,7 +93,9 @@ def _status(cell: GridCell, known: StudyFolder, entry: RunEntry | None, *, runni
     if failure and state not in (FINISHED, RUNNING):
         state, reason = FAILED, failure.reason
     return CellStatus(
+        cell.written_key,
         cell.label,
+        cell.setting,
         cell.setting_name,
         cell.seed,
         cell.repeat,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -28,8 +29,7 @@ from crossward.studies.identity import Collections
 from crossward.studies.planned_cell import PlannedCell, plan_cell
 from crossward.studies.progress import StudyProgress
 from crossward.studies.records import Record, run_records
-from crossward.studies.rungs import Execute
-from crossward.studies.scheduler import Job, Listener, Scheduler, usable_cores
+from crossward.studies.scheduler import Execute, Job, Listener, on_this_machine, usable_cores
 from crossward.studies.search import run_search
 from crossward.studies.search_checks import check_search
 from crossward.studies.states import BLOCKED, FAILED, FINISHED, STORED, TO_DO, WAITING
@@ -146,9 +146,8 @@ class Study:
         count = workers_to_use(workers)
         _ = self.cells  # mistakes are found before the folder is made
         known = StudyFolder.open(self.folder)
-        with known.locked():
+        with known.locked(), nullcontext(execute) if execute else on_this_machine(count, known.peaks()) as execute:
             known = StudyFolder.open(self.folder)
-            execute = execute or on_this_machine(count, known.peaks())
             if self.file.settings.search is not None:
                 self._search(execute, view or Listener(), count)
             planned = self.plan(retry_failed=retry_failed)
@@ -206,13 +205,15 @@ class Study:
         """What has become of each cell, as of the last run."""
         return study_status(self.file, self.folder)
 
-    def results(self) -> list[tuple[Cell, Result]]:
+    def results(self) -> list[Result]:
         """The finished runs."""
-        return [(each.cell, load(each.cell.folder)) for each in self.plan() if each.state == FINISHED]
+        status = self.status()
+        return [load(status.path(cell)) for cell in status.in_state(FINISHED)]
 
     def records(self) -> list[Record]:
         """Tidy rows, one for each number of each evaluated round of each finished run."""
-        return [record for each in self.plan() if each.state == FINISHED for record in run_records(each.cell)]
+        status = self.status()
+        return [record for cell in status.in_state(FINISHED) for record in run_records(cell, status.path(cell))]
 
     def frame(self) -> Any:
         """The records as a pandas frame, if pandas is installed."""
@@ -225,27 +226,18 @@ class Study:
     def tables(self) -> StudyTables:
         """Figures with intervals, differences with verdicts, sites, costs: what `crossward study table` prints."""
         cache = self.folder / TABLE_CACHE if self.folder.is_dir() else None
-        tables = compare_study(self.file, self.plan(), read_rows(self.file, self.folder), cache)
+        tables = compare_study(self.file, self.status(), read_rows(self.file, self.folder), cache)
         chosen = [f"chosen on validation: {result.sentence()}" for result in self.searched]
         return replace(tables, notes=(*tables.notes, *chosen))
 
     def joined(self) -> list[JoinRow]:
         """What the site that joins the finished runs gains, if study.join names one."""
-        return join_rows(self.file, self.plan())
+        return join_rows(self.file, self.status())
 
 
 def study(file: str | Path, out: str | Path = OUT) -> Study:
     """The study in a TOML file; its run directories are below `out`."""
     return Study(file, out)
-
-
-def on_this_machine(workers: int, peaks: dict[str, int]) -> Execute:
-    """Runs jobs in worker processes; `peaks` is what cells of each label were seen to need of memory."""
-
-    def execute(jobs: Sequence[Job], listener: Listener) -> None:
-        Scheduler(jobs, workers, listener, peaks).run()
-
-    return execute
 
 
 def workers_to_use(asked: int | None) -> int:

@@ -1,4 +1,4 @@
-"""From the cells of a study to its tables: which runs and stored figures are compared, and by which columns and pairs."""
+"""From the cells of a study to its tables: which runs and stored figures are compared, by which columns and pairs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,29 @@ from crossward.errors import StorageError
 from crossward.runs.result import Result, load
 from crossward.runs.run_list import read_documents
 from crossward.studies.cells import Cell
-from crossward.studies.planned_cell import PlannedCell
 from crossward.studies.states import FINISHED, HAS_FIGURES, STORED
+from crossward.studies.status import StudyStatus
 from crossward.studies.study_file import StudyFile
 
 
 def compare_study(
-    study: StudyFile, planned: Sequence[PlannedCell], rows: Mapping[str, Mapping[str, Any]], cache: Path | None
+    study: StudyFile, status: StudyStatus, rows: Mapping[str, Mapping[str, Any]], cache: Path | None
 ) -> StudyTables:
     """The tables of all cells that have figures; `rows` are stored figures by the keys of their cells."""
-    finished = [each.cell for each in planned if each.state == FINISHED]
-    gone = [each.cell for each in planned if each.state == STORED and not each.cell.repeat]
+    finished = status.in_state(FINISHED)
+    gone = [cell for cell in status.in_state(STORED) if not cell.repeat]
     if not finished and not gone:
         raise StorageError(
             f"no cell of {study.file} has finished", hint=f"Run it by `crossward study run {study.file}`."
         )
-    runs = [LabelledRun(cell.label, cell.setting_name, cell.seed, cell.repeat, cell.folder) for cell in finished]
-    stored = [
-        LabelledFigures(cell.label, cell.setting_name, cell.seed, _numbers(rows[cell.written_key])) for cell in gone
-    ]
+    runs = [LabelledRun(cell.label, cell.setting, cell.seed, cell.repeat, status.path(cell)) for cell in finished]
+    stored = [LabelledFigures(cell.label, cell.setting, cell.seed, _numbers(rows[cell.key])) for cell in gone]
     columns = study.settings.columns
     if not columns:
-        columns = default_columns(load(finished[0].folder)) if finished else tuple(stored[0].figures)
+        columns = default_columns(load(status.path(finished[0]))) if finished else tuple(stored[0].figures)
     spec = table_spec(study, columns, {cell.label for cell in finished}, {cell.label for cell in gone})
     tables = compare_runs(runs, spec, stored=stored, cache=cache)
-    return replace(tables, notes=(*tables.notes, *_notes(study, planned)))
+    return replace(tables, notes=(*tables.notes, *_notes(study, status)))
 
 
 def table_spec(study: StudyFile, columns: tuple[str, ...], with_runs: set[str], stored: set[str]) -> TableSpec:
@@ -76,17 +74,14 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name.count(".") == 2 and isinstance(value, int | float)}
 
 
-def _notes(study: StudyFile, planned: Sequence[PlannedCell]) -> list[str]:
+def _notes(study: StudyFile, status: StudyStatus) -> list[str]:
     """What the tables leave out."""
     notes = []
-    missing = [each for each in planned if each.state not in HAS_FIGURES]
+    missing = {state: count for state, count in status.counts().items() if state not in HAS_FIGURES}
     if missing:
-        states: dict[str, int] = {}
-        for each in missing:
-            states[each.state] = states.get(each.state, 0) + 1
-        how = ", ".join(f"{count} {state}" for state, count in states.items())
-        notes.append(f"{len(missing)} of {len(planned)} cells have no figures yet: {how}")
-    gone = sum(each.state == STORED for each in planned)
+        how = ", ".join(f"{count} {state}" for state, count in missing.items())
+        notes.append(f"{sum(missing.values())} of {len(status.cells)} cells have no figures yet: {how}")
+    gone = len(status.in_state(STORED))
     if gone and (study.settings.sites or study.settings.reach or study.settings.join):
         notes.append(
             f"the folders of {gone} runs are gone: what their stored figures do not hold (sites, rounds to a target, "
@@ -109,12 +104,12 @@ class JoinRow:
     better: int  # runs in which it gained
 
 
-def join_rows(study: StudyFile, planned: Sequence[PlannedCell]) -> list[JoinRow]:
+def join_rows(study: StudyFile, status: StudyStatus) -> list[JoinRow]:
     """What the site of study.join gains over training alone; empty if there is none, or if no run has been joined."""
     site = study.settings.join
     if site is None:
         return []
-    folders = [each.cell.folder / "joined" / site for each in planned if each.state == FINISHED]
+    folders = [status.path(cell) / "joined" / site for cell in status.in_state(FINISHED)]
     pairs = [(_scores(folder / "alone"), _scores(folder / "joined")) for folder in folders]
     columns = study.settings.columns
     metrics = list(dict.fromkeys(column.split(".")[2] for column in columns)) or sorted(pairs[0][0] if pairs else ())
