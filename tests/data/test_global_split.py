@@ -81,3 +81,61 @@ def test_data_with_a_split_of_their_own_are_refused():
 
 def test_without_it_recipes_are_as_before():
     assert "global_split" not in federate(collection(), partition="iid", sites=2).recipe
+
+
+# FedBM's protocol -----------------------------------------------------------------------------------------------------
+KVASIR = [1000] * 8
+HAM10000 = [327, 514, 1099, 115, 1113, 6705, 142]
+
+
+def dataset(counts: list[int], images_of_a_lesion: int = 0) -> Collection:
+    n = sum(counts)
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    ids = tuple(f"image-{i}" for i in range(n))
+    lesions = tuple(f"lesion-{i // images_of_a_lesion}" for i in range(n)) if images_of_a_lesion else None
+    images = torch.zeros(n, 2, 2, 1, dtype=torch.uint8)
+    return Collection("test", "classification", tuple("abcdefgh"[: len(counts)]), images, labels, ids, ids, lesions)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 6])
+def test_kvasir_is_7_to_1_to_2_of_each_class_and_ten_sites_share_the_rest(seed):
+    federation = federate(
+        dataset(KVASIR), partition="dirichlet", sites=10, beta=0.05, global_split=(0.7, 0.1, 0.2), seed=seed
+    )
+    assert federation.class_counts(federation.server.val).tolist() == [100] * 8
+    assert federation.class_counts(federation.server.test).tolist() == [200] * 8
+    assert federation.counts().sum(0).tolist() == [700] * 8
+    assert all(len(site.train) >= 2 for site in federation.sites)
+
+
+def test_ham10000_by_image_is_within_five_of_the_papers_counts():
+    """The paper takes MedMNIST's split: 7,007, 1,003 and 2,005 images, with lesions on both sides."""
+    federation = federate(
+        dataset(HAM10000, images_of_a_lesion=2),
+        partition="dirichlet",
+        sites=10,
+        beta=0.1,
+        global_split=(0.7, 0.1, 0.2),
+        group_aware=False,
+    )
+    sizes = [int(federation.counts().sum()), len(federation.server.val), len(federation.server.test)]
+    assert sizes == [7012, 1000, 2003]
+    lesions = federation.collection.groups
+    trained = {lesions[row] for site in federation.sites for row in site.train.tolist()}
+    assert trained & {lesions[row] for row in federation.server.test.tolist()}
+
+
+def test_ham10000_by_lesion_keeps_lesions_whole_and_classes_in_proportion():
+    federation = federate(
+        dataset(HAM10000, images_of_a_lesion=2), partition="dirichlet", sites=10, beta=0.1, global_split=(0.7, 0.1, 0.2)
+    )
+    lesions = federation.collection.groups
+    sides = [
+        {lesions[row] for site in federation.sites for row in site.train.tolist()},
+        *({lesions[row] for row in part.tolist()} for part in (federation.server.val, federation.server.test)),
+    ]
+    assert not sides[0] & sides[1]
+    assert not sides[0] & sides[2]
+    assert not sides[1] & sides[2]
+    tested = federation.class_counts(federation.server.test).float() / torch.tensor(HAM10000)
+    assert (tested - 0.2).abs().max() < 0.02
