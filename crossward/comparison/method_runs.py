@@ -9,7 +9,7 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,12 @@ class MethodRun:
         if self.common:
             return tuple(self.common.values())
         if self.own and not self.personal:
-            return (_together(list(self.own.values())),)
+            return (self._all_sites,)
         return ()
+
+    @cached_property
+    def _all_sites(self) -> PredictedSet:
+        return _together(list(self.own.values()))
 
     def stored_figure(self, metric: str, view: str) -> float | None:
         """The figure in metrics.jsonl; None if it is not there or undefined."""

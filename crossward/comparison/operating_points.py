@@ -18,6 +18,7 @@ from crossward.comparison.weighted_metrics import (
     check_metric,
     plain_metric,
     weighted_metric,
+    weighted_sums,
 )
 from crossward.errors import ConfigError
 
@@ -95,11 +96,19 @@ def _stratified(names: Sequence[str], truth: Array, groups: Mapping[str, str], r
 
 
 def _thresholds(negatives: Array, weights: Array, specificity: float) -> Array:
-    """(B,): the lowest score of a negative with at least `specificity` of the weight at or below it."""
-    order = np.argsort(negatives, kind="stable")
-    passed = np.cumsum(weights[:, order], axis=1, dtype=np.float64)
-    reached = passed >= specificity * passed[:, -1:] - 1e-9
-    return np.asarray(negatives[order][reached.argmax(1)])
+    """(B,): the lowest score of a negative with at least `specificity` of the weight at or below it.
+
+    Counted from the top: as many negatives may lie above it as have the rest of the weight.
+    """
+    order = np.argsort(-negatives, kind="stable")
+    above = (1 - specificity) * weights.sum(1, dtype=np.float64) + 1e-9
+    share = min(len(order), int(2 * (1 - specificity) * len(order)) + 20)
+    for most in (share, len(order)):  # the top is nearly always enough
+        passed = np.cumsum(weights[:, order[:most]], axis=1)
+        position = (passed <= above[:, None]).sum(1)
+        if most == len(order) or position.max() < most:
+            break
+    return np.asarray(negatives[order][np.minimum(position, len(order) - 1)])
 
 
 def calibration_estimate(
@@ -126,7 +135,7 @@ def ece_deviations(predicted: PredictedSet, weights: Array) -> tuple[Array, Arra
     """(bins,) gaps of confidence and accuracy, whose absolute sum is the error, and (bins, B) how resamples differ."""
     table = calibration_gaps(predicted)
     seen = table[:, :BINS].sum(0) / len(predicted)
-    sums = weights.astype(np.float64) @ table
+    sums = weighted_sums(calibration_gaps, predicted, weights)
     return seen, (sums[:, :BINS] / np.maximum(sums[:, BINS:], 1)).T - seen[:, None]
 
 

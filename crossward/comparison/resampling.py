@@ -52,12 +52,6 @@ class DrawnFrom(Protocol):
     def inflation(self) -> float: ...
 
 
-class ImageWeights(Protocol):
-    """How often resamples have drawn images."""
-
-    def weights(self, ids: Sequence[str]) -> Array: ...
-
-
 @dataclass(frozen=True)
 class Resampling:
     """How often each resample has drawn each image."""
@@ -187,7 +181,7 @@ def figure(run: MethodRun, metric: str, view: str) -> float | None:
     return None if np.isnan(value) else value
 
 
-def replicates(run: MethodRun, metric: str, view: str, resampling: ImageWeights) -> Array | None:
+def replicates(run: MethodRun, metric: str, view: str, resampling: Resampling) -> Array | None:
     """(B,): the figure of a run in every resample; None if it has no predictions, or not such a metric of them."""
     sets = run.sets(view)
     if not sets or not resampled(metric, run.task):
@@ -195,7 +189,7 @@ def replicates(run: MethodRun, metric: str, view: str, resampling: ImageWeights)
     return combine(set_replicates(sets, metric, resampling), metric, view)
 
 
-def set_replicates(sets: Sequence[PredictedSet], metric: str, resampling: ImageWeights) -> Array:
+def set_replicates(sets: Sequence[PredictedSet], metric: str, resampling: Resampling) -> Array:
     """(sets, B): the metric of each set in every resample."""
     return np.stack([weighted_metric(metric, each, resampling.weights(each.ids)) for each in sets])
 

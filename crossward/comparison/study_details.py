@@ -19,7 +19,14 @@ from crossward.comparison.study_cells import Cell
 from crossward.comparison.study_pairs import MethodCells
 from crossward.comparison.study_results import ClassFigure, DetailFigure
 from crossward.comparison.study_scores import StudyScores
-from crossward.comparison.weighted_metrics import Array, PredictedSet, class_metrics, plain_metric, weighted_metric
+from crossward.comparison.weighted_metrics import (
+    Array,
+    PredictedSet,
+    class_features,
+    class_metrics,
+    plain_metric,
+    weighted_metric,
+)
 from crossward.runs.result import Result
 from crossward.runs.run_directory import RunDir
 
@@ -87,7 +94,8 @@ class MethodDetails:
 
     def _class_drawn(self, cell: Cell) -> dict[str, Array]:
         """Metric -> (K, B): the mean over the sets where it is defined."""
-        each = [class_metrics(one, self._scores.weights.weights(one.ids)) for one in self._sets(cell)]
+        task = cell.facts.task
+        each = [class_metrics(task, self._scores.sums(class_features(task), one)) for one in self._sets(cell)]
         return {name: _mean_over_sets([values[name] for values in each]) for name in each[0]}
 
     # calibration ------------------------------------------------------------------------------------------------------

@@ -11,12 +11,20 @@ import numpy as np
 
 from crossward.comparison.intervals import Estimate, seeds_and_images_estimate
 from crossward.comparison.method_runs import MethodRun
-from crossward.comparison.resampling import draw_by_name, replicates, resampled, set_replicates
+from crossward.comparison.resampling import combine, draw_by_name, resampled
 from crossward.comparison.study_cells import Cell, PredictionReader
 from crossward.comparison.study_spec import VIEWS, Column, LabelledFigures, TableSpec
 from crossward.comparison.verdicts import ScoredMethod
-from crossward.comparison.weighted_metrics import Array
+from crossward.comparison.weighted_metrics import (
+    SUMS,
+    Array,
+    Features,
+    PredictedSet,
+    weighted_metric,
+    weighted_sums,
+)
 
+SUMS_IN_MEMORY = 1024  # sets, of (B, 3 x classes) numbers each
 WEIGHT_BYTES = 256 << 20  # of counts that are kept in memory
 
 
@@ -80,6 +88,7 @@ class StudyScores:
         self.reader = PredictionReader(spec.split)
         self.weights = NamedWeights(self.reader.groups, spec.resamples, spec.seed)
         self._drawn: dict[tuple[str, str], Array | None] = {}
+        self._sums: OrderedDict[tuple[int, Features], tuple[PredictedSet, Array]] = OrderedDict()
         self._site_drawn: dict[tuple[str, str], dict[str, Array]] = {}
         self._tested: dict[tuple[str, ...], _TestedImages] = {}
 
@@ -88,17 +97,36 @@ class StudyScores:
         key = (cell.stamp, column.name)
         if key not in self._drawn:
             run = self.reader.read(cell, column.when)
-            self._drawn[key] = replicates(run, column.metric, VIEWS[column.view], self.weights)
+            table = self.set_metrics(run.sets(VIEWS[column.view]), column.metric, run.task)
+            self._drawn[key] = None if table is None else combine(table, column.metric, VIEWS[column.view])
         return self._drawn[key]
+
+    def set_metrics(self, sets: Sequence[PredictedSet], metric: str, task: str) -> Array | None:
+        """(sets, B): the metric of each set on every resample; None if there are none, or not such a metric of them."""
+        if not sets or not resampled(metric, task):
+            return None
+        if metric not in SUMS[task]:
+            return np.stack([weighted_metric(metric, each, self.weights.weights(each.ids)) for each in sets])
+        features, value = SUMS[task][metric]
+        return np.stack([value(self.sums(features, each)) for each in sets])
+
+    def sums(self, features: Features, predicted: PredictedSet) -> Array:
+        """(B, m): the features of a set, summed by the weights; metrics and views of a run share them."""
+        key = (id(predicted), features)
+        if key not in self._sums:
+            sums = weighted_sums(features, predicted, self.weights.weights(predicted.ids))
+            self._sums[key] = (predicted, sums)  # the set is kept so that its id stays its own
+            while len(self._sums) > SUMS_IN_MEMORY:
+                self._sums.popitem(last=False)
+        return self._sums[key][1]
 
     def site_drawn(self, cell: Cell, column: Column) -> dict[str, Array]:
         """Site -> (B,); empty if no predictions are behind it."""
         key = (cell.stamp, column.name)
         if key not in self._site_drawn:
             run = self.reader.read(cell, column.when)
-            sets = list(run.own.values()) if resampled(column.metric, run.task) else []
-            table = set_replicates(sets, column.metric, self.weights) if sets else ()
-            self._site_drawn[key] = dict(zip(run.own, table, strict=True)) if sets else {}
+            table = self.set_metrics(list(run.own.values()), column.metric, run.task)
+            self._site_drawn[key] = {} if table is None else dict(zip(run.own, table, strict=True))
         return self._site_drawn[key]
 
     def scored(self, cells: Iterable[Cell], column: Column, stored: Iterable[LabelledFigures] = ()) -> ScoredMethod:

@@ -42,6 +42,10 @@ class PredictedSet:
         return PredictedSet(self.name, self.task, self.predictions[rows], targets, tuple(self.ids[i] for i in rows))
 
 
+Features = Callable[[PredictedSet], Array]  # (n, m), to be summed over images
+Value = Callable[[Array], Array]  # of sums (B, m)
+
+
 def overlap_counts(prediction: Array, truth: Array, classes: int) -> Array:
     """(n, K-1, 3) pixels in both, predicted and true, of class maps (n, H, W); class 0 is background."""
     counts = np.zeros((len(truth), classes - 1, 3))
@@ -58,8 +62,12 @@ def weighted_metric(metric: str, predicted: PredictedSet, weights: Array) -> Arr
     if metric == "auc":
         return _mean_of_defined(weighted_aucs(predicted.predictions, predicted.targets, weights))
     features, value = SUMS[predicted.task][metric]
-    table = features(predicted)
-    return value(np.asarray(weights @ table.astype(weights.dtype), dtype=np.float64))
+    return value(weighted_sums(features, predicted, weights))
+
+
+def weighted_sums(features: Features, predicted: PredictedSet, weights: Array) -> Array:
+    """(B, m): the features of the images, summed by the weights (B, n)."""
+    return np.asarray(weights @ features(predicted).astype(weights.dtype), dtype=np.float64)
 
 
 def plain_metric(metric: str, predicted: PredictedSet) -> float:
@@ -80,7 +88,7 @@ def check_metric(metric: str, task: str) -> None:
 
 
 # sums over images -----------------------------------------------------------------------------------------------------
-def _class_counts(predicted: PredictedSet) -> Array:
+def class_counts(predicted: PredictedSet) -> Array:
     """(n, 3K) of each image: whether it is right, true and predicted, by class."""
     classes = np.arange(predicted.predictions.shape[1])
     guess = predicted.predictions.argmax(1)[:, None] == classes
@@ -109,14 +117,22 @@ def _precision(sums: Array) -> Array:
     return _mean_of_defined(_ratio(correct, np.where(guessed > 0, guessed, support)).T)
 
 
-def class_metrics(predicted: PredictedSet, weights: Array) -> dict[str, Array]:
-    """Metric -> (K, B) values of each class under the weights (B, n); NaN where it is undefined."""
-    if predicted.task == "segmentation":
-        table = np.asarray(weights @ _dices(predicted.predictions).astype(weights.dtype), dtype=np.float64)
-        return {"dice": _ratio(table, np.broadcast_to(weights.sum(1, keepdims=True), table.shape)).T}
-    sums = np.asarray(weights @ _class_counts(predicted).astype(weights.dtype), dtype=np.float64)
+def class_features(task: str) -> Features:
+    """What `class_metrics` needs the sums of."""
+    return class_counts if task == "classification" else _class_dices
+
+
+def class_metrics(task: str, sums: Array) -> dict[str, Array]:
+    """Metric -> (K, B) values of each class, from the sums of `class_features`; NaN where it is undefined."""
+    if task == "segmentation":
+        return {"dice": _ratio(sums[:, :-1], np.broadcast_to(sums[:, -1:], sums[:, :-1].shape)).T}
     correct, support, guessed = np.split(sums, 3, axis=1)
     return {"recall": _ratio(correct, support).T, "f1": _ratio(2 * correct, support + guessed).T}
+
+
+def _class_dices(predicted: PredictedSet) -> Array:
+    """(n, K-1 + 1): the Dice of each class, and 1."""
+    return np.concatenate([_dices(predicted.predictions), np.ones((len(predicted), 1))], axis=1)
 
 
 def calibration_gaps(predicted: PredictedSet) -> Array:
@@ -171,14 +187,12 @@ def _quotient(sums: Array) -> Array:
     return _ratio(sums[:, 0], sums[:, 1])
 
 
-Features = Callable[[PredictedSet], Array]  # (n, m), to be summed over images
-Value = Callable[[Array], Array]  # of sums (B, m)
 SUMS: dict[str, dict[str, tuple[Features, Value]]] = {
     "classification": {
-        "accuracy": (_class_counts, _accuracy),
-        "f1": (_class_counts, _f1),
-        "balanced_accuracy": (_class_counts, _balanced_accuracy),
-        "precision": (_class_counts, _precision),
+        "accuracy": (class_counts, _accuracy),
+        "f1": (class_counts, _f1),
+        "balanced_accuracy": (class_counts, _balanced_accuracy),
+        "precision": (class_counts, _precision),
         "ece": (calibration_gaps, _calibration_error),
         "nll": (_log_likelihood, _quotient),
     },
