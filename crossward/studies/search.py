@@ -22,12 +22,13 @@ from crossward.config.schema import Config
 from crossward.core.evaluation import LOWER_IS_BETTER
 from crossward.core.seeds import derive
 from crossward.errors import ConfigError, RunError, StorageError
+from crossward.runs.build import partitioned
 from crossward.studies.cells import Cell, make_cell
 from crossward.studies.choices import SearchResult, keep_choices, read_choices, search_key, searched_cells
 from crossward.studies.grid import GridCell, put_key
 from crossward.studies.identity import Collections
-from crossward.studies.rungs import Execute, better_first, run_to_rungs, rung_rounds, selection, value_at_rung
-from crossward.studies.scheduler import Listener
+from crossward.studies.rungs import better_first, run_to_rungs, rung_rounds, selection, value_at_rung
+from crossward.studies.scheduler import Execute, Listener
 from crossward.studies.search_checks import space_of
 from crossward.studies.search_space import Choice, SearchSettings, Space
 from crossward.studies.study_file import StudyFile
@@ -264,7 +265,7 @@ def run_search(
         storage = storage or open_store(folder)
         searches.append(MethodSearch(study, written, folder, fingerprint, storage))
     if searches:
-        _announce(searches, view)
+        _announce(searches, study.settings.seeds, view)
         trials = _run_batches(searches, execute, view, workers)
         barren: list[RunError] = []
         for search in searches:
@@ -281,7 +282,7 @@ def run_search(
     return ordered
 
 
-def _announce(searches: Sequence[MethodSearch], view: Listener) -> None:
+def _announce(searches: Sequence[MethodSearch], study_seeds: Sequence[int], view: Listener) -> None:
     settings = searches[0].settings
     budgets = sorted({search.budget for search in searches if search.space})
     rungs = sorted({search.rungs for search in searches if search.space})
@@ -291,12 +292,26 @@ def _announce(searches: Sequence[MethodSearch], view: Listener) -> None:
         f"{' or '.join(map(str, budgets))} rounds (batches of {settings.batch}{where}; {settings.sampler}, "
         f"seed {', '.join(map(str, settings.seeds))})"
     )
-    partition = searches[0].config.partition
-    if partition.seed is None and partition.file is None and partition.name is None:
+    if leaked := images_of_both(searches[0].config, settings.seeds, study_seeds):
         view.on_note(
-            "partition.seed is not fixed, so that images that a search trains on can be test images under the seeds of "
-            "the study; write partition.seed to keep one test set apart from the search"
+            f"{leaked} images that the search trains or chooses on are test images under a seed of the study, because "
+            "each seed draws its own partition; write partition.seed to keep one test set apart from the search"
         )
+
+
+def images_of_both(config: Config, search_seeds: Sequence[int], study_seeds: Sequence[int]) -> int:
+    """How many images a search trains or validates on that are test images under a seed of the study."""
+    collection, _ = config.data.load()
+
+    def rows(seed: int, parts: Sequence[str]) -> set[int]:
+        run = config.run.model_copy(update={"seed": seed})
+        federation = partitioned(config.model_copy(update={"run": run}), collection)
+        splits = [*federation.sites, federation.server]
+        return {row for split in splits for part in parts for row in getattr(split, part).tolist()}
+
+    seen = set().union(*(rows(seed, ("train", "val")) for seed in search_seeds))
+    tested = set().union(*(rows(seed, ("test",)) for seed in study_seeds))
+    return len(seen & tested)
 
 
 def _run_batches(
