@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Mapping
 from importlib import metadata, resources
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
 
 from crossward.disk import cannot_write
 from crossward.errors import ConfigError, StorageError
@@ -28,7 +26,7 @@ from crossward.foreign import printable
 from crossward.names import module_source
 from crossward.runs.deployed import Deployed
 from crossward.runs.model_facts import headline_metrics
-from crossward.runs.onnx_graph import NO_GRAPH, root_cause
+from crossward.runs.onnx_graph import NO_GRAPH, quiet_torch, root_cause
 from crossward.runs.parity import Parity, measure_parity
 from crossward.runs.result import Result
 
@@ -93,14 +91,13 @@ def _torchscript(network: Deployed) -> torch.jit.ScriptModule:
     whole = _ChannelsFirst(network.module()).eval()
     example = torch.zeros(2, network.channels, network.size, network.size)
     try:  # tracing would silently keep one branch of a network that chooses by image: torch.export refuses such
-        torch.export.export(whole, (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+        with quiet_torch():
+            torch.export.export(whole, (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
     except Exception as error:  # torch raises errors of many kinds here: all say that there is no single graph
         raise ConfigError(
             "the network cannot be written as one graph", details=[root_cause(error)], hint=NO_GRAPH
         ) from None
-    with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
-        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is what bundles hold
-        warnings.simplefilter("ignore", TracerWarning)  # sizes are fixed; the parity check knows more
+    with quiet_torch(), torch.no_grad():  # it warns that TorchScript is old, which bundles hold, and of fixed sizes
         script = torch.jit.trace(whole, (example,))
     assert isinstance(script, torch.jit.ScriptModule)
     return script
@@ -114,8 +111,7 @@ def _write_files(
     text = json.dumps(inert(about), indent=4)
     (bundle / "configs" / "metadata.json").write_text(text + "\n")
     (bundle / "configs" / "inference.json").write_text(json.dumps(_inference(network), indent=4) + "\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # as above
+    with quiet_torch():
         torch.jit.save(script, str(bundle / "models" / "model.ts"), _extra_files={"metadata.json": text.encode()})
     torch.save(script.state_dict(), bundle / "models" / "model.pt")
     (bundle / "models" / CLASSES).write_text(json.dumps(list(network.classes)) + "\n")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +52,27 @@ def write_onnx(network: Deployed, facts: Mapping[str, Any], images: Tensor, kind
     return parity
 
 
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Torch exports without a word: it warns of its own code and of packages that are not needed, and prints the whole
+    graph before the error that we report."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    unread = io.StringIO()
+    try:
+        with warnings.catch_warnings(), redirect_stdout(unread), redirect_stderr(unread):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
 def _graph(network: Deployed) -> ModelProto:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that are not needed
     example = torch.zeros(2, network.size, network.size, network.channels, dtype=torch.uint8)
     second = "class_map" if network.task == "segmentation" else "logits"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch's, about its own code
+        with quiet_torch():
             program = torch.onnx.export(
                 network.module(),
                 (example,),
