@@ -28,13 +28,17 @@ def token(name: str) -> str:
     return f"{PREFIX}{name}"
 
 
-def chart(rows: Rows, *, height: int | Mapping[str, int], **parts: Any) -> Spec:
-    """The frame of every specification: schema, data, size. `parts` are layer, mark, encoding, params and so on."""
+def chart(rows: Rows, *, height: int | Mapping[str, Any], **parts: Any) -> Spec:
+    """The frame of every specification: schema, data, size. `parts` are layer, mark, encoding, params and so on.
+
+    Give the height in pixels where it is known: of a height in steps beside a width that follows the card, Vega-Lite
+    writes a warning into the console.
+    """
     return {
         "$schema": SCHEMA,
         "data": {"values": [dict(row) for row in rows]},
         "width": "container",
-        "height": height if isinstance(height, int) else dict(height),
+        "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
         **parts,
     }
@@ -104,7 +108,7 @@ def forest_plot(rows: Rows, *, title: str, noise: float | None) -> Spec:
             "encoding": {"y": y, "x": x, "color": meaning, "tooltip": tooltip},
         }
     )
-    return chart(rows, height={"step": 24}, layer=layers)
+    return chart(rows, height=24 * len(labels), layer=layers)
 
 
 # curves ---------------------------------------------------------------------------------------------------------------
@@ -226,7 +230,8 @@ def heat_map(
         {"mark": {"type": "text", "fontSize": 11},
          "encoding": where | {"text": number, "color": ink, "opacity": faint}},
     ]  # fmt: skip
-    return chart(rows, height={"step": step}, layer=layers)
+    room = {"left": 4, "top": 4, "bottom": 4, "right": 28 if turned else 4}
+    return chart(rows, height=step * len(y), padding=room, layer=layers)
 
 
 # hospitals ------------------------------------------------------------------------------------------------------------
@@ -254,7 +259,7 @@ def dot_plot(rows: Rows, *, order: MethodOrder, shown: Sequence[str], groups: Se
         },
     ]
     params = [{"name": METHODS, "value": list(shown)}]
-    return chart(rows, height={"step": 26}, params=params, layer=layers)
+    return chart(rows, height=26 * len(groups), params=params, layer=layers)
 
 
 def bars(rows: Rows, *, names: Sequence[str], title: str, tooltip: Sequence[Spec]) -> Spec:
@@ -264,7 +269,7 @@ def bars(rows: Rows, *, names: Sequence[str], title: str, tooltip: Sequence[Spec
     number = {"text": {"field": "value", "type": "quantitative", "format": ",d"}}
     return chart(
         rows,
-        height={"step": 20},
+        height=20 * len(names),
         encoding={"y": y, "x": x, "tooltip": list(tooltip)},
         layer=[
             {"mark": {"type": "bar", "color": token("method-1"), "cornerRadiusEnd": 2, "height": 11}},

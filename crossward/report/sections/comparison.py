@@ -326,7 +326,7 @@ def cost_table(source: ReportSource, costs: Sequence[CostFigure]) -> DataTable:
             Figure(cost.bytes_up / MEGABYTE, note=note, runs=runs),
             Figure(cost.bytes_down / MEGABYTE, note=note, runs=runs),
             Figure(parameters, digits=0, note=size.note, runs=runs),
-            Figure(size.gflops, digits=3, note=size.note, runs=runs),
+            Figure(size.gflops, digits=4, note=size.note, runs=runs),
         ]
         body.append(tuple(cells))
     return DataTable(
