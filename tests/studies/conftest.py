@@ -1,28 +1,17 @@
-"""Studies that run in a blink: a file, and cells that are run in this process rather than by workers."""
+"""Studies of tiny phantoms, and a folder of drawn images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
 
-from crossward.core.run import Observer
-from crossward.studies.states import TO_DO
-from crossward.studies.study import Study
-from crossward.studies.worker import run_cell
+sys.path.append(str(Path(__file__).parent))
 
-SHARED = """
-[data]
-sites = 2
-train = 16
-val = 4
-test = 4
-global_test = 8
-[run]
-rounds = 2
-"""
-StudyMaker = Callable[..., Study]
+from tiny_studies import SHARED, StudyMaker
+
+from crossward.studies.study import Study
 
 
 @pytest.fixture
@@ -44,17 +33,3 @@ def drawn_folder(gallery) -> Path:
         for i in range(30):
             gallery.image(f"{name}/{i}.png")
     return gallery.root
-
-
-def run_here(study: Study) -> None:
-    """Run what is to be done, one cell after the other, without workers."""
-    from crossward.studies.ensemble import write_ensemble
-
-    for planned in study.plan():
-        if planned.state in TO_DO:
-            cell = planned.cell
-            if cell.members is not None:
-                write_ensemble(cell.members, cell.folder)
-            else:
-                config = cell.config.canonical()
-                run_cell({"folder": str(cell.folder), "config": config}, Observer())

@@ -1,188 +1,499 @@
-"""Studies: the runs that a file asks for, the tables that are made of their folders, and the whole program."""
+"""Studies from their file to their records: what is kept, gone on with, left alone, and counted."""
 
 from __future__ import annotations
 
-import importlib
 import json
+import os
+import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
+from tiny_studies import SHARED, StudyMaker, run_here
 
-from crossward.config.reading import config_from
+import crossward
+from crossward.comparison.study_tables import document
+from crossward.errors import ConfigError, StorageError
+from crossward.runs.result import load
+from crossward.studies.ensemble import combine
+from crossward.studies.figures import column_value, site_values
+from crossward.studies.grid import MANY_CELLS
+from crossward.studies.prune import prunable, remove
+from crossward.studies.scheduler import Listener
+from crossward.studies.states import BLOCKED, CUT_OFF, FAILED, FINISHED, STORED, WAITING
+from crossward.studies.stored_figures import read_rows, store_rows
+from crossward.studies.study import Study
 
-ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "studies").glob("*.toml"))
-
-
-@pytest.fixture(scope="module")
-def study():
-    sys.path.append(str(ROOT / "studies"))  # processes that a study starts import it by its name
-    return importlib.import_module("study")
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_run_of_every_study_is_a_valid_configuration(study, file: Path, tmp_path: Path):
-    cells = list(study.Study(file, tmp_path).cells())
-    assert len({cell.folder for cell in cells}) == len(cells) > 1
-    for cell in cells:
-        config = config_from(cell.config)
-        assert config.run.seed == cell.seed
-        assert config.run.out / config.run.name == cell.folder
+TWO = 'seeds = [0]\nmethod = ["fedavg", "scaffold"]'
 
 
-def test_runs_differ_in_method_value_and_seed_alone(study, tmp_path: Path):
-    cells = list(study.Study(ROOT / "studies" / "pbc_small.toml", tmp_path).cells())
-    assert len(cells) == 8 * 2 * 3
-    same = {json.dumps({k: v for k, v in c.config.items() if k in ("data", "net", "train", "evaluate")}) for c in cells}
-    assert len(same) == 1
-    assert {c.config["partition"]["beta"] for c in cells} == {0.05, 0.1}
+class Quick(Exception):
+    """Raised in place of running a job."""
 
 
-def folder(place: Path, scores: list[float], best: int) -> Path:
-    place.mkdir(parents=True)
-    lines = []
-    for r, f1 in enumerate(scores, 1):
-        local = {"mean": {"auc": f1 / 2}, "worst": {"auc": f1 / 4}}
-        metrics = {"test": {"global": {"f1": f1}, "local": local}} if f1 else None
-        lines.append({"round": r, "best": r == best, "seconds": 6.0, "metrics": metrics})
-    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (place / "summary.json").write_text("{}")
-    return place
+def refuse(jobs, listener) -> None:
+    raise Quick(sorted(Path(job.task["folder"]).name for job in jobs))
 
 
-def test_figures_by_hand(study, tmp_path: Path):
-    scores = [0.0] * 3 + [0.9] + [0.2, 0.4] * 5  # three rounds not evaluated, the best on validation, and the last ten
-    columns = ["best.global.f1", "last.global.f1", "last.mean.auc", "best.worst.auc"]
-    figures = study.run_figures(folder(tmp_path / "a", scores, best=4), columns, 10)
-    assert figures == pytest.approx(dict(zip(columns, (90.0, 30.0, 15.0, 22.5))) | {"minutes": 14 * 6 / 60})
+def states(study: Study) -> list[str]:
+    return [planned.state for planned in study.plan()]
 
 
-def test_tables_by_hand(study, tmp_path: Path):
-    text = """
-        [study]
-        seeds = [0, 1]
-        last = 2
-        columns = ["last.global.f1"]
-        pairs = [["plus", "fedavg"]]
-        method = [{ name = "fedavg" }, { name = "fedavg+npr", label = "plus", plugin.npr.k = 2 }]
-        [run]
-        rounds = 2
+def register(study: Study) -> None:
+    """What `run` does before its first job."""
+    study.run(execute=lambda jobs, listener: None)
+
+
+def test_the_whole_way_with_workers(make_study: StudyMaker, tmp_path):
+    """Methods, baselines and the noise floor; a cell that fails at build; then nothing is left to do."""
+    study = make_study(
         """
-    file = tmp_path / "s.toml"
-    file.write_text(text)
-    tiny = study.Study(file, tmp_path)
-    cells = list(tiny.cells())
-    assert [cell.folder.name for cell in cells] == ["fedavg-s0", "plus-s0", "fedavg-s1", "plus-s1"]
-    assert config_from(cells[1].config).plugin == {"npr": {"k": 2}}
-    for cell, f1 in zip(cells, (0.5, 0.6, 0.7, 0.6), strict=True):
-        folder(cell.folder, [f1, f1], best=2)
-    figures = tiny.figures()
-    assert tiny.summary_table(figures).splitlines()[2:] == [
-        "| fedavg | 60.0 ± 14.1 | 0.2 |",
-        "| plus | 60.0 ± 0.0 | 0.2 |",
+        seeds = [0]
+        baselines = ["ensemble"]
+        noise_floor = true
+        method = ["fedavg", { name = "mh-pflgb", label = "no such site", site = [{ name = "nowhere", shrink = 2 }] }]
+        """
+    )
+    outcome = study.run(workers=2)
+    assert [(each.cell.label, each.cell.repeat, each.state) for each in outcome.cells] == [
+        ("fedavg", 0, FINISHED),
+        ("fedavg", 1, FINISHED),
+        ("no such site", 0, FAILED),
+        ("local", 0, FINISHED),
+        ("ensemble", 0, FINISHED),
     ]
-    assert tiny.difference_table(figures).splitlines()[2:] == ["| plus − fedavg | +0.0 ± 14.1 (1/2) |"]
+    assert not outcome.complete
+    assert outcome.done == 4
+    [failed] = outcome.in_state(FAILED)
+    assert "nowhere" in failed.reason
+    failures = json.loads((study.folder / "failures.json").read_text())["failures"]
+    assert [each["reason"] for each in failures.values()] == [failed.reason]
+
+    before = {file: file.stat().st_mtime_ns for file in study.folder.rglob("metrics.jsonl")}
+    again = Study(study.file.file, study.out).run(execute=refuse)  # nothing is run: failed cells are asked for
+    assert again.done == 0
+    assert {file: file.stat().st_mtime_ns for file in study.folder.rglob("metrics.jsonl")} == before
+    with pytest.raises(Quick, match="no such site"):
+        Study(study.file.file, study.out).run(execute=refuse, retry_failed=True)
+
+    one, other = (study.plan()[i].cell.folder for i in (0, 1))
+    assert load(one).rounds[0]["loss"] != load(other).rounds[0]["loss"], "another order of batches"
+    check_records(crossward.study(study.file.file, study.out))
+    tables = study.tables()
+    assert tables.labels == ("fedavg", "local", "ensemble")
+    assert [each.column for each in tables.noise] == list(tables.columns)
+    assert any("1 of 5 cells have no figures yet: 1 failed" in note for note in tables.notes)
 
 
-def test_mean_and_deviation(study):
-    assert study.spread([1.0, 3.0]) == "2.0 ± 1.4"
-    assert study.spread([2.0]) == "2.0 (one run)"
-    assert study.spread([]) == "–"
+def check_records(study: Study) -> None:
+    records = study.records()
+    assert {record["method"] for record in records} == {"fedavg", "local", "ensemble"}
+    [value] = [
+        record["value"]
+        for record in records
+        if (record["method"], record["repeat"], record["round"], record["split"], record["view"], record["metric"])
+        == ("fedavg", 0, 2, "test", "global", "accuracy")
+    ]
+    finished = load(study.plan()[0].cell.folder)
+    assert value == finished.rounds[1]["metrics"]["test"]["global"]["accuracy"]
+    with pytest.raises(ConfigError, match="pandas is not installed"):
+        study.frame()
 
 
-def test_a_study_runs_and_prints_every_table(study, tmp_path: Path, capsys):
-    """The program itself: `study.py run FILE`."""
-    file = tmp_path / "tiny.toml"
-    file.write_text(
-        """
-        [study]
-        seeds = [0]
-        last = 1
-        columns = ["last.global.accuracy", "best.mean.accuracy"]
-        pairs = [["scaffold", "fedavg"]]
-        sites = "last.site.accuracy"
-        reach = { reference = "fedavg", target = 0.0, metric = "accuracy" }
-        method = [{ name = "fedavg" }, { name = "scaffold" }]
-        [data]
-        sites = 2
-        train = 16
-        val = 4
-        test = 4
-        global_test = 8
-        [run]
-        rounds = 1
-        """
+def test_the_ensemble_is_the_mean_of_the_local_predictions(make_study: StudyMaker):
+    study = make_study('seeds = [0]\nmethod = ["local"]\nbaselines = ["ensemble"]')
+    run_here(study)
+    local, ensemble = (load(planned.cell.folder) for planned in study.plan())
+    for line in ensemble.rounds:
+        by_site = local.predictions(line["round"])
+        mean = sum(sets["common_test"] for sets in by_site.values()) / len(by_site)
+        assert ensemble.predictions(line["round"])["server"]["test"].allclose(mean)
+        truth = local.targets()["server"]["test"]
+        accuracy = (mean.argmax(1) == truth).double().mean().item()
+        assert line["metrics"]["test"]["global"]["accuracy"] == pytest.approx(accuracy)
+    assert [line["best"] for line in ensemble.rounds] == [line["best"] for line in local.rounds]
+    assert ensemble.about["method"]["name"] == "ensemble"
+    assert states(study) == [FINISHED, FINISHED]
+
+
+def test_class_maps_are_combined_by_majority():
+    import torch
+
+    maps = [torch.tensor(rows, dtype=torch.uint8) for rows in ([[[0, 1]]], [[[0, 1]]], [[[1, 2]]])]
+    assert combine(maps).tolist() == [[[0, 1]]]
+    assert combine([maps[0], maps[2]]).tolist() == [[[0, 1]]], "of equals the first"
+
+
+# what is kept and what is done again ----------------------------------------------------------------------------------
+def test_changed_cells_are_new_and_nothing_is_overwritten(make_study: StudyMaker):
+    study = make_study(TWO)
+    run_here(study)
+    register(study)
+    folders = [planned.cell.folder for planned in study.plan()]
+    changed = make_study(TWO.replace('"scaffold"', '{ name = "scaffold", server_lr = 0.5 }'))
+    plan = changed.plan()
+    assert [each.state for each in plan] == [FINISHED, WAITING]
+    assert plan[0].cell.folder == folders[0]
+    assert plan[1].cell.folder != folders[1]
+    assert folders[1].is_dir()
+    register(changed)
+    status = changed.status()
+    assert status.runs_of_others == (folders[1].name,)
+
+
+def test_a_cut_off_cell_goes_on_to_the_same_bits(make_study: StudyMaker, tmp_path):
+    study = make_study('seeds = [0]\nmethod = ["scaffold"]', SHARED.replace("rounds = 2", "rounds = 3"))
+    run_here(study)
+    [planned] = study.plan()
+    whole = [{**line, "seconds": 0} for line in load(planned.cell.folder).rounds]
+    shutil.rmtree(planned.cell.folder)
+    from crossward.core.run import Observer
+    from crossward.runs import lifecycle
+
+    class Stop(Observer):
+        def on_round(self, record) -> None:
+            if record.round == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lifecycle.run(planned.cell.config, observers=[Stop()])
+    assert states(study) == [CUT_OFF]
+    run_here(study)
+    assert states(study) == [FINISHED]
+    assert [{**line, "seconds": 0} for line in load(planned.cell.folder).rounds] == whole
+
+
+def test_runs_under_the_former_names_count_if_they_are_the_same(make_study: StudyMaker):
+    study = make_study(TWO)
+    run_here(study)
+    for planned in study.plan():
+        planned.cell.folder.rename(planned.cell.former_folder)
+    assert states(study) == [FINISHED, FINISHED]
+    assert [planned.cell.folder.name for planned in study.plan()] == ["fedavg-s0", "scaffold-s0"]
+    register(study)
+    assert study.status().counts() == {FINISHED: 2}
+    assert len(study.results()) == 2
+    changed = make_study(TWO, SHARED.replace("rounds = 2", "rounds = 1"))
+    assert states(changed) == [WAITING, WAITING]
+
+
+def test_figures_stand_for_runs_whose_folders_are_gone(make_study: StudyMaker, tmp_path):
+    section = f'{TWO}\ncolumns = ["last.global.f1", "best.mean.accuracy"]\nsites = "last.site.f1"\nlast = 2'
+    (tmp_path / "results").mkdir()
+    study = make_study(section)
+    run_here(study)
+    register(study)
+    figures = {(f.label, f.column): f.values for f in study.tables().methods}
+    stored = read_rows(study.file, study.folder)
+    assert (tmp_path / "results" / "tiny.json").exists()
+    shutil.rmtree(study.folder)
+    assert states(study) == [STORED, STORED]
+    tables = Study(study.file.file, study.out).tables()
+    for key, values in {(f.label, f.column): f.values for f in tables.methods}.items():
+        assert values == pytest.approx(figures[key])
+    assert study.run(execute=refuse).complete
+    changed = make_study(section, SHARED.replace("rounds = 2", "rounds = 3"))
+    assert states(changed) == [WAITING, WAITING]
+    register(changed)
+    assert read_rows(changed.file, changed.folder) == stored, "rows are never dropped"
+
+
+def test_rows_are_renewed_and_kept(make_study: StudyMaker):
+    study = make_study(TWO)
+    study.folder.mkdir(parents=True)
+    store_rows(study.file, study.folder, [{"key": "a", "x": 1}, {"key": "b", "x": 2}])
+    store_rows(study.file, study.folder, [{"key": "b", "x": 3}, {"key": "c", "x": 4}])
+    assert [row["x"] for row in read_rows(study.file, study.folder).values()] == [1, 3, 4]
+    (study.folder / "figures.json").write_text("[1]")
+    with pytest.raises(StorageError, match="holds no list of figures"):
+        read_rows(study.file, study.folder)
+
+
+def test_figures_by_hand():
+    from crossward.comparison.study_spec import parse_column
+
+    scores = [0.0] * 3 + [0.9] + [0.2, 0.4] * 5  # three rounds not evaluated, the best on validation, and the last ten
+    lines = []
+    for number, f1 in enumerate(scores, 1):
+        local = {"mean": {"auc": f1 / 2}, "worst": {"auc": f1 / 4}, "sites": {"a": {"f1": f1}, "b": {"f1": None}}}
+        metrics = {"test": {"global": {"f1": f1, "nll": f1}, "local": local}} if f1 else None
+        lines.append({"round": number, "best": number == 4, "metrics": metrics})
+    wanted = {"best.global.f1": 90.0, "last.global.f1": 30.0, "last.mean.auc": 15.0, "best.worst.auc": 22.5}
+    for column, value in wanted.items():
+        assert column_value(lines, parse_column(column), 10) == pytest.approx(value)
+    assert column_value(lines, parse_column("last.global.nll"), 10) == pytest.approx(0.3), "no fraction, not in percent"
+    assert column_value(lines, parse_column("best.global.auc"), 10) is None
+    assert site_values(lines, parse_column("last.site.f1", by_site=True), 10) == {"a": pytest.approx(30.0)}
+
+
+# what does not belong -------------------------------------------------------------------------------------------------
+def test_a_run_of_another_format_is_left_alone(make_study: StudyMaker):
+    study = make_study(TWO)
+    run_here(study)
+    folder = study.plan()[0].cell.folder
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | {"format": 9}))
+    planned = study.plan()[0]
+    assert planned.state == BLOCKED
+    assert "format 9; this crossward reads format 1" in planned.reason
+    outcome = study.run(execute=refuse)
+    assert not outcome.complete
+    assert json.loads((folder / "run.json").read_text())["format"] == 9
+
+
+def test_a_run_with_other_settings_under_the_same_name_is_left_alone(make_study: StudyMaker):
+    study = make_study(TWO)
+    run_here(study)
+    folder = study.plan()[0].cell.folder
+    about = json.loads((folder / "run.json").read_text())
+    about["config"]["train"]["lr"] = 7.0
+    (folder / "run.json").write_text(json.dumps(about | {"crossward": "0.0.9"}))
+    planned = study.plan()[0]
+    assert planned.state == BLOCKED
+    assert "crossward 0.0.9 with other settings: train.lr: 7.0 in the run" in planned.reason
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "damaged"), ("[]", "holds no JSON object"), ('{"format": 1}', "not as crossward writes it")],
+)
+def test_a_damaged_run_is_left_alone(make_study: StudyMaker, content, said):
+    study = make_study(TWO)
+    folder = study.plan()[0].cell.folder
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(content)
+    planned = study.plan()[0]
+    assert planned.state == BLOCKED
+    assert said in planned.reason
+
+
+def test_foreign_and_half_written_files(make_study: StudyMaker):
+    study = make_study(TWO)
+    first, second = (planned.cell.folder for planned in study.plan())
+    first.mkdir(parents=True)
+    (first / "holiday.jpg").write_text("x")
+    second.mkdir()
+    (second / "metrics.jsonl").touch()
+    (study.folder / "notes.txt").write_text("mine")
+    (study.folder / "study.json").write_text('{"format": 1, "cel')
+    one, other = study.plan()
+    assert (one.state, other.state) == (BLOCKED, CUT_OFF)
+    assert "holds what is not of a run: holiday.jpg" in one.reason
+    notes: list[str] = []
+
+    class Notes(Listener):
+        def on_note(self, text: str) -> None:
+            notes.append(text)
+
+    study.run(execute=lambda jobs, listener: None, view=Notes())
+    assert any("study.json is damaged and is written anew" in note for note in notes)
+    assert any("left alone" in note and "notes.txt" in note for note in notes)
+    assert study.status().strangers == ("notes.txt",)
+    assert (first / "holiday.jpg").read_text() == "x"
+
+
+def test_the_folder_of_a_later_version_is_refused(make_study: StudyMaker):
+    study = make_study(TWO)
+    study.folder.mkdir(parents=True)
+    (study.folder / "study.json").write_text('{"format": 7, "cells": {}}')
+    with pytest.raises(StorageError, match="is of format 7; this crossward reads format 1"):
+        study.run(execute=refuse)
+
+
+def test_two_at_work_in_one_folder(make_study: StudyMaker):
+    study = make_study(TWO)
+    study.folder.mkdir(parents=True)
+    with (
+        FileLock(study.folder / ".lock"),
+        pytest.raises(StorageError, match="another `crossward study` is at work in") as error,
+    ):
+        study.run(execute=refuse)
+    assert "study status" in error.value.hint
+
+
+def test_a_grid_of_a_hundred_thousand_cells_is_not_run_unasked(make_study: StudyMaker):
+    rates = [i / 100 for i in range(1, 101)]
+    study = make_study(f'seeds = {list(range(1000))}\nmethod = ["fedavg"]\naxes."train.lr" = {rates}')
+    assert study.size == 100_000 > MANY_CELLS
+    with pytest.raises(ConfigError, match="asks for 100,000 runs") as error:
+        study.run(execute=refuse)
+    assert "--yes" in error.value.hint
+    assert not study.folder.exists()
+
+
+def test_a_full_disk_in_the_middle(make_study: StudyMaker, tmp_path):
+    """A real small disk: the study stops, says so, and goes on once there is space."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4200k", "none", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        file = make_study('seeds = [0, 1, 2]\nmethod = ["scaffold"]').file.file
+        study = Study(file, disk)
+        with pytest.raises(StorageError, match="the study stops: cannot write"):
+            study.run(workers=1)
+        assert 0 < states(study).count(FINISHED) < 3
+        assert FAILED not in states(study)
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        assert Study(file, disk).run(workers=1).complete
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# pruning, status ------------------------------------------------------------------------------------------------------
+def test_pruning_keeps_what_tables_need(make_study: StudyMaker):
+    study = make_study('seeds = [0]\nmethod = ["fedavg"]', SHARED.replace("rounds = 2", "rounds = 4"))
+    run_here(study)
+    register(study)
+    before = study.tables()
+    folder = study.plan()[0].cell.folder
+    best = load(folder).summary["best"]["round"]
+    found = prunable(study.status())
+    kept = {f"round-{number:04d}" for number in (best, 4)}
+    assert {file.stem for file in found.predictions} == {f"round-{n:04d}" for n in range(1, 5)} - kept
+    assert found.checkpoint_bytes > 0
+    remove(found.checkpoints)
+    remove(found.predictions)
+    assert {file.stem for file in (folder / "predictions").iterdir()} == kept | {"targets"}
+    assert not (folder / "checkpoint").exists()
+    assert states(study) == [FINISHED]
+    assert Study(study.file.file, study.out).tables().methods == before.methods
+    assert prunable(study.status()).checkpoints == ()
+
+
+def test_unfinished_cells_are_not_pruned(make_study: StudyMaker):
+    study = make_study('seeds = [0]\nmethod = ["fedavg"]')
+    run_here(study)
+    register(study)
+    folder = study.plan()[0].cell.folder
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | {"status": "interrupted"}))
+    assert study.status().counts() == {CUT_OFF: 1}
+    assert prunable(study.status()).checkpoints == ()
+
+
+def test_the_status_of_a_thousand_cells_comes_at_once(make_study: StudyMaker):
+    """The bar is two seconds; CPU time is measured, in a process of its own, as this machine is shared."""
+    study = make_study(f'seeds = {list(range(250))}\nmethod = ["fedavg", "scaffold", "fedprox", "local"]')
+    study_cells = study.cells
+    [first] = [cell for cell in study_cells if (cell.label, cell.seed) == ("fedavg", 0)]
+    config = first.config.canonical()
+    crossward.run(config)
+    register(study)
+    about = json.loads((first.folder / "run.json").read_text())
+    summary = (first.folder / "summary.json").read_text()
+    for cell in study_cells:
+        if cell is not first:
+            cell.folder.mkdir()
+            own = about | {"config": about["config"] | {"run": about["config"]["run"] | {"seed": cell.seed}}}
+            (cell.folder / "run.json").write_text(json.dumps(own))
+            (cell.folder / "summary.json").write_text(summary)
+    command = [sys.executable, "-m", "crossward", "study", "status", str(study.file.file), "--out", str(study.out)]
+    began = os.times()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    ended = os.times()
+    seconds = ended.children_user + ended.children_system - began.children_user - began.children_system
+    assert "1000 cells" in done.stdout
+    assert "1000 finished" in done.stdout
+    assert seconds < 4, "twice the bar, for a machine that is busy"
+
+
+# joining --------------------------------------------------------------------------------------------------------------
+def test_a_newcomer_joins_every_run(make_study: StudyMaker):
+    shared = """
+    [data]
+    sites = 3
+    train = 16
+    val = 4
+    test = 4
+    global_test = 0
+    [partition]
+    kind = "site"
+    leave_out = ["hospital-3"]
+    [run]
+    rounds = 1
+    """
+    study = make_study(
+        'seeds = [0]\ncolumns = ["last.mean.accuracy"]\njoin = "hospital-3"\nmethod = ["fedrep"]', shared
     )
-    study.main(["run", str(file), "--out", str(tmp_path / "runs"), "--workers", "1"])
-    done, *tables = capsys.readouterr().out.split("\n\n")
-    assert done.splitlines()[0] == "2 runs to do"
-    assert sorted(done.splitlines()[1:3]) == ["fedavg-s0", "scaffold-s0"]
-    summary = done.splitlines()[3:]
-    assert summary[0] == "| method | accuracy, last rounds | accuracy of a site, best on val | minutes |"
-    assert [rows_of(table)[0][0] for table in tables] == ["scaffold − fedavg", "fedavg", "fedavg"]
-    figures = json.loads((tmp_path / "results" / "tiny.json").read_text())
-    assert [run["method"] for run in figures] == ["fedavg", "scaffold"]
-    assert list(figures[0]["sites"]) == ["hospital-1", "hospital-2"]
-    costs = rows_of(tables[-1])
-    assert [row[0] for row in costs] == ["fedavg", "scaffold"]
-    assert [row[1:4] for row in costs] == [
-        ["1/1", "1.0 (one run)", "1.0 (one run)"]
-    ] * 2  # the first round is the target's
-    assert float(costs[1][5].split()[0]) == pytest.approx(2.0, abs=0.05)  # SCAFFOLD sends twice as much
+    run_here(study)
+    assert states(study) == [CUT_OFF], "it has not joined yet"
+    from crossward.core.run import Observer
+    from crossward.studies.worker import run_cell
 
-    study.main(["table", str(file), "--out", str(tmp_path / "runs")])
-    assert capsys.readouterr().out.startswith("\n".join(summary))
+    [planned] = study.plan()
+    config = planned.cell.config.canonical()
+    run_cell({"folder": str(planned.cell.folder), "config": config, "join": "hospital-3"}, Observer())
+    assert states(study) == [FINISHED]
+    register(study)
+    [row] = study.joined()
+    assert (row.metric, row.runs) == ("accuracy", 1)
+    assert row.gain[0] == pytest.approx(row.joined[0] - row.alone[0])
+    assert row.gain[1] is None
 
 
-def test_a_newcomer_joins_every_run(study, tmp_path: Path):
-    file = tmp_path / "join.toml"
-    file.write_text(
-        """
-        [study]
-        seeds = [0]
-        columns = ["last.mean.accuracy"]
-        join = "hospital-3"
-        method = [{ name = "fedrep" }]
-        [data]
-        sites = 3
-        train = 16
-        val = 4
-        test = 4
-        global_test = 0
-        [partition]
-        kind = "site"
-        leave_out = ["hospital-3"]
-        [run]
-        rounds = 1
-        """
+# her own images -------------------------------------------------------------------------------------------------------
+def test_one_file_and_one_folder_of_images(make_study: StudyMaker, drawn_folder):
+    """Four methods, two seeds, a folder of somebody's own, and nothing else said."""
+    data = f'[data]\nsource = "folder"\npath = "{drawn_folder}"\nsize = 8\n'
+    shared = f"{data}[partition]\nsites = 2\n[run]\nrounds = 1\n"
+    study = make_study('seeds = [0, 1]\nmethod = ["fedavg", "fedprox", "scaffold", "fedrep"]', shared)
+    run_here(study)
+    register(study)
+    tables = study.tables()
+    assert tables.labels == ("fedavg", "fedprox", "scaffold", "fedrep")
+    assert tables.columns == ("best.global.f1", "best.mean.f1", "best.worst.f1")
+    pairs = {(pair.a, pair.b) for pair in tables.pairs}
+    assert pairs == {(name, "fedavg") for name in ("fedprox", "scaffold", "fedrep")}
+    assert {pair.verdict for pair in tables.pairs} <= {"better", "worse", "not distinguishable"}
+
+
+# kill -9 --------------------------------------------------------------------------------------------------------------
+def table_of(file: Path, out: Path) -> str:
+    """The figures of a study, as bytes."""
+    study = Study(file, out)
+    tables = study.tables()
+    return json.dumps(document(tables) | {"costs": []}, default=str)  # costs are seconds
+
+
+def interrupted(file: Path, out: Path, kills: int, seconds: float) -> None:
+    """Run a study to its end, killing the whole of it again and again."""
+    import random
+
+    random.seed(0)
+    command = [sys.executable, "-m", "crossward", "study", "run", str(file), "--out", str(out), "-q"]
+    for _ in range(kills):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(random.uniform(*sorted((4.0, seconds))))
+        except subprocess.TimeoutExpired:
+            process.kill()  # SIGKILL: its workers are left alone and end by themselves
+            process.wait()
+        time.sleep(0.5)
+    subprocess.run([*command, "--retry-failed"], check=True, capture_output=True)
+
+
+def test_killed_and_run_again_the_tables_are_the_same(make_study: StudyMaker, tmp_path):
+    study = make_study('seeds = [0, 1]\nmethod = ["scaffold"]', SHARED.replace("rounds = 2", "rounds = 30"))
+    run_here(study)
+    register(study)
+    whole = table_of(study.file.file, study.out)
+    interrupted(study.file.file, tmp_path / "killed", kills=2, seconds=14)
+    assert table_of(study.file.file, tmp_path / "killed") == whole
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(3000)
+def test_killed_twenty_times(make_study: StudyMaker, tmp_path):
+    study = make_study(
+        'seeds = [0, 1, 2]\nbaselines = ["ensemble"]\nmethod = ["fedavg", "scaffold"]',
+        SHARED.replace("rounds = 2", "rounds = 60"),
     )
-    tiny = study.Study(file, tmp_path)
-    for cell in tiny.cells():
-        assert study.run_cell(cell, tiny.settings["join"]) == "fedrep-s0"
-    title, _, *rows = tiny.join_table().splitlines()
-    assert title == "| hospital-3 | accuracy |"
-    assert [row.split(" | ")[0] for row in rows] == ["| alone", "| joined", "| joined − alone"]
-
-
-def rows_of(table: str) -> list[list[str]]:
-    """The cells of a table without its heading."""
-    return [row.strip("| ").split(" | ") for row in table.strip().splitlines()[2:]]
-
-
-def test_figures_outlive_the_folders_of_their_runs(study, tmp_path: Path):
-    file = tmp_path / "s.toml"
-    file.write_text(
-        '[study]\nseeds = [0]\ncolumns = ["last.global.f1"]\nmethod = [{ name = "fedavg" }]\n[run]\nrounds = 2\n'
-    )
-    first = study.Study(file, tmp_path / "here")
-    [cell] = first.cells()
-    folder(cell.folder, [0.5, 0.5], best=2)
-    figures = first.store()
-    elsewhere = study.Study(file, tmp_path / "there")
-    assert elsewhere.figures() == figures
-    assert elsewhere.unfinished() == []
-    file.write_text(file.read_text().replace("rounds = 2", "rounds = 3"))
-    changed = study.Study(file, tmp_path / "there")
-    assert changed.figures() == []
-    assert len(changed.unfinished()) == 1
+    assert study.run().complete
+    whole = table_of(study.file.file, study.out)
+    interrupted(study.file.file, tmp_path / "killed", kills=20, seconds=14)
+    assert table_of(study.file.file, tmp_path / "killed") == whole
