@@ -63,6 +63,7 @@ def _print_description(description: Description, *, is_method: bool) -> None:
     console.print(options_table(description.options))
     if is_method:
         console.print(f"A site sends: {description.sent_items()}.", highlight=False)
+        console.print("\n".join(description.protection()), highlight=False)
     console.print(f"Tasks: {', '.join(description.facts['tasks'])}.", highlight=False)
     recipe = description.facts.get("recipe")
     if recipe:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from crossward.core import disclosure
+from crossward.core.disclosure import NO_RULE, Disclosure, DisclosureKind, covered, uncovered
 from crossward.names import module_source
 
 COMMENT = re.compile(r"#\s*(.+?)\s*$")
@@ -37,6 +38,7 @@ class Description:
     docstring: str  # the whole of it: citation, symbols, departures
     options: list[Option] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)  # discloses, tasks, needs, pooled, personalises ...
+    sent: dict[str, Disclosure] = field(default_factory=dict)  # what a site sends, item by item
 
     def sent_items(self) -> str:
         """What a site sends, in words."""
@@ -47,9 +49,30 @@ class Description:
         ]
         return "; ".join(items) or "nothing"
 
+    def protection(self) -> list[str]:
+        """Whether the rule that survives a minority of hostile sites covers the method, what it does not, and why."""
+        if self.facts.get("pooled"):
+            return ["It does not run across hospitals: it trains on all images in one place."]
+        lines = []
+        items = covered(self.sent)
+        if items:
+            lines.append(
+                f"Across three or more hospitals a rule protects {_and(items)} from a minority of hostile ones."
+            )
+        for kind in dict.fromkeys(about.kind for about in uncovered(self.sent).values()):
+            names = [item for item, about in self.sent.items() if about.kind == kind]
+            lines.append(f"No rule protects {_and(names)}: {NO_RULE[kind]}. One hostile site can bend it.")
+        return lines or ["Nothing that one site sends reaches another."]
+
     def document(self) -> dict[str, Any]:
         """All of it as JSON types."""
-        return asdict(self) | {"options": [option.document() for option in self.options]}
+        protection = {
+            "covered": covered(self.sent),
+            "uncovered": list(uncovered(self.sent)),
+            "words": self.protection(),
+        }
+        own = {key: value for key, value in asdict(self).items() if key != "sent"}
+        return own | {"protection": protection} | {"options": [option.document() for option in self.options]}
 
 
 def describe(name: str, module: str, class_name: str) -> Description:
@@ -98,6 +121,8 @@ def _add_attribute(description: Description, module: _Module, statement: ast.Ann
     name = statement.target.id
     if ast.unparse(statement.annotation).startswith("ClassVar"):
         description.facts[name] = _fact(statement.value)
+        if name == "discloses":
+            description.sent = _disclosures(statement.value)
         return
     last_line = module.lines[(statement.end_lineno or statement.lineno) - 1]
     comment = COMMENT.search(last_line)
@@ -114,8 +139,7 @@ def _add_attribute(description: Description, module: _Module, statement: ast.Ann
 def _fact(value: ast.expr) -> Any:
     """The value of a class variable: disclosures in words, literals, else the names of the attributes in it."""
     if isinstance(value, ast.Dict) and all(map(_is_disclosure, value.values)):
-        keys = [ast.literal_eval(key) for key in value.keys if key is not None]
-        return dict(zip(keys, map(_disclosure_in_words, value.values), strict=True))
+        return {item: about.what for item, about in _disclosures(value).items()}
     try:
         return ast.literal_eval(value)
     except ValueError:  # such as frozenset({Need.SAME_NETS}) or select.nothing
@@ -128,13 +152,27 @@ def _is_disclosure(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and isinstance(getattr(disclosure, value.id, None), disclosure.Disclosure)
 
 
-def _disclosure_in_words(value: ast.expr) -> str:
-    """The words of Disclosure(kind, "words"), or of a constant of core/disclosure.py."""
+def _disclosures(value: ast.expr) -> dict[str, Disclosure]:
+    """The value of a class variable `discloses`."""
+    if not isinstance(value, ast.Dict):
+        return {}
+    keys = [ast.literal_eval(key) for key in value.keys if key is not None]
+    return dict(zip(keys, map(_disclosure, value.values), strict=True))
+
+
+def _disclosure(value: ast.expr) -> Disclosure:
+    """Disclosure(kind, "words"), or a constant of core/disclosure.py."""
     if isinstance(value, ast.Call):
-        return str(ast.literal_eval(value.args[1]))
+        kind = value.args[0]
+        assert isinstance(kind, ast.Attribute)
+        return Disclosure(DisclosureKind[kind.attr], str(ast.literal_eval(value.args[1])))
     assert isinstance(value, ast.Name)
-    constant: disclosure.Disclosure = getattr(disclosure, value.id)
-    return constant.what
+    constant: Disclosure = getattr(disclosure, value.id)
+    return constant
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _type_in_words(annotation: ast.expr, aliases: Mapping[str, ast.expr]) -> str:

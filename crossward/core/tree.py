@@ -97,6 +97,12 @@ def decode(data: bytes) -> Tree:
         raise StorageError(f"damaged tree: {error}") from None
 
 
+def header_bytes(data: bytes) -> int:
+    """How long the part of an encoded tree says it is that is not tensors: names, shapes and scalars, as JSON. Parsed,
+    it takes many times as much memory."""
+    return int.from_bytes(data[:8], "little")
+
+
 def items(tree: Tree) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the tree with its path."""
     yield from flatten(tree)[0].items()

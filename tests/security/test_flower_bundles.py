@@ -16,7 +16,7 @@ from crossward.hospitals.flower import app_bundle, federation_runs, own_apps
 from crossward.hospitals.flower.coordinator_up import resume_runs
 from crossward.hospitals.flower.federation_runs import RunOptions, start_run
 from crossward.hospitals.flower.processes import FlowerWorkspace
-from crossward.hospitals.flower.run_register import is_registered
+from crossward.hospitals.flower.run_register import enter_run, is_registered
 from crossward.hospitals.flower.server_app import coordinate_own_run
 from crossward.hospitals.kit import create_federation
 from crossward.testing.loopback_federation import create_grid
@@ -146,6 +146,16 @@ def test_terms_that_were_changed_are_noticed(coordinator, start):
     assert not is_registered(home, run)
 
 
+def test_a_configuration_that_was_changed_is_noticed(coordinator, start):
+    """Of a run that was interrupted: it would be resumed with another network, or other images of the coordinator."""
+    run, home = start("cnn"), coordinator / "flower"
+    file = run / "config.toml"
+    file.write_text(file.read_text() + "\n# changed\n")
+    assert not is_registered(home, run)
+    file.unlink()
+    assert not is_registered(home, run)
+
+
 def test_an_entry_that_was_made_without_the_key_is_noticed(coordinator, start):
     run, home = start("cnn"), coordinator / "flower"
     assert (home / "runs.key").stat().st_mode & 0o777 == 0o600
@@ -164,5 +174,6 @@ def test_code_named_as_a_network_is_refused_unless_the_operator_allowed_it(coord
     run = start("cnn")
     file = run / "config.toml"
     file.write_text(file.read_text().replace('"cnn"', '"torch.hub:load"'))
+    enter_run(coordinator / "flower", run)  # by an attacker who has its key
     with pytest.raises(ConfigError, match=r"torch\.hub:load"):
         coordinate_own_run(run, create_grid([]))

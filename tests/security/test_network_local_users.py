@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,3 +107,37 @@ def test_insecure_is_for_this_machine_alone(host):
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])
 def test_insecure_works_on_this_machine(host):
     require_loopback(host)
+
+
+def test_the_token_of_a_task_is_on_no_command_line(tmp_path, monkeypatch):
+    """Flower's executor starts `flwr-serverapp --token …`, which every user of the machine can read."""
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.superexec.executor import subprocess_executor
+    from flwr.supercore.superexec.executor.types import ExecutionSpec
+
+    from crossward.hospitals.flower import monkeypatches
+
+    monkeypatch.setattr(subprocess_executor, "subprocess", subprocess)  # is put back afterwards
+    seen = tmp_path / "seen.json"
+    command = tmp_path / "flwr-serverapp"
+    command.write_text(
+        f"#!{sys.executable}\nimport json, sys\nfrom pathlib import Path\n"
+        "from crossward.hospitals.flower.task_tokens import take_token\n"
+        "shown = Path('/proc/self/cmdline').read_text()\nmode = Path('/proc/self/environ').stat().st_mode & 0o777\n"
+        f"take_token()\nPath({str(seen)!r}).write_text(json.dumps([shown, sys.argv, mode]))\n"
+    )
+    command.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    (patch,) = monkeypatches.executor()
+    patch.apply()
+    patch.assert_in_force()
+    spec = ExecutionSpec(TaskType.SERVER_APP, "127.0.0.1:9", "s3cret", True, None, False, None, False, task_id=1)
+    subprocess_executor.SubprocessExecutor().launch(spec)
+    deadline = time.monotonic() + 60
+    while not (seen.exists() and seen.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    shown, arguments, mode = json.loads(seen.read_text())
+    assert "s3cret" not in shown
+    assert arguments[-2:] == ["--token", "s3cret"]
+    assert mode == 0o400

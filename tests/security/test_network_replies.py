@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from crossward.hospitals.flower.fleet_guard import GUARDED_HANDLERS, FleetGuard
+from crossward.hospitals.flower.fleet_guard import GUARDED_HANDLERS, MAX_REPLIES, FleetGuard
 from crossward.hospitals.flower.loopback_grid import set_task_identity
 from crossward.hospitals.flower.own_apps import create_in_memory_store
 from crossward.hospitals.flower.records import to_records
@@ -242,3 +242,12 @@ def test_an_infinite_runtime_stays_in_no_account(open_exchange, guarded):
     exchange.push("north", question, runtimes=[math.inf])
     (run,) = exchange.state.get_run_info(run_ids=[exchange.run])
     assert math.isfinite(run.clientapp_runtime) is guarded
+
+
+def test_replies_without_end_to_one_question(exchange, asked):
+    """Each announcement leaves a row in the coordinator's database."""
+    for number in range(MAX_REPLIES):
+        exchange.push("north", asked["north"], text=str(number), whole=False)
+    with pytest.raises(HTTPException) as refusal:
+        exchange.push("north", asked["north"])
+    assert "at most 16 times" in refusal.value.detail

@@ -9,6 +9,7 @@ import sys
 
 from crossward.hospitals.flower import monkeypatches
 from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
+from crossward.hospitals.flower.task_tokens import take_token
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -22,6 +23,7 @@ def end_with_parent() -> None:
 
 def run_client_app() -> None:
     """Replaces `flwr-clientapp`."""
+    take_token()
     assert_in_force = apply_patches(monkeypatches.clients, monkeypatches.client_app)
     from flwr.supernode.cli import flwr_clientapp
 
@@ -31,6 +33,7 @@ def run_client_app() -> None:
 
 def run_server_app() -> None:
     """Replaces `flwr-serverapp`."""
+    take_token()
     end_with_parent()
     assert_in_force = apply_patches(pull_waits, monkeypatches.clients, monkeypatches.server_app)
     from flwr.superlink.cli import flwr_serverapp
@@ -42,7 +45,7 @@ def run_server_app() -> None:
 def run_executor() -> None:
     """Replaces `flower-superexec`, which starts an app process for each message or run."""
     end_with_parent()
-    assert_in_force = apply_patches(monkeypatches.clients)
+    assert_in_force = apply_patches(monkeypatches.clients, monkeypatches.executor)
     from flwr.supercore.cli import flower_superexec
 
     assert_in_force()

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from crossward.hospitals.flower.app_processes import run_client_app
 from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
+from crossward.hospitals.flower.task_tokens import TOKEN_OPTION, TOKEN_VARIABLE
 
 FORKSERVER_VARIABLE = "CROSSWARD_FORKSERVER"  # environment variable by which the command finds the socket
 MAX_ARGUMENT_BYTES = 65536  # of a command
@@ -31,7 +32,9 @@ try:
 except (KeyError, OSError):  # there is no fork server: import everything here
     start = "from crossward.hospitals.flower.app_processes import run_client_app; run_client_app()"
     os.execv(sys.executable, [sys.executable, "-c", start, *sys.argv[1:]])
-link.sendall(json.dumps(sys.argv).encode() + b"\\n")
+token = os.environ.get("{TOKEN_VARIABLE}")
+arguments = sys.argv + (["{TOKEN_OPTION}", token] if token else [])
+link.sendall(json.dumps(arguments).encode() + b"\\n")
 sys.exit(int(link.recv(16) or 1))
 """
 

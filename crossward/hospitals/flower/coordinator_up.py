@@ -65,6 +65,7 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
         resume_runs(folder, workspace, say)
 
         def check() -> None:
+            workspace.bound_logs([SUPERLINK_LOG])
             exit_code = superlink.poll()
             if exit_code is not None:
                 lines = workspace.log_lines(SUPERLINK_LOG)
@@ -91,7 +92,10 @@ def resume_runs(folder: Path, workspace: FlowerWorkspace, say: Say) -> None:
             say(f"going on with {run.name}")
             submit_run(workspace, run)
         else:
-            say(f"{run.name} was not started by this coordinator, or its terms were changed: it is left alone")
+            say(
+                f"{run.name} was not started by this coordinator, or its terms or settings were changed: "
+                "it is left alone"
+            )
 
 
 def submit_run(workspace: FlowerWorkspace, run: Path) -> None:

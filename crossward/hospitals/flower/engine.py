@@ -18,7 +18,7 @@ from crossward import __version__, foreign
 from crossward.core.engine import SERVER, Job, Outcome, Payload, Sites, run_job
 from crossward.core.method import COMMON_STEPS
 from crossward.core.store import TreeStore
-from crossward.core.tree import Tree, decode, encode
+from crossward.core.tree import Tree, decode, encode, header_bytes
 from crossward.errors import StorageError
 from crossward.foreign import ForeignError, printable, quoted
 from crossward.hospitals.flower.roster import Roster
@@ -27,6 +27,7 @@ from crossward.hospitals.messages import ECHOED_KEYS, PROTOCOL, SiteMessage
 
 VERSION_KEY = "version"
 MAX_LOSSES = 1000  # of one reply
+MAX_TREE_HEADER = 2**24 + 2**22  # bytes of a reply's names and scalars, among them metrics: see rehearsal.MAX_METRICS
 TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
 
@@ -137,6 +138,8 @@ class FlowerEngine:
         most = self.most_bytes(job)
         if len(reply.payload) > most:
             raise ForeignError(f"its reply has {len(reply.payload)} bytes, {most} are allowed")
+        if header_bytes(reply.payload) > MAX_TREE_HEADER:
+            raise ForeignError(f"the names and scalars of its reply are longer than {MAX_TREE_HEADER} bytes")
         try:
             tree = decode(reply.payload) if reply.payload else {}
         except StorageError as error:

@@ -26,6 +26,7 @@ MAX_OBJECTS = 4096  # of a message; Flower cuts its arrays into pieces of 5 MiB
 MAX_RECORDS = 2  # of a message, besides the pieces of its array: see records.to_records
 MAX_DEPTH = 4  # message, records, record, array, piece
 REMEMBERED_MESSAGES = 32  # of each site, whose objects it may still pull or push
+MAX_REPLIES = 16  # to one message: a SuperNode tries again when a connection breaks off
 MAX_TEXT = 256  # bytes of a name in a message's metadata
 HASH = re.compile(r"[0-9a-f]{64}")
 GUARDED_HANDLERS = (  # of the Fleet API
@@ -50,6 +51,7 @@ class MessageObjects:
     ids: frozenset[str]
     reply_to: str = ""  # the message that it answers
     passed: int = 0
+    replies: int = 0  # to it, that were announced
 
 
 @dataclass
@@ -107,8 +109,12 @@ class FleetGuard:
         del request.clientapp_runtime_list[:]  # Flower adds it up, and infinity would stay
         with self._lock:  # before the run can see the reply
             node = self._node(request)
-            if metadata.reply_to_message_id not in node.received:
+            question = node.received.get(metadata.reply_to_message_id)
+            if question is None:
                 raise Refused("a site replies to messages that it was sent")
+            question.replies += 1
+            if question.replies > MAX_REPLIES:  # each leaves a row in Flower's database
+                raise Refused(f"a site replies to a message at most {MAX_REPLIES} times")
             _remember(node.arriving, metadata.reply_to_message_id, {*ids})
         response = handle()
         with self._lock:

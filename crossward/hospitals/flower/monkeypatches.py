@@ -17,7 +17,7 @@ from importlib import import_module
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
-from crossward.hospitals.flower import connections, own_apps, unix_sockets
+from crossward.hospitals.flower import connections, own_apps, task_tokens, unix_sockets
 from crossward.hospitals.flower.fleet_guard import GUARDED_HANDLERS, FleetGuard
 
 MAX_IDLE_SLEEP = 0.25  # seconds, of a SuperNode that has no message; Flower: 3
@@ -150,6 +150,18 @@ def clients() -> list[Patch]:
             "Control and Runtime are reached by a Unix socket of this user alone, the Fleet with a client certificate; "
             "no redirections are followed",
             connections.connect,
+        )
+    ]
+
+
+def executor() -> list[Patch]:
+    """Of the process that starts an app process for each message or run."""
+    return [
+        Patch(
+            "flwr.supercore.superexec.executor.subprocess_executor",
+            "subprocess",
+            "the token of a task is in the environment of its process: every user can read command lines",
+            task_tokens.executor_subprocess,
         )
     ]
 

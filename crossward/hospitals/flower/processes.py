@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -32,6 +33,7 @@ FLOWER_ENVIRONMENT = {
 }
 SOCKET_FILE = "superlink.sock"  # in a coordinator's FLWR_HOME
 CHECK_INTERVAL = 0.5  # seconds between two checks of running processes
+MAX_LOG_BYTES = 32 * 2**20  # of the log of a process; as much again is kept of what was before
 STOP_TIMEOUT = 10.0  # seconds for a process to end by itself
 
 
@@ -90,6 +92,15 @@ class FlowerWorkspace:
     def log_lines(self, log: str) -> list[str]:
         """The lines of a process's log."""
         return (self.folder / log).read_text(errors="replace").strip().splitlines()
+
+    def bound_logs(self, logs: Sequence[str]) -> None:
+        """Keep the logs of running processes from filling the disk: what the other side sends makes them write. A log
+        that is too long becomes LOG.1, in the place of an older one."""
+        for log in logs:
+            file = self.folder / log
+            if file.exists() and file.stat().st_size > MAX_LOG_BYTES:
+                shutil.copyfile(file, file.with_name(f"{log}.1"))
+                os.truncate(file, 0)  # its process appends, and goes on at the beginning
 
     def run_flwr(self, *arguments: str) -> str:
         """What a `flwr` command prints; if it fails, the error shows its output."""

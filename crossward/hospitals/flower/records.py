@@ -18,6 +18,7 @@ HEADER_RECORD = "about"
 ARRAYS_RECORD = "arrays"
 PAYLOAD_ARRAY = "tree"
 STYPE = "crossward.tree"
+MAX_HEADER = 2**22  # characters of a header: parsed, it takes many times as much memory
 
 
 def to_records(message: SiteMessage) -> RecordDict:
@@ -32,7 +33,10 @@ def to_records(message: SiteMessage) -> RecordDict:
 def from_records(content: RecordDict) -> SiteMessage:
     """The message that `to_records` was given; content of any other form is refused."""
     try:
-        header = json.loads(str(content.config_records[HEADER_RECORD]["json"]))
+        text = str(content.config_records[HEADER_RECORD]["json"])
+        if len(text) > MAX_HEADER:
+            raise StorageError(f"a message whose header has {len(text)} characters, {MAX_HEADER} are allowed")
+        header = json.loads(text)
         arrays = content.array_records[ARRAYS_RECORD]
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"a message that is not crossward's: {type(error).__name__}") from None

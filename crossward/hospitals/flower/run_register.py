@@ -19,6 +19,7 @@ from crossward.runs.run_directory import TERMS
 
 KEY_FILE = "runs.key"
 REGISTER = "runs"
+CONFIG_FILE = "config.toml"  # in a run directory
 KEY_BYTES = 32
 
 
@@ -29,16 +30,17 @@ def enter_run(home: Path, run: Path) -> None:
 
 
 def is_registered(home: Path, run: Path) -> bool:
-    """Whether the operator started this run, with these terms."""
+    """Whether the operator started this run, with these terms and this configuration."""
     entry = home / REGISTER / run.name
-    if not entry.is_file() or not (home / KEY_FILE).is_file():
+    needed = (entry, home / KEY_FILE, run / TERMS, run / CONFIG_FILE)
+    if not all(file.is_file() for file in needed):
         return False
     return hmac.compare_digest(entry.read_text(errors="replace").strip(), _code(_key(home), run))
 
 
 def _code(key: bytes, run: Path) -> str:
-    digest = hashlib.sha256((run / TERMS).read_bytes()).hexdigest()
-    return hmac.new(key, f"{run.name}\n{digest}".encode(), hashlib.sha256).hexdigest()
+    digests = [hashlib.sha256((run / file).read_bytes()).hexdigest() for file in (TERMS, CONFIG_FILE)]
+    return hmac.new(key, "\n".join([run.name, *digests]).encode(), hashlib.sha256).hexdigest()
 
 
 def _key(home: Path, *, create: bool = False) -> bytes:

@@ -116,6 +116,7 @@ class SiteProcesses:
 
     def check(self) -> None:
         """Restart processes that have ended; raises if the SuperNode ended for good."""
+        self.workspace.bound_logs([f"{name}.log" for name in self._processes])
         exit_code = self._processes[SUPERNODE].poll()
         if exit_code is not None:
             self._restart_supernode(exit_code)

@@ -31,7 +31,7 @@ PROCESSES = {  # lists of patches, and what the process imports
         "m.pull_waits, m.request_buffer, m.clients, m.supernode",
         "from flwr.supernode.cli import flower_supernode",
     ),
-    "executor": ("m.clients", "from flwr.supercore.cli import flower_superexec"),
+    "executor": ("m.clients, m.executor", "from flwr.supercore.cli import flower_superexec"),
     "flwr": ("m.clients", "from flwr.cli.app import app"),
 }
 STORE = """
@@ -104,7 +104,7 @@ def test_every_patch_has_a_reason_and_their_number_is_known(monkeypatch):
     monkeypatch.delitem(sys.modules, monkeypatches.PULL_MODULE, raising=False)
     lists = [monkeypatches.pull_waits(), monkeypatches.request_buffer(), monkeypatches.clients()]
     lists += [monkeypatches.superlink(monkeypatches.FleetGuard()), monkeypatches.server_app()]
-    lists += [monkeypatches.client_app(), monkeypatches.supernode()]
+    lists += [monkeypatches.client_app(), monkeypatches.supernode(), monkeypatches.executor()]
     patches = [patch for each in lists for patch in each]
     assert all(patch.reason for patch in patches)
-    assert len(patches) == 3 + 1 + 1 + (2 + len(GUARDED_HANDLERS)) + 4 + 2 + 3
+    assert len(patches) == 3 + 1 + 1 + (2 + len(GUARDED_HANDLERS)) + 4 + 2 + 3 + 1
