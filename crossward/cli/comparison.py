@@ -1,4 +1,4 @@
-"""Commands that compare finished runs: reach."""
+"""Commands that compare finished runs: compare, reach."""
 
 from __future__ import annotations
 
@@ -11,8 +11,57 @@ from rich.console import Console
 from crossward.cli.options import Json
 from crossward.cli.output import print_json, print_notes
 from crossward.cli.tables import cost_to_target_table
+from crossward.cli.text_tables import TableFormat, print_text_tables
+from crossward.errors import ConfigError
 
 app = typer.Typer()
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories, of several seeds if any.")],
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="rounds.view.metric, as best.global.f1 or last.worst.dice; may be repeated."),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Compare every method with this one; default: each with each other.")
+    ] = None,
+    sites: Annotated[str | None, typer.Option(help="A column site by site: best.site.f1.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="Evaluated rounds that 'last' averages.")] = 10,
+    specificity: Annotated[float | None, typer.Option(help="Also sensitivity at this specificity: 0.95.")] = None,
+    attribute: Annotated[
+        list[str] | None, typer.Option(help="A column of the table of images: subgroups by its values.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the images.")] = 1000,
+    form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.TERMINAL,
+    as_json: Json = False,
+) -> None:
+    """Compare methods over their seeds: figures with intervals, differences with verdicts, classes, calibration."""
+    from crossward.comparison.named_runs import default_column, name_runs, pairs_of
+    from crossward.comparison.study_tables import TableSpec, compare_runs, document
+    from crossward.comparison.study_text import study_text
+
+    runs = name_runs(folders)
+    labels = list(dict.fromkeys(run.label for run in runs))
+    spec = TableSpec(
+        columns=tuple(column) if column else (default_column(folders[0]),),
+        pairs=pairs_of(labels, against),
+        last=last,
+        level=level,
+        resamples=resamples,
+        sites=sites,
+        specificity=specificity,
+        attributes=tuple(attribute or ()),
+    )
+    tables = compare_runs(runs, spec)
+    if as_json:
+        print_json(document(tables))
+        return
+    if not tables.methods:
+        raise ConfigError("none of these runs can be compared", details=tables.notes)
+    print_text_tables(study_text(tables), form)
 
 
 @app.command()

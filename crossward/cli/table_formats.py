@@ -8,17 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from crossward.comparison.text_tables import escape_latex
+
 if TYPE_CHECKING:
     from crossward.comparison.papers.filled_tables import FilledTable
     from crossward.comparison.papers.our_figures import OurFigure
     from crossward.comparison.papers.tables import Column, PaperTable
 
 NOT_RUN = "not run"
-LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "<": r"\textless{}",
-    ">": r"\textgreater{}", "β": r"$\beta$", "×": r"$\times$",
-}  # fmt: skip
 Line = tuple[str, str, list[str]]  # a row of the table: method, whose figures, and a cell for each column
 
 
@@ -125,10 +122,6 @@ def _spans(names: Sequence[str], first: int) -> Iterator[tuple[str, int, int]]:
         width = len(list(group))
         yield name.rpartition("\0")[2], at, at + width - 1
         at += width
-
-
-def escape_latex(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in text)
 
 
 def comma_separated(table: PaperTable, filled: FilledTable | None) -> str:

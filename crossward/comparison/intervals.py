@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 import numpy as np
@@ -77,6 +77,13 @@ class Estimate:
     def excludes(self, value: float = 0.0) -> bool:
         """Whether the interval is there and does not contain this value."""
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
+
+
+def within_fractions(estimate: Estimate) -> Estimate:
+    """The estimate of a figure that cannot lie outside 0 and 1, its interval cut off there."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, 1.0))
 
 
 def check_level(level: float) -> float:

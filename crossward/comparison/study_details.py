@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from crossward.comparison.intervals import Estimate, seeds_and_images_estimate
+from crossward.comparison.intervals import Estimate, seeds_and_images_estimate, within_fractions
 from crossward.comparison.method_runs import MethodRun, image_column
 from crossward.comparison.norm_intervals import norm_interval
 from crossward.comparison.operating_points import ece_deviations, smoothed_sensitivities
@@ -84,7 +84,7 @@ class MethodDetails:
                 title = f"{metric} of {name} on {self._scores.spec.split}: {self._method.label}"
                 support = [_at(document.get("support"), k) for document in documents]
                 images = float(np.mean([count or 0 for count in support]))
-                estimate = self._estimate(title, figures, rows)
+                estimate = within_fractions(self._estimate(title, figures, rows))
                 yield ClassFigure(self._method.label, self._method.setting, metric, name, images, estimate)
 
     def _class_lists(self, cell: Cell) -> Mapping[str, Any]:
@@ -122,7 +122,7 @@ class MethodDetails:
 
         scaled = deviations * count.inflation**0.5
         low, high = norm_interval(seen, scaled, mean_error, centre=0.0, level=self._level)
-        how = f"inverted test over images, {count.resamples} resamples, for these trained networks"
+        how = f"inverted test over images, {count.resamples} resamples, for these trained networks; chance makes the value itself larger"
         sizes = {"images": count.images, "groups": count.groups, "resamples": count.resamples}
         value = float(mean_error(seen[:, None])[0])
         return self._detail(name, Estimate(name, value, low, high, self._level, how, len(self._cells), **sizes))
@@ -188,7 +188,7 @@ class MethodDetails:
                 differences = [a - b for a, b in zip(inside[0], outside[0], strict=True)]
                 rows = [a - b for a, b in zip(inside[1], outside[1], strict=True)]
                 gap = self._estimate(f"{title}, minus that of all other images", differences, rows)
-            yield self._detail(title, self._estimate(title, *inside), gap)
+            yield self._detail(title, within_fractions(self._estimate(title, *inside)), gap)
 
     def _subset(self, metric: str, images: set[str]) -> tuple[list[float], list[Array]] | None:
         """By seed, the metric on these images, and on every resample; None where it is undefined."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from crossward.comparison.intervals import Estimate, seeds_and_images_estimate
+from crossward.comparison.intervals import Estimate, seeds_and_images_estimate, within_fractions
 from crossward.comparison.method_runs import MethodRun
+from crossward.comparison.reach import UNBOUNDED
 from crossward.comparison.resampling import combine, draw_by_name, resampled
 from crossward.comparison.study_cells import Cell, PredictionReader
 from crossward.comparison.study_spec import VIEWS, Column, LabelledFigures, TableSpec
@@ -171,7 +172,9 @@ class StudyScores:
         complete = bool(seeds) and all(seed in scored.drawn for seed in seeds)
         drawn = np.stack([scored.drawn[seed] for seed in seeds]) if complete else None
         count = self.image_count(cells, column.when, VIEWS[column.view]) if complete else None
-        return seeds_and_images_estimate(name, list(scored.figures.values()), drawn, count, level=self.spec.level)
+        values = list(scored.figures.values())
+        estimate = seeds_and_images_estimate(name, values, drawn, count, level=self.spec.level)
+        return estimate if column.metric in UNBOUNDED else within_fractions(estimate)
 
 
 def figure(cell: Cell, column: Column) -> float | None:

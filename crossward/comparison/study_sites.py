@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from crossward.comparison.intervals import within_fractions
+from crossward.comparison.reach import UNBOUNDED
 from crossward.comparison.site_spread import ScoredSites, SiteFigure, spread_of_sites
 from crossward.comparison.study_cells import Cell
 from crossward.comparison.study_pairs import MethodCells
@@ -20,7 +22,7 @@ def site_row(method: MethodCells, baseline: MethodCells | None, column: Column, 
     if len(scored.sites) < 2:
         return None
     spread = spread_of_sites(scored, other if other and other.sites else None, level=scores.spec.level)
-    sites = tuple(map(_site_gain, spread.sites))
+    sites = tuple(_site_gain(site, column) for site in spread.sites)
     compared = [site.gain.value for site in sites if site.gain]
     sign = -1 if column.lower_is_better else 1
     return SiteRow(
@@ -44,14 +46,13 @@ def _same_data(a: MethodCells, b: MethodCells) -> bool:
     return all(first[seed] == second[seed] for seed in first if seed in second)
 
 
-def _site_gain(figure: SiteFigure) -> SiteGain:
+def _site_gain(figure: SiteFigure, column: Column) -> SiteGain:
     gain = figure.gain
+    estimate = figure.estimate if column.metric in UNBOUNDED else within_fractions(figure.estimate)
     if gain is None:
-        return SiteGain(figure.site, figure.estimate, None, 0, 0, None, NOT_DISTINGUISHABLE)
+        return SiteGain(figure.site, estimate, None, 0, 0, None, NOT_DISTINGUISHABLE)
     tests = gain.tests
-    return SiteGain(
-        figure.site, figure.estimate, gain.difference, tests.wins, tests.losses, gain.p_adjusted, gain.verdict
-    )
+    return SiteGain(figure.site, estimate, gain.difference, tests.wins, tests.losses, gain.p_adjusted, gain.verdict)
 
 
 def _scored(method: MethodCells, column: Column, scores: StudyScores) -> ScoredSites:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from crossward.comparison.intervals import LEVEL, check_level
-from crossward.comparison.resampling import MIN_RESAMPLES, RESAMPLES
+from crossward.comparison.reach import UNBOUNDED
+from crossward.comparison.resampling import RESAMPLES, check_resamples
 from crossward.core.evaluation import LOWER_IS_BETTER
 from crossward.errors import ConfigError
 from crossward.names import nearest
@@ -16,7 +17,6 @@ from crossward.names import nearest
 WHENS = {"best": "the round that validation chose", "last": "the mean over the last rounds"}
 VIEWS = {"global": "global", "mean": "local", "worst": "worst"}  # of a column -> of comparison/method_runs.py
 SITE = "site"  # the view of a column that is shown site by site
-UNBOUNDED = ("nll", "hd95", "hd95_penalised")  # metrics that are no fraction
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,7 @@ class TableSpec:
         check_level(self.level)
         if self.last < 1:
             raise ConfigError(f"`last` must be at least 1, not {self.last}")
-        if self.resamples < MIN_RESAMPLES:
-            raise ConfigError(
-                f"{self.resamples} resamples are too few for an interval", hint=f"Take {MIN_RESAMPLES} or more."
-            )
+        check_resamples(self.resamples)
         if self.specificity is not None and not 0 < self.specificity < 1:
             raise ConfigError(f"specificity cannot be fixed at {self.specificity}", hint="Say 0.95 for 95 %.")
         self._check_labels(labels)
