@@ -28,6 +28,7 @@ from crossward.studies.grid import MANY_CELLS, cell_count
 from crossward.studies.identity import Collections
 from crossward.studies.planned_cell import PlannedCell, plan_cell
 from crossward.studies.progress import StudyProgress
+from crossward.studies.race import RaceReport, run_race, serving_methods
 from crossward.studies.records import Record, run_records
 from crossward.studies.scheduler import Execute, Job, Listener, on_this_machine, usable_cores
 from crossward.studies.search import run_search
@@ -61,9 +62,10 @@ class StudyOutcome:
 class Study:
     """A study. Nothing is read of images before its cells are needed."""
 
-    def __init__(self, file: str | Path, out: str | Path = OUT) -> None:
+    def __init__(self, file: str | Path, out: str | Path = OUT, *, race: bool = False) -> None:
+        """`race`: it is a race between its methods, whether or not the file says so."""
         self.out = Path(out)
-        written = read_study(Path(file))
+        written = read_study(Path(file), race=race)
         self.folder = study_folder(written, self.out)
         self.searched: list[SearchResult] = current_results(written, self.folder)
         self.file: StudyFile = with_choices(written, self.searched)
@@ -159,6 +161,21 @@ class Study:
             if jobs:
                 execute(jobs, recorder)
             return StudyOutcome(tuple(self.plan()), recorder.done)
+
+    def race(
+        self, *, workers: int | None = None, view: Listener | None = None, execute: Execute | None = None
+    ) -> RaceReport:
+        """Find out which of the methods suits the federation, by successive halving; see race.py."""
+        if self.file.settings.race_settings() is None:
+            raise ConfigError(f"{self.file.file} is no race", hint="Write race = true under [study].")
+        count = workers_to_use(workers)
+        self.file, left_out = serving_methods(self.file, named=self.file.names_methods)
+        cells = self.cells
+        known = StudyFolder.open(self.folder)
+        with known.locked(), nullcontext(execute) if execute else on_this_machine(count, known.peaks()) as execute:
+            known = StudyFolder.open(self.folder)
+            self._register(known, self.plan())
+            return run_race(self.file, cells, left_out, execute, view or Listener(), count)
 
     def _register(self, known: StudyFolder, planned: Sequence[PlannedCell]) -> None:
         for each in planned:

@@ -41,6 +41,7 @@ BASELINES: Mapping[str, str] = MappingProxyType(
 )
 ENSEMBLE = "ensemble"
 LOCAL = "local"
+RACE_SEEDS = (0, 1, 2)  # of a race whose file has no [study]
 
 
 class MethodEntry(BaseModel):
@@ -163,10 +164,19 @@ class StudyFile:
     def name(self) -> str:
         return self.file.stem
 
+    @property
+    def names_methods(self) -> bool:
+        """Whether the file says which methods take part."""
+        return any(key[:2] == ("study", "method") for key in self.where)
 
-def read_study(file: Path) -> StudyFile:
-    """The study in a TOML file; every mistake in [study] is reported at once."""
+
+def read_study(file: Path, *, race: bool = False) -> StudyFile:
+    """The study in a TOML file; every mistake in [study] is reported at once. `race`: it is one, whether or not the
+    file says so; then a configuration without [study] will do."""
     document, where = read_toml(file)
+    if race:
+        section = document.get("study", {"seeds": RACE_SEEDS})
+        document["study"] = section | {"race": section.get("race") or True} if isinstance(section, dict) else section
     if "study" not in document:
         raise ConfigError(
             f"{file} has no section [study]",
