@@ -122,7 +122,8 @@ class MethodDetails:
 
         scaled = deviations * count.inflation**0.5
         low, high = norm_interval(seen, scaled, mean_error, centre=0.0, level=self._level)
-        how = f"inverted test over images, {count.resamples} resamples, for these trained networks; chance makes the value itself larger"
+        how = f"inverted test over images, {count.resamples} resamples, for these trained networks"
+        how += "; chance makes the value itself larger"
         sizes = {"images": count.images, "groups": count.groups, "resamples": count.resamples}
         value = float(mean_error(seen[:, None])[0])
         return self._detail(name, Estimate(name, value, low, high, self._level, how, len(self._cells), **sizes))

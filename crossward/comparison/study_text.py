@@ -163,7 +163,7 @@ def _p(value: float | None) -> str:
 
 
 def _p_words(value: float | None) -> str:
-    return f"p {_p(value)}" if value is not None and value < 0.001 else f"{_p_words(value)}"
+    return f"p {_p(value)}" if value is not None and value < 0.001 else f"p = {_p(value)}"
 
 
 def _without_setting(table: TextTable) -> TextTable:
