@@ -45,7 +45,9 @@ def predict(
     ] = None,
     group_pattern: Annotated[
         str | None,
-        typer.Option(metavar="REGEX", help="Sum up by patient: a regular expression whose first ( ) in a path it is."),
+        typer.Option(
+            metavar="REGEX", help="Sum up by patient: a regular expression on paths; its first ( ) is the patient."
+        ),
     ] = None,
     groups_out: Annotated[
         Path | None, typer.Option(help="The CSV of the patients; default: OUT with .groups before its ending.")

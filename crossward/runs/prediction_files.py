@@ -60,7 +60,7 @@ def predict_to_file(
         part_of(out).replace(out)
     else:
         part_of(out).unlink()
-    if group_of is not None and report.groups:
+    if group_of is not None:
         write_rows(groups_out or groups_file(out), report.groups, new_sheet)
     if report.problems:
         write_rows(problems_file(out), [ProblemRow(bad.where, bad.reason) for bad in report.problems], CsvSheet)
@@ -78,7 +78,8 @@ def raise_for_problems(report: PredictionReport, images: int, listing: Path | No
     if report.problems:
         error = unreadable(report.problems, images, "predicted")
         hint = f"All of them: {listing}" if listing else "With --out, all of them are listed in a file."
-        raise DataError(error.what, details=error.details, hint=hint)
+        ungrouped = f" {len(report.ungrouped)} others are in no group." if report.ungrouped else ""
+        raise DataError(error.what, details=error.details, hint=f"{hint}{ungrouped}")
     if report.ungrouped:
         raise DataError(
             f"{len(report.ungrouped)} of {images} images are predicted, but in no group",

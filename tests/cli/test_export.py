@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import csv
+import io
 import json
+import re
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,6 +34,17 @@ def random_images(count, size=28):
 @pytest.fixture
 def segmented(config, gallery):
     return crossward.run(config(data=gallery.table(gallery.masked()), net={"base": 4, "levels": 2}, run={"rounds": 1}))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Files of several formats and sizes."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number, suffix in enumerate(("png", "jpg", "bmp", "tiff")):
+        pixels = random_images(number + 1, 60 + 40 * number)[0].numpy()
+        Image.fromarray(pixels[:, : 50 + 10 * number]).save(folder / f"{number}.{suffix}")
+    return folder
 
 
 # ONNX -----------------------------------------------------------------------------------------------------------------
@@ -99,6 +115,18 @@ def test_how_images_are_prepared_is_in_the_metadata(cli, config, tmp_path):
     assert json.loads(facts["normalisation"])["std"] == [0.229, 0.224, 0.225]
     [probabilities] = session.run(["probabilities"], {"pixels": random_images(3).numpy()})
     np.testing.assert_allclose(probabilities, result.deployed().predict(random_images(3)).numpy(), atol=1e-5)
+
+
+def test_the_documented_use_of_a_graph(cli, finished_run, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cli("export", finished_run().folder, "--out", tmp_path / "blood.onnx")
+    (tmp_path / "scan.png").write_bytes((photos / "0.png").read_bytes())
+    text = (Path(__file__).parents[2] / "docs" / "handover.md").read_text()
+    [code] = re.findall(r"```python\n(import json\n.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    [row] = csv.DictReader(io.StringIO(cli("predict", finished_run().folder, "scan.png").out))
+    assert names["probabilities"][0].tolist() == pytest.approx([float(p) for p in [*row.values()][2:]], abs=1e-5)
 
 
 def test_segmentation_exports_class_maps(cli, segmented, tmp_path):
@@ -180,17 +208,6 @@ def parser(monkeypatch):
     yield read
     for name in [name for name in sys.modules if name.split(".")[0] == "scripts"]:
         del sys.modules[name]
-
-
-@pytest.fixture
-def photos(tmp_path):
-    """Files of several formats and sizes."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for number, suffix in enumerate(("png", "jpg", "bmp", "tiff")):
-        pixels = random_images(number + 1, 60 + 40 * number)[0].numpy()
-        Image.fromarray(pixels[:, : 50 + 10 * number]).save(folder / f"{number}.{suffix}")
-    return folder
 
 
 def test_a_bundle_predicts_what_the_network_does(cli, finished_run, parser, photos, tmp_path):

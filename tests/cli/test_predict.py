@@ -270,6 +270,16 @@ def test_patients_by_a_table(cli, finished_run, pictures, tmp_path):
         assert float(row["agreement"]) == pytest.approx(float((images.argmax(1) == mean.argmax()).float().mean()))
 
 
+def test_bad_files_and_files_of_no_group_are_both_reported(cli, finished_run, pictures, tmp_path):
+    (pictures / "00.png").write_bytes(b"")
+    words = ["--group-pattern", r"^(1\d)\.png", "-o", tmp_path / "p.csv"]
+    output = cli("predict", finished_run().folder, pictures, *words)
+    assert output.code == 3
+    assert "1 of 16 images cannot be read; the other 15 are predicted" in output.err
+    assert "9 others are in no group" in output.err
+    assert len(csv_rows((tmp_path / "p.groups.csv").read_text())) == 6
+
+
 def test_patients_by_a_pattern_without_a_file_of_predictions(cli, finished_run, pictures, tmp_path):
     words = ["--group-pattern", r"^(\d)\d\.png", "--groups-out", tmp_path / "g.csv"]
     output = cli("predict", finished_run().folder, pictures, *words)
