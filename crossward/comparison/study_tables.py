@@ -69,13 +69,14 @@ def compare_runs(
 def _check_runs(runs: Sequence[LabelledRun]) -> None:
     first: dict[tuple[str, str, int, int], LabelledRun] = {}
     for run in runs:
-        other = first.setdefault((run.label, run.setting, run.seed, run.repeat), run)
-        if other is not run:
+        place = (run.label, run.setting, run.seed, run.repeat)
+        if place in first:
             raise ConfigError(
                 f"two runs of {run.label!r} have seed {run.seed}",
-                details=[str(other.folder), str(run.folder)],
+                details=[str(first[place].folder), str(run.folder)],
                 hint="Compare runs of one setting at a time, or give them labels or settings of their own.",
             )
+        first[place] = run
 
 
 class _Study:
