@@ -1,4 +1,5 @@
-"""Commands about studies, grids of runs from one file: study run, study status, study table, study prune."""
+"""Commands about studies, grids of runs from one file: study run, study race, study status, study table,
+study prune."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import typer
 
 from crossward.cli.options import Json, Quiet
 from crossward.cli.output import print_json, print_line
+from crossward.cli.race import Engine, RayOptions, SlurmOptions, Workers, race_command
+from crossward.cli.text_tables import TableFormat, print_text_tables
 from crossward.errors import RunError
 
 if TYPE_CHECKING:
@@ -29,15 +32,17 @@ app = typer.Typer(help="Run a grid of methods, settings and seeds from one file,
 StudyPath = Annotated[Path, typer.Argument(metavar="FILE", help="A study in TOML: a configuration with [study].")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The study's runs are in a folder of its name here.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+app.command("race")(race_command)
 
 
 @app.command("run")
 def run_command(
     file: StudyPath,
     out: Out = OUT,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Cells at a time; fewer if cores or memory are short. Default: cores.")
-    ] = None,
+    workers: Workers = None,
+    engine: Engine = "local",
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try cells that failed again.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cells, and what they will take, and run none.")
@@ -53,15 +58,24 @@ def run_command(
     """Run every cell of a study that has not finished, then print its tables. Stop it at any time and run it again."""
     from crossward.cli.study_progress import show_study
     from crossward.studies.study import Study
+    from crossward.studies.study_engines import study_engine
 
     study = Study(file, out)
     yes = yes or _agreed(study)
     if dry_run:
         _print_plan(study, workers, estimate=estimate, as_json=as_json)
         return
+    if study.file.settings.race_settings() is not None:
+        race_command(file, out, workers, engine, slurm, ray, quiet, as_json)
+        return
     try:
-        with show_study(quiet=quiet, as_json=as_json) as view:
-            outcome = study.run(workers=workers, retry_failed=retry_failed, prune=prune, yes=yes, view=view)
+        with (
+            study_engine(engine, study.file.settings, study.folder, slurm or (), ray or ()) as execute,
+            show_study(quiet=quiet, as_json=as_json) as view,
+        ):
+            outcome = study.run(
+                workers=workers, retry_failed=retry_failed, prune=prune, yes=yes, view=view, execute=execute
+            )
     except KeyboardInterrupt:
         typer.echo(f"Interrupted. Go on by: crossward study run {file}", err=True)
         raise SystemExit(INTERRUPTED) from None
@@ -95,7 +109,7 @@ def _print_tables(study: Study, outcome: StudyOutcome) -> None:
     from crossward.studies.states import HAS_FIGURES
 
     if outcome.in_state(*HAS_FIGURES):
-        print_line(_rendered(study, "terminal"))
+        _print_text(study, TableFormat.TERMINAL)
 
 
 def _report_failures(outcome: StudyOutcome, file: Path) -> None:
@@ -167,10 +181,12 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show what has become of the cells of a study."""
+    from crossward.studies.choices import current_results, with_choices
     from crossward.studies.status import study_status
     from crossward.studies.study_file import read_study
 
-    study = read_study(file)
+    written = read_study(file)
+    study = with_choices(written, current_results(written, out / written.name))
     found = study_status(study, out / study.name)
     if as_json:
         print_json({**asdict(found), "states": found.counts()})
@@ -220,7 +236,7 @@ def _rounds(done: int | None, planned: int | None) -> str:
 def table(
     file: StudyPath,
     out: Out = OUT,
-    layout: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv.")] = "terminal",
+    form: Annotated[TableFormat, typer.Option("--format", help="How to print them.")] = TableFormat.TERMINAL,
     as_json: Json = False,
 ) -> None:
     """Print the tables of a study: figures with intervals, differences with verdicts, sites, costs."""
@@ -230,13 +246,18 @@ def table(
     if as_json:
         from crossward.comparison.study_tables import document
 
-        print_json(document(study.tables()))
+        print_json({**document(study.tables()), "joined": [asdict(row) for row in study.joined()]})
         return
-    print_line(_rendered(study, layout))
+    _print_text(study, form)
 
 
-def _rendered(study: Study, layout: str) -> str:
-    return str(study.tables())
+def _print_text(study: Study, form: TableFormat) -> None:
+    from crossward.comparison.study_text import study_text
+    from crossward.studies.study_comparison import join_text
+
+    rows = study.joined()
+    joined = [join_text(study.file.settings.join or "", rows)] if rows else []
+    print_text_tables([*study_text(study.tables()), *joined], form)
 
 
 # pruning --------------------------------------------------------------------------------------------------------------
@@ -244,13 +265,15 @@ def _rendered(study: Study, layout: str) -> str:
 def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = False) -> None:
     """Remove what finished cells no longer need: checkpoints, and, after a question, predictions of rounds between the
     best and the last."""
+    from crossward.studies.choices import current_results, with_choices
     from crossward.studies.prune import prunable, remove
     from crossward.studies.status import study_status
     from crossward.studies.study_file import read_study
     from crossward.studies.study_folder import StudyFolder
 
-    study = read_study(file)
-    folder = out / study.name
+    written = read_study(file)
+    folder = out / written.name
+    study = with_choices(written, current_results(written, folder))
     freed = {"checkpoints": 0, "predictions": 0}
     if folder.is_dir():
         with StudyFolder.open(folder).locked():

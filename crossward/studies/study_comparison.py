@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from crossward.comparison.study_tables import LabelledFigures, LabelledRun, StudyTables, TableSpec, compare_runs
+from crossward.comparison.text_tables import TextTable
 from crossward.errors import StorageError
 from crossward.runs.result import Result, load
 from crossward.runs.run_list import read_documents
@@ -115,7 +116,7 @@ def join_rows(study: StudyFile, status: StudyStatus) -> list[JoinRow]:
     metrics = list(dict.fromkeys(column.split(".")[2] for column in columns)) or sorted(pairs[0][0] if pairs else ())
     rows = []
     for metric in metrics:
-        both = [(100 * a[metric], 100 * j[metric]) for a, j in pairs if a.get(metric) is not None and j.get(metric)]
+        both = [(100 * a[metric], 100 * j[metric]) for a, j in pairs if metric in a and metric in j]
         if both:
             gains = [j - a for a, j in both]
             spreads = (_spread([a for a, _ in both]), _spread([j for _, j in both]), _spread(gains))
@@ -138,3 +139,22 @@ def _spread(numbers: Sequence[float]) -> tuple[float, float | None]:
 def columns_of(study: StudyFile, cell: Cell) -> tuple[str, ...]:
     """The columns of a finished cell that are stored."""
     return study.settings.columns or default_columns(load(cell.folder))
+
+
+def join_text(site: str, rows: Sequence[JoinRow]) -> TextTable:
+    """The table of what a site gains by joining."""
+
+    def words(spread: tuple[float, float | None], sign: str = "") -> str:
+        middle, deviation = spread
+        return f"{middle:{sign}.1f}" if deviation is None else f"{middle:{sign}.1f} ± {deviation:.1f}"
+
+    shown = [
+        (row.metric, words(row.alone), words(row.joined), words(row.gain, "+"), f"{row.better}/{row.runs}")
+        for row in rows
+    ]
+    return TextTable(
+        f"{site} joins the finished federation, on its own test set",
+        ("metric", "alone", "joined", "gain", "better in"),
+        tuple(shown),
+        ("In percent, at the round that validation chose; mean ± sample standard deviation over runs.",),
+    )

@@ -439,7 +439,7 @@ def test_a_newcomer_joins_every_run(make_study: StudyMaker):
 # her own images -------------------------------------------------------------------------------------------------------
 def test_one_file_and_one_folder_of_images(make_study: StudyMaker, drawn_folder):
     """Four methods, two seeds, a folder of somebody's own, and nothing else said."""
-    data = f'[data]\nsource = "folder"\npath = "{drawn_folder}"\nsize = 8\n'
+    data = f'[data]\nsource = "folder"\npath = "{drawn_folder}"\nsize = 16\n'
     shared = f"{data}[partition]\nsites = 2\n[run]\nrounds = 1\n"
     study = make_study('seeds = [0, 1]\nmethod = ["fedavg", "fedprox", "scaffold", "fedrep"]', shared)
     run_here(study)
