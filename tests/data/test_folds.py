@@ -159,6 +159,20 @@ def test_named_sites_have_folds_of_their_own():
         assert sorted(tested) == [row for row in range(203) if sites[row] == name]
 
 
+def test_five_folds_of_fednprs_ten_sites_are_as_large_as_published():
+    """PROTOCOLS.md, 2.2: the published table of RSNA-ICH has 80 % of each class for training at every site."""
+    counts = (1497, 13932, 8914, 14717, 28909)
+    labels = torch.repeat_interleave(torch.arange(5), torch.tensor(counts))
+    ids = tuple(map(str, range(len(labels))))
+    images = torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8)
+    source = Collection("ich", "classification", tuple("abcde"), images, labels, ids, ids)
+    split = (0.8, 0.0, 0.2)
+    made = federate(source, partition="counts", counts="ich", split=split, group_aware=False, folds=5, fold=3)
+    published = [1848, 1884, 2795, 2237, 852, 785, 1033, 845, 681, 637]
+    assert [len(site.test) for site in made.sites] == pytest.approx(published, abs=1)
+    assert not rows_of(made.sites, "val")
+
+
 def test_the_recipe_and_the_manifest_say_the_fold():
     made = federate(collection(), partition="iid", sites=2, folds=5, fold=4)
     assert (made.recipe["folds"], made.recipe["fold"]) == (5, 4)
