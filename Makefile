@@ -23,7 +23,7 @@ lint: $(READY)
 e2e: $(READY)
 	$(BIN)/python -m crossward.testing.e2e
 	$(BIN)/pytest tests/e2e
-	$(BIN)/pytest tests/security -m e2e
+	$(BIN)/pytest tests/security tests/studies -m e2e
 
 # Wrong versions of the package, each of which a test must notice; half an hour, not a part of CI.
 mutants: $(READY)
@@ -33,7 +33,7 @@ mutants: $(READY)
 STUDIES := pbc_fedbm cifar_niid_bench pbc_fedcd pbc_fedcd_long cifar_fedcd
 STUDIES_OUT ?= runs/studies
 studies: $(READY)
-	for name in $(STUDIES); do $(BIN)/python studies/study.py run studies/$$name.toml --out $(STUDIES_OUT) || exit 1; done
+	for name in $(STUDIES); do $(BIN)/crossward study run studies/$$name.toml --out $(STUDIES_OUT) --prune || exit 1; done
 
 bench: $(READY) $(PEERS)
 	$(BIN)/python benchmarks/overhead.py

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from crossward.comparison.papers.studies import table_studies
+from crossward.comparison.papers.tables import paper_table, table_names
 from crossward.config.reading import config_from
 from crossward.errors import ConfigError, DataError
 from crossward.studies.cells import resolve_cells
@@ -236,3 +238,14 @@ def test_a_run_from_before_a_key_existed_is_the_same_run():
     assert settings_apart({"config": stored}, config) == []
     stored["train"]["lr"] = 0.1
     assert settings_apart({"config": stored}, config) == ["train.lr: 0.1 in the run, 0.3 now"]
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["full", "small"])
+def test_the_studies_of_every_table_of_the_papers_are_valid(small, tmp_path):
+    names = table_names()
+    assert len(names) == 31
+    for name in names:
+        for study in table_studies(paper_table(name), small=small):
+            file = tmp_path / f"{study.name}.toml"
+            file.write_text(study.text())
+            assert resolve_cells(read_study(file), tmp_path, NoImages())

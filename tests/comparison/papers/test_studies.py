@@ -23,7 +23,7 @@ NOT_OPTIONS = ("label", "plugin", "net", "site")
 
 
 def cells(document: dict[str, Any], seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The runs of a study for one seed, as studies/study.py makes them."""
+    """The runs of a study for one seed, as crossward.studies.grid makes them."""
     study = document["study"]
     vary = study.get("vary", {"key": "", "values": [""]})
     for value in vary["values"]:
