@@ -6,10 +6,16 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from tempfile import mkdtemp
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from crossward.hospitals.certificates import (
     create_authority,
@@ -40,6 +46,7 @@ class AttackedCoordinator:
 
     kit: FederationKit
     scratch: Path
+    host: str = HOST  # by which it is reached
 
     @property
     def port(self) -> int:
@@ -56,10 +63,15 @@ class AttackedCoordinator:
             write_tls_key(self.kit.site(site) / site, file)
         return Identity(self.kit.site(site) / f"{site}.crt", file)
 
+    def dated_identity(self, site: str, valid_from: datetime) -> Identity:
+        """Of a registered site, with a certificate that is valid for ten days from some other day."""
+        file = self.scratch / f"{site}-{valid_from:%Y%m%d}.crt"
+        create_site_certificate(self.kit.site(site) / f"{site}.pub", self.kit.authority, site, 10, file, now=valid_from)
+        return Identity(file, self.identity(site).key)
+
     def made_identity(self, name: str, authority: Path | None = None) -> Identity:
         """Of somebody else, signed by an authority: the federation's, or one that the attacker makes."""
-        folder = self.scratch / f"{name}-{'foreign' if authority is None else 'ours'}"
-        folder.mkdir()
+        folder = Path(mkdtemp(dir=self.scratch))
         if authority is None:
             create_authority(folder, "another authority", 20)
         create_site_key(folder, name)
@@ -70,8 +82,7 @@ class AttackedCoordinator:
 
     def server_identity(self) -> Identity:
         """A certificate of our authority that is for servers."""
-        folder = self.scratch / "server"
-        folder.mkdir()
+        folder = Path(mkdtemp(dir=self.scratch))
         create_server_certificate(folder, self.kit.authority, [HOST], 10)
         return Identity(folder / "server.pem", folder / "server.key")
 
@@ -83,8 +94,8 @@ class AttackedCoordinator:
         if identity is not None:
             context.load_cert_chain(identity.certificate, identity.key)
         with (
-            socket.create_connection((HOST, self.port), TIMEOUT) as plain,
-            context.wrap_socket(plain, server_hostname=HOST) as link,
+            socket.create_connection((self.host, self.port), TIMEOUT) as plain,
+            context.wrap_socket(plain, server_hostname=self.host) as link,
         ):
             yield link
 
@@ -108,14 +119,40 @@ class AttackedCoordinator:
 
 
 @contextmanager
-def attacked_coordinator(folder: Path) -> Iterator[AttackedCoordinator]:
+def attacked_coordinator(folder: Path, host: str = HOST) -> Iterator[AttackedCoordinator]:
     """A coordinator that is up, in a process of its own."""
-    kit = create_federation(folder / "kit", name="attacked", sites=["north", "south"], host=HOST, port=free_port())
+    kit = create_federation(folder / "kit", name="attacked", sites=["north", "south"], host=host, port=free_port())
     scratch = folder / "scratch"
     scratch.mkdir(mode=0o700)
     with running_coordinator(kit.coordinator, insecure=False, say=lambda line: None) as check:
-        yield AttackedCoordinator(kit, scratch)
+        yield AttackedCoordinator(kit, scratch, host)
         check()
+
+
+def superlink_routes() -> list[tuple[str, str]]:
+    """Method and path of every route that the installed SuperLink has."""
+    from flwr.superlink.main import create_app
+
+    described = create_app().openapi()["paths"]
+    found = {(method.upper(), path) for path, methods in described.items() for method in methods}
+    return sorted(found | {("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/docs/oauth2-redirect")})
+
+
+def signed_headers(key_file: Path) -> dict[str, str]:
+    """The headers by which a SuperNode with this key authenticates a request."""
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.date import now
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    key = load_ssh_private_key(key_file.read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    timestamp = now().isoformat()
+    return {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(key.public_key())).decode(),
+        TIMESTAMP_HEADER: timestamp,
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, timestamp.encode())).decode(),
+    }
 
 
 def http_request(path: str, body: bytes = b"", method: str = "POST", headers: dict[str, str] | None = None) -> bytes:

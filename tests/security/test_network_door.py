@@ -7,17 +7,39 @@ import os
 import random
 import socket
 import ssl
-from base64 import b64encode
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from crossward.hospitals.flower.public_door import BODY_LIMITS, MAX_HEAD, SUPERNODE_ROUTES
-from crossward.testing.attacked_coordinator import HOST, attacked_coordinator, http_request, status_of
+from crossward.hospitals.flower.public_door import BODY_LIMITS, MAX_CONNECTIONS_OF_SITE, MAX_HEAD, SUPERNODE_ROUTES
+from crossward.testing.attacked_coordinator import (
+    HOST,
+    attacked_coordinator,
+    http_request,
+    signed_headers,
+    status_of,
+    superlink_routes,
+)
 
 FUZZED_REQUESTS = 2000
+POST = b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: x\r\n"
+HIDDEN = b"POST /v1/control/list-runs HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+SMUGGLED = {
+    "two lengths": POST + b"content-length: 0\r\ncontent-length: 60\r\n\r\n" + HIDDEN,
+    "a length and chunks": POST + b"content-length: 60\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+    "chunks by another name": POST + b"transfer-encoding: xchunked\r\ncontent-length: 0\r\n\r\n",
+    "after a refusal": POST + b"content-length: 0\r\n\r\n" + HIDDEN,
+    "two hundred at once": (POST + b"content-length: 0\r\n\r\n") * 200,
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
+    "an upgrade to HTTP/2": HIDDEN.replace(b"host: x", b"host: x\r\nconnection: upgrade\r\nupgrade: h2c"),
+    "a WebSocket": POST + b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: eA==\r\n\r\n",
+    "HTTP/0.9": b"GET /v1/control/list-runs\r\n\r\n",
+    "a whole address": HIDDEN.replace(b"/v1", b"http://localhost/v1"),
+    "a tunnel": b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a line with a zero": POST.replace(b"get-run", b"get-run\0") + b"\r\n",
+}
 MAX_BODY = max(BODY_LIMITS.values())
 
 
@@ -32,12 +54,7 @@ def coordinator(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def routes():
-    """Method and path of every route that the installed SuperLink has."""
-    from flwr.superlink.main import create_app
-
-    described = create_app().openapi()["paths"]
-    found = {(method.upper(), path) for path, methods in described.items() for method in methods}
-    return sorted(found | {("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/docs/oauth2-redirect")})
+    return superlink_routes()
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +62,6 @@ def node_ids(coordinator):
     from crossward.hospitals.flower.node_registry import registered_nodes
 
     return registered_nodes(coordinator.workspace.home)
-
-
-def signed_headers(key_file: Path) -> dict[str, str]:
-    """The headers by which a SuperNode with this key authenticates a request."""
-    from flwr.common.constant import TIMESTAMP_HEADER
-    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-    from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
-
-    key = load_ssh_private_key(key_file.read_bytes(), None)
-    timestamp = now().isoformat()
-    return {
-        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(key.public_key())).decode(),
-        TIMESTAMP_HEADER: timestamp,
-        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, timestamp.encode())).decode(),
-    }
 
 
 def signed_request(coordinator, site, path, message, **headers):
@@ -133,6 +134,21 @@ def test_another_user_of_the_machine_cannot_open_it(coordinator):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.parametrize("days", [-400, 30], ids=["expired", "not valid yet"])
+def test_a_certificate_that_is_not_valid_today(coordinator, days):
+    identity = coordinator.dated_identity("north", datetime.now(UTC) + timedelta(days=days))
+    assert coordinator.answer(identity, http_request("/v1/fleet/pull-messages")) == b""
+
+
+def test_connections_that_say_nothing_keep_no_hospital_out(coordinator):
+    """They come from anybody: each waits for a handshake that never begins."""
+    with ExitStack() as stack:
+        for _ in range(1200):
+            stack.enter_context(socket.create_connection((HOST, coordinator.port), 10.0))
+        request = http_request("/v1/fleet/pull-messages")
+        assert coordinator.status(coordinator.identity("south"), request) == 403
+
+
 # a registered hospital ------------------------------------------------------------------------------------------------
 def test_a_hospital_reaches_the_routes_of_a_supernode_and_no_others(coordinator, routes):
     north = coordinator.identity("north")
@@ -155,6 +171,30 @@ def test_a_hospital_reaches_the_routes_of_a_supernode_and_no_others(coordinator,
 )
 def test_a_path_in_disguise_is_not_there(coordinator, disguise):
     assert coordinator.status(coordinator.identity("north"), http_request(disguise)) == 404
+
+
+@pytest.mark.parametrize("name", SMUGGLED)
+def test_a_request_in_another_protocol_or_inside_another_request(coordinator, name):
+    """One answer, which is a refusal; what is hidden behind the request is not answered at all."""
+    with coordinator.connection(coordinator.identity("north")) as link:
+        link.settimeout(5.0)
+        answer = b""
+        with suppress(ssl.SSLError, ConnectionError, TimeoutError):
+            link.sendall(SMUGGLED[name])
+            while piece := link.recv(65536):
+                answer += piece
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert status_of(answer) in (400, 403, 404)
+
+
+def test_connections_of_one_hospital_keep_no_other_out(coordinator):
+    request = http_request("/v1/fleet/pull-messages")
+    with ExitStack() as stack:
+        for _ in range(2 * MAX_CONNECTIONS_OF_SITE):
+            with suppress(ssl.SSLError, ConnectionError):
+                stack.enter_context(coordinator.connection(coordinator.identity("north")))
+        assert coordinator.status(coordinator.identity("north"), request) == 0
+        assert coordinator.status(coordinator.identity("south"), request) == 403
 
 
 def test_a_hospital_cannot_use_the_key_of_another(coordinator, node_ids):

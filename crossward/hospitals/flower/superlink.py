@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -55,6 +56,8 @@ class Server(uvicorn.Server):
 
 def main(arguments: list[str]) -> None:
     socket_path, keys_json, host, port, min_reply_bytes, *options = arguments
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections without a handshake take one each
     guard = FleetGuard(int(min_reply_bytes))
     assert_in_force = apply_patches(pull_waits, monkeypatches.request_buffer, lambda: monkeypatches.superlink(guard))
     from flwr.superlink.cli import flower_superlink as _  # noqa: F401
