@@ -186,12 +186,17 @@ def status(
     from crossward.studies.study_file import read_study
 
     written = read_study(file)
-    study = with_choices(written, current_results(written, out / written.name))
+    searched = current_results(written, out / written.name)
+    study = with_choices(written, searched)
     found = study_status(study, out / study.name)
     if as_json:
-        print_json({**asdict(found), "states": found.counts()})
+        chosen = [asdict(result) for result in searched]
+        print_json({**asdict(found), "states": found.counts(), "search": chosen})
         return
     print_line("\n".join(_status_lines(found, every=every)))
+    if written.settings.search is not None:
+        lines = [f"chosen on validation: {result.sentence()}" for result in searched]
+        print_line("\n".join(lines) or "the search has not chosen yet: cells are shown with the values of the file")
 
 
 def _status_lines(found: StudyStatus, *, every: bool) -> Iterator[str]:

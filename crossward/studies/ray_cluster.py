@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +25,14 @@ def ray_scheduler(folder: Path, settings: RaySettings) -> Iterator[ClusterSchedu
     ray = _ray()
     address = os.environ.get(ADDRESS)
     try:
-        ray.init(
-            address=address, include_dashboard=None if address else False, log_to_driver=False, logging_level="ERROR"
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # about GPUs that a task without any may see in future
+            ray.init(
+                address=address,
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise RunError(
             f"cannot reach the Ray cluster at {address or 'this machine'}: {error}",
