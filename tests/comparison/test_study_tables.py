@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -216,8 +217,6 @@ def test_runs_on_other_images_are_not_compared(written, two_methods):
 
 
 def test_notes_say_what_is_missing(written, tmp_path, two_methods):
-    import shutil
-
     unfinished, foreign = tmp_path / "unfinished", tmp_path / "foreign"
     shutil.copytree(two_methods[3].folder, unfinished)
     RunDir(unfinished).mark("running")
@@ -289,8 +288,6 @@ def test_a_cache_that_is_damaged_or_of_another_version_is_ignored(two_methods, t
 
 
 def test_a_run_that_changes_is_read_again(two_methods, tmp_path):
-    import shutil
-
     shutil.copytree(two_methods[0].folder, tmp_path / "run")
     run = replace(two_methods[0], folder=tmp_path / "run")
     cache = tmp_path / "cache.json"
@@ -301,3 +298,22 @@ def test_a_run_that_changes_is_read_again(two_methods, tmp_path):
     file.write_text(json.dumps(summary, indent=2))
     after = compare_runs([run], QUICK, cache=cache).figure("strong", "", F1)
     assert (before.values != after.values, after.values) == (True, (0.25,))
+
+
+def test_subgroups_by_a_column_of_the_table_of_images(two_methods, tmp_path):
+    rows = [f"drawn-{i},{'F' if i % 3 else 'M'}" for i in range(120)]
+    (tmp_path / "images.csv").write_text("\n".join(["path,sex", *rows]))
+    runs = []
+    for run in two_methods[:2]:
+        folder = tmp_path / run.folder.name
+        shutil.copytree(run.folder, folder)
+        about = RunDir(folder).about
+        about["config"]["data"] = {"source": "table", "path": str(tmp_path / "images.csv")}
+        RunDir(folder).write("run.json", about)
+        runs.append(replace(run, folder=folder))
+    women, men = compare_runs(runs, replace(QUICK, attributes=("sex",))).details
+    assert (women.what, men.what) == ("f1 where sex is F", "f1 where sex is M")
+    assert women.gap.value == pytest.approx(women.estimate.value - men.estimate.value)
+    assert men.gap.value == pytest.approx(-women.gap.value)
+    assert women.gap.low < women.gap.value < women.gap.high
+    assert (women.estimate.seeds, women.estimate.low < women.estimate.value) == (2, True)
