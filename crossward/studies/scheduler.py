@@ -160,6 +160,7 @@ class Scheduler:
                 self._pool[worker] = None
                 self._unfinished.discard(job.key)
                 self.peaks[job.label] = max(self.peaks.get(job.label, 0), event["peak_bytes"])
+                self._start_jobs()  # the worker need not wait for what is written now
                 self.listener.on_done(job, event["seconds"], event["peak_bytes"])
             case "failed" if job:
                 self._pool[worker] = None

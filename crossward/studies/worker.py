@@ -110,6 +110,7 @@ def _warm_up() -> None:
     import_module("crossward.runs.lifecycle")
     torch.set_num_threads(1)
     torch.optim.SGD([torch.zeros(1)])
+    gc.freeze()  # what is imported stays: looking through it after each cell would take a fifth of a second
 
 
 def _listen(lines: IO[str], tasks: SimpleQueue[dict[str, Any]]) -> None:
