@@ -18,7 +18,7 @@ from crossward.comparison.resampling import combine
 from crossward.comparison.study_cells import Cell
 from crossward.comparison.study_pairs import MethodCells
 from crossward.comparison.study_results import ClassFigure, DetailFigure
-from crossward.comparison.study_scores import StudyScores
+from crossward.comparison.study_scores import ImageCount, StudyScores
 from crossward.comparison.weighted_metrics import (
     Array,
     PredictedSet,
@@ -179,7 +179,8 @@ class MethodDetails:
         images = {image for cell in self._cells for one in self._sets(cell) for image in one.ids}
         known = {image: table[image] for image in images if image in table}
         for value in sorted(set(known.values())):
-            inside = self._subset(metric, {image for image, other in known.items() if other == value})
+            members = {image for image, other in known.items() if other == value}
+            inside = self._subset(metric, members)
             outside = self._subset(metric, {image for image, other in known.items() if other != value})
             if inside is None:
                 continue
@@ -189,7 +190,12 @@ class MethodDetails:
                 differences = [a - b for a, b in zip(inside[0], outside[0], strict=True)]
                 rows = [a - b for a, b in zip(inside[1], outside[1], strict=True)]
                 gap = self._estimate(f"{title}, minus that of all other images", differences, rows)
-            yield self._detail(title, within_fractions(self._estimate(title, *inside)), gap)
+            yield self._detail(title, self._subgroup_estimate(title, members, *inside), gap)
+
+    def _subgroup_estimate(self, name: str, images: set[str], figures: list[float], rows: list[Array]) -> Estimate:
+        groups = {self._scores.reader.groups.get(image, f"image {image}") for image in images}
+        count = ImageCount(len(images), len(groups), self._scores.spec.resamples)
+        return within_fractions(seeds_and_images_estimate(name, figures, np.stack(rows), count, level=self._level))
 
     def _subset(self, metric: str, images: set[str]) -> tuple[list[float], list[Array]] | None:
         """By seed, the metric on these images, and on every resample; None where it is undefined."""

@@ -316,4 +316,5 @@ def test_subgroups_by_a_column_of_the_table_of_images(two_methods, tmp_path):
     assert women.gap.value == pytest.approx(women.estimate.value - men.estimate.value)
     assert men.gap.value == pytest.approx(-women.gap.value)
     assert women.gap.low < women.gap.value < women.gap.high
-    assert (women.estimate.seeds, women.estimate.low < women.estimate.value) == (2, True)
+    assert (women.estimate.seeds, women.estimate.images, men.estimate.images) == (2, 80, 40)
+    assert women.estimate.low < women.estimate.value
