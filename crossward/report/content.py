@@ -313,8 +313,10 @@ def blocks_of(part: Page | Section | HospitalPage | Block) -> Iterator[Block]:
     """Every block of a page or a part of it, the outer before the inner."""
     match part:
         case Page():
-            for each in (*part.sections, *part.hospitals):
-                yield from blocks_of(each)
+            for section in part.sections:
+                yield from blocks_of(section)
+            for hospital in part.hospitals:
+                yield from blocks_of(hospital)
         case Section() | HospitalPage():
             for block in part.blocks:
                 yield from blocks_of(block)

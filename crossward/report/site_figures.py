@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from crossward.comparison.study_results import SiteGain, SiteRow
+from crossward.comparison.study_spec import parse_column
 from crossward.report.content import NOT_DISTINGUISHABLE, shown
 from crossward.report.source import ReportSource
+from crossward.report.wording import within_range
 
 
 @dataclass(frozen=True)
@@ -64,18 +66,20 @@ def site_figures(source: ReportSource, setting: str | None = None) -> SiteFigure
 
 
 def _of_tables(row: SiteRow) -> dict[str, SiteFigure]:
-    return {gain.site: _of_gain(row.label, gain) for gain in row.sites}
+    metric = parse_column(row.column, by_site=True).metric
+    return {gain.site: _of_gain(row.label, gain, metric) for gain in row.sites}
 
 
-def _of_gain(label: str, gain: SiteGain) -> SiteFigure:
+def _of_gain(label: str, gain: SiteGain, metric: str) -> SiteFigure:
     estimate = gain.estimate
     compared = gain.gain
+    low, high = within_range(estimate.low, estimate.high, metric)
     return SiteFigure(
         site=gain.site,
         label=label,
         value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
+        low=low,
+        high=high,
         seeds=estimate.seeds,
         images=estimate.images,
         gain=None if compared is None else compared.value,

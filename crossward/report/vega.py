@@ -130,10 +130,10 @@ def curves(
     labels = [label for label in order.labels if any(row["method"] == label for row in rows)]
     domain = span([row[key] for row in rows for key in ("value", "low", "high")], pad=0.04)
     color = {"field": "method", "type": "nominal", "scale": method_scale(order, labels), "legend": None}
-    dash = {"field": "method", "type": "nominal", "legend": None}
+    dash: Spec = {"field": "method", "type": "nominal", "legend": None}
     dash["scale"] = {"domain": labels, "range": [list(order.dash(label)) for label in labels]}
     rounds = [row["round"] for row in rows] or [0]
-    x = {"field": "round", "type": "quantitative", "title": x_title}
+    x: Spec = {"field": "round", "type": "quantitative", "title": x_title}
     x["axis"] = {"grid": False, "tickMinStep": 1, "format": "d"}
     x["scale"] = {"domain": [min(rounds), max(rounds)], "nice": False}
     y = {"field": "value", "type": "quantitative", "title": title, "scale": {"domain": domain, "nice": False}}
@@ -221,7 +221,7 @@ def heat_map(
         "legend": None,
         "scale": {"type": "sqrt", "domain": [0, most], "range": [token("ramp-0"), token("ramp-1")]},
     }
-    ink = {"condition": {"test": f"datum.value > {0.36 * most}", "value": token("ramp-text-1")}}
+    ink: Spec = {"condition": {"test": f"datum.value > {0.36 * most}", "value": token("ramp-text-1")}}
     ink |= {"value": token("ramp-text-0")}
     number = {"field": "value", "type": "quantitative", "format": pattern}
     faint = {"condition": {"test": "datum.value === 0", "value": 0.45}, "value": 1}
@@ -242,7 +242,7 @@ def dot_plot(rows: Rows, *, order: MethodOrder, shown: Sequence[str], groups: Se
     x["scale"] = {"domain": span([row["value"] for row in rows]), "nice": False, "zero": False}
     y = {"field": "group", "type": "nominal", "sort": list(groups), "axis": {"title": None, "labelColor": token("ink")}}
     color = {"field": "method", "type": "nominal", "scale": method_scale(order, labels)}
-    color["legend"] = {"orient": "top", "title": None, "columns": 4, "symbolType": "circle"}
+    color["legend"] = {"orient": "top", "title": None, "columns": 3, "symbolType": "circle"}
     tooltip = tips(hospital="group", method="method", value="value|.1f", interval="interval", n="n", runs="runs")
     ends = [{"op": "min", "field": "value", "as": "least"}, {"op": "max", "field": "value", "as": "most"}]
     reach = [{"aggregate": ends, "groupby": ["group"]}]

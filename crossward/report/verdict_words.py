@@ -22,6 +22,7 @@ from crossward.report.wording import (
     metric_name,
     metric_unit,
     number_text,
+    within_range,
 )
 
 
@@ -155,12 +156,17 @@ def _more_sentences(source: ReportSource, best: Difference) -> list[str]:
     against = [pair for pair in source.tables.pairs if _is_between(pair, best, source)]
     same = [_other(pair, best.method) for pair in against if pair.verdict == NOT_DISTINGUISHABLE]
     if same:
-        sentences.append(f"{capital(best.method)} cannot be told apart from {listed(same)}.")
+        sentences.append(f"{best.method} cannot be told apart from {listed(same)}.")
     if best.noise is not None:
         band = number_text(column.scale * best.noise)
         sentences.append(f"Differences smaller than the grey band ({band}) are what chance alone makes.")
-    if best.pairs > 1 and best.has_interval:
-        sentences.append(f"Verdicts allow for the {best.pairs} comparisons that were made.")
+    if best.pairs > 1 and best.low is not None and best.high is not None:
+        comparisons = counted(best.pairs, "comparison")
+        if best.verdict == NOT_DISTINGUISHABLE and not best.low <= 0 <= best.high:
+            p = "" if best.p is None else f" (p = {best.p:.2f})"
+            sentences.append(f"Allowing for {comparisons}, that is not distinguishable from chance{p}.")
+        else:
+            sentences.append(f"Verdicts allow for {comparisons}.")
     return sentences
 
 
@@ -195,7 +201,8 @@ def _words_without_pairs(source: ReportSource, figures: Sequence[MethodFigure]) 
     if estimate.low is None or estimate.high is None:
         lead += "One seed without stored predictions: there is no interval. "
     else:
-        low, high = (number_text(column.scale * bound) for bound in (estimate.low, estimate.high))
+        bounds = within_range(estimate.low, estimate.high, column.metric)
+        low, high = (number_text(None if bound is None else column.scale * bound) for bound in bounds)
         over = ", over test images only: one seed" if estimate.seeds == 1 else ""
         lead += f"The {level_words(estimate.level)} interval is {low} to {high}{unit}{over}. "
     lead += "There is no other method to compare it with." if len(figures) == 1 else "No pair of methods was compared."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from crossward.comparison.study_spec import Column
+from crossward.comparison.study_spec import UNBOUNDED, Column
 from crossward.report.content import Figure, shown
 
 METRICS = {
@@ -76,6 +76,13 @@ def counted(count: int, one: str, many: str = "") -> str:
     """ "six hospitals", "one seed", "3,421 test images"."""
     number = NUMBERS[count] if 0 <= count < len(NUMBERS) else f"{count:,}"
     return f"{number} {one if count == 1 else many or one + 's'}"
+
+
+def within_range(low: float | None, high: float | None, metric: str) -> tuple[float | None, float | None]:
+    """An interval of a figure, cut where the figure cannot be: a share is between 0 and 1, a distance not below 0."""
+    if low is None or high is None:
+        return None, None
+    return max(low, 0.0), high if metric in UNBOUNDED else min(high, 1.0)
 
 
 def capital(text: str) -> str:

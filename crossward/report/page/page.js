@@ -79,8 +79,10 @@
     plot.dataset.drawn = name;
     drawn.get(figure)?.finalize();
     if (chart.width) plot.style.minWidth = `${chart.width}px`;
-    const result = await vegaEmbed(plot, ready(chart, name), options);
-    plot.firstElementChild?.setAttribute("aria-hidden", "true"); // the plot's own label says what it shows
+    const sheet = document.createElement("div"); // Vega puts a label of its own on what it draws into
+    sheet.setAttribute("aria-hidden", "true");
+    plot.replaceChildren(sheet);
+    const result = await vegaEmbed(sheet, ready(chart, name), options);
     drawn.set(figure, result);
     for (const control of controls(figure)) apply(control, [figure]);
   };

@@ -40,6 +40,7 @@ from crossward.report.wording import (
     metric_name,
     metric_unit,
     number_text,
+    within_range,
 )
 
 MOST_LINES = 6
@@ -119,7 +120,8 @@ def _figure_cell(source: ReportSource, figure: MethodFigure | None, column: Figu
     sizes = counted(spread.n, "seed") + (f", {estimate.images:,} test images" if estimate.images else "")
     note = sizes
     if estimate.low is not None and estimate.high is not None:
-        low, high = number_text(scale * estimate.low), number_text(scale * estimate.high)
+        bounds = within_range(estimate.low, estimate.high, column.metric)
+        low, high = (number_text(None if bound is None else scale * bound) for bound in bounds)
         note = f"{level_words(estimate.level)} interval {low} to {high}; {sizes}; {estimate.how}"
     elif spread.std is None:
         note = f"{sizes}: no interval"

@@ -309,7 +309,8 @@ def _gain_sentence(figure: SiteFigure, scale: float) -> str:
 def _site_facts(known: Sequence[SiteFigure], holdings: Holdings | None, site: str) -> tuple[Fact, ...]:
     facts = []
     if holdings is not None and site in holdings.counts:
-        facts.append(Fact(holdings.what.capitalize(), f"{holdings.total(site):,}"))
+        if holdings.what != "test images":
+            facts.append(Fact(holdings.what.capitalize(), f"{holdings.total(site):,}"))
         missing = holdings.missing(site)
         facts.append(Fact("Classes without an image", listed([site_name(name) for name in missing]) or "none"))
     if known:
@@ -330,7 +331,7 @@ def _gain_chart(source: ReportSource, known: Sequence[SiteFigure], id: str) -> I
             "n": f"{counted(figure.seeds, 'seed')}, {figure.images:,} test images",
             "runs": source.run_names(figure.label),
         }
-        for figure in known
+        for figure in sorted(known, key=lambda each: each.value, reverse=not source.headline.lower_is_better)
         if figure.gain is not None and figure.label != source.alone
     ]
     if not rows:

@@ -1,0 +1,176 @@
+"""The page in a browser: it loads nothing, draws everything, obeys mouse and keyboard, and can be read and printed."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from crossward.report.render import render_page
+
+AXE = Path(__file__).parents[2] / ".venv" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
+SERIOUS = {"serious", "critical"}
+
+
+@pytest.fixture(scope="module")
+def file(page, tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("browser") / "report.html"
+    place.write_text(render_page(page), encoding="utf-8")
+    return place
+
+
+@pytest.fixture
+def visit(browser, file):
+    """Open the page; what it complained of and what it asked for is checked when the test ends."""
+    opened, complaints, requests = [], [], []
+
+    def go(hash: str = "", *, width: int = 1200, scheme: str = "light", bypass: bool = False):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=bypass, accept_downloads=True
+        )
+        view = context.new_page()
+        opened.append(context)
+        view.on("console", lambda message: complaints.append(message.text))
+        view.on("pageerror", lambda error: complaints.append(str(error)))
+        view.on("request", lambda request: requests.append(request.url))
+        view.goto(f"{file.as_uri()}{hash}")
+        view.wait_for_selector("html[data-charts=drawn]", state="attached")
+        return view
+
+    yield go
+    for context in opened:
+        context.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith((file.as_uri(), "blob:", "data:"))] == []
+
+
+def until(view, condition, seconds: float = 10) -> None:
+    """Wait for a condition. Playwright's own wait_for_function evaluates text, which the page's policy forbids."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        view.wait_for_timeout(30)
+
+
+def visible_charts(view):
+    return view.locator("figure[data-chart] .plot:visible")
+
+
+def test_every_chart_is_drawn_in_light_and_dark(visit):
+    for scheme in ("light", "dark"):
+        view = visit(scheme=scheme)
+        plots = visible_charts(view)
+        assert plots.count() >= 4
+        for plot in plots.all():
+            pixels = np.asarray(Image.open(io.BytesIO(plot.screenshot())).convert("L"))
+            assert pixels.std() > 3, plot.get_attribute("aria-label")
+
+
+def test_tabs_change_by_mouse_and_by_keyboard_and_their_charts_are_drawn(visit):
+    view = visit()
+    tabs = view.locator("#learning [role=tab]")
+    tabs.nth(1).click()
+    assert view.locator("#learning-worst .plot svg").count() == 1
+    view.keyboard.press("ArrowRight")
+    assert tabs.nth(2).get_attribute("aria-selected") == "true"
+    view.wait_for_selector("#learning-global .plot svg")
+    view.keyboard.press("Home")
+    assert view.locator("#learning-mean").is_visible()
+    assert not view.locator("#learning-global").is_visible()
+
+
+def test_methods_are_picked_by_mouse_and_by_keyboard(visit):
+    view = visit()
+    chart = view.locator("#learning-mean .plot")
+    assert "fedavg" in chart.inner_text()
+    box = view.locator("#comparison .picker input[value=fedavg]")
+    view.locator("#comparison .picker label", has_text="fedavg").click()
+    until(view, lambda: "fedavg" not in chart.inner_text())
+    box.focus()
+    view.keyboard.press("Space")
+    until(view, lambda: "fedavg" in chart.inner_text())
+
+
+def test_a_table_is_sorted_by_its_headers(visit):
+    view = visit()
+    names = lambda: [cell.inner_text() for cell in view.locator("#comparison-table tbody th").all()]
+    header = view.locator("#comparison-table thead button").nth(1)
+    header.focus()
+    view.keyboard.press("Enter")
+    falling = names()
+    assert view.locator("#comparison-table thead th").nth(1).get_attribute("aria-sort") == "descending"
+    header.click()
+    assert names() == falling[::-1]
+
+
+def test_a_chart_is_saved_as_csv_svg_and_png_from_its_menu(visit):
+    view = visit()
+    menu = view.locator("#differences .menu")
+    for kind, start in (("csv", b"\xef\xbb\xbflabel,"), ("svg", b"<svg"), ("png", b"\x89PNG")):
+        menu.locator("summary").focus()
+        view.keyboard.press("Enter")
+        with view.expect_download() as saved:
+            menu.locator(f"[data-save={kind}]").click()
+        assert saved.value.suggested_filename == f"differences.{kind}"
+        assert Path(saved.value.path()).read_bytes().startswith(start)
+
+
+def test_a_chart_shows_its_data_as_a_table_for_people_who_do_not_see_it(visit):
+    view = visit()
+    view.locator("#differences .menu summary").click()
+    view.locator("#differences [data-save=table]").click()
+    assert "fedrep" in view.locator("#differences .data-here").inner_text()
+    assert "fedrep" in (view.locator("#differences .plot").get_attribute("aria-label") or "")
+
+
+def test_the_theme_changes_on_request(visit):
+    view = visit()
+    before = view.evaluate("getComputedStyle(document.body.parentElement).backgroundColor")
+    view.locator("#theme").click()
+    assert view.evaluate("getComputedStyle(document.body.parentElement).backgroundColor") != before
+    until(view, lambda: view.locator("#differences .plot").get_attribute("data-drawn") == "dark")
+
+
+def test_a_hospital_opens_as_a_page_of_its_own_and_prints_on_one_sheet(visit):
+    view = visit()
+    view.locator("#hospital-gains a", has_text="north").click()
+    view.wait_for_selector("#hospital-north .plot svg")
+    assert not view.locator("main").is_visible()
+    pdf = view.pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", pdf)) == 1
+    view.locator("#hospital-north .back").click()
+    assert view.locator("#verdict").is_visible()
+
+
+def test_the_report_prints_without_navigation_and_buttons(visit):
+    view = visit()
+    view.emulate_media(media="print")
+    assert not view.locator(".bar").is_visible()
+    assert not view.locator(".menu").first.is_visible()
+    assert view.locator("#comparison-table thead").inner_text().startswith("method")
+    assert view.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_the_page_can_be_read_at_any_width(visit, width):
+    view = visit(width=width)
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    title = view.locator("h1").bounding_box()
+    assert title["x"] >= 0
+    assert title["x"] + title["width"] <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_violation(visit, scheme):
+    if not AXE.exists():
+        pytest.skip("no axe-core: npm install --no-save --prefix .venv/npm axe-core")
+    view = visit(scheme=scheme, bypass=True)  # the page's policy would not let axe in
+    view.add_script_tag(path=str(AXE))
+    found = view.evaluate("axe.run()")["violations"]
+    serious = [f"{each['id']}: {each['nodes'][0]['html'][:150]}" for each in found if each["impact"] in SERIOUS]
+    assert serious == []
