@@ -25,6 +25,12 @@ SITE_PRIVATE = (MEMORY_KEY_FILE, KEY_FILE, LOG_FILE, HEAD_FILE, NOTES_FILE, USAG
 COORDINATOR_PRIVATE = (SERVER_KEY_FILE, "superlink.db", "flower", "runs")
 INSECURE_FILE = "insecure"  # in Flower's folder: the coordinator runs without TLS and keys
 SHOWN_NOTES = 3
+NO_SHARED_IMAGE = ":        0 of the"  # in a line of notes
+SHARED_WARNING = (
+    "the public set of the last run holds images of this site. If they are in its test set, its results are better "
+    "than they should be: tell the people of the coordinator so, by telephone. The site itself answers as if it had "
+    "none: a different answer would tell anybody who has an image whether it is of a patient here"
+)
 NEVER = "nothing of this folder is running"
 
 
@@ -203,6 +209,9 @@ def _log(folder: Path) -> list[Finding]:
         findings.append(Finding("log", f"{LOG_FILE}: {lines} lines, all as they were written"))
     notes = folder / NOTES_FILE
     if notes.exists():
-        shared = [line for line in notes.read_text().splitlines() if ":        0 of the" not in line]
-        findings += [Finding("log", f"{NOTES_FILE}: {line}") for line in shared[-SHOWN_NOTES:]]
+        lines_of_notes = notes.read_text().splitlines()
+        shared = [line for line in lines_of_notes if NO_SHARED_IMAGE not in line]
+        findings += [Finding("public set", f"{NOTES_FILE}: {line}") for line in shared[-SHOWN_NOTES:]]
+        if lines_of_notes and lines_of_notes[-1] in shared:
+            findings.append(Finding("public set", SHARED_WARNING, False))
     return findings

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from crossward.comparison.net_costs import BYPASS
-from crossward.methods import METHODS
+from crossward.core.disclosure import covered, uncovered
+from crossward.methods import METHODS, method_class
 from crossward.nets import NETS
 from crossward.plugins import PLUGINS
 
@@ -111,3 +112,25 @@ def test_a_net_that_refuses_the_size_has_a_dash_and_a_footnote(cli, two_nets):
     assert rows["unet"]["flops"] is None
     assert rows["unet"]["refused"] == reason
     assert rows[BYPASS]["parameters"] > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_no_robust_rule_protects_is_said_of_every_method(cli, name):
+    """From the source, without importing torch; the same as the class declares."""
+    method = method_class(name)
+    protection = json.loads(cli("methods", name, "--json").out)["protection"]
+    assert protection["covered"] == covered(method.discloses)
+    assert protection["uncovered"] == list(uncovered(method.discloses))
+    words = " ".join(protection["words"])
+    assert all(item in words for item in protection["uncovered"] if not method.pooled)
+
+
+def test_protection_in_words(cli):
+    def words(name):
+        return " ".join(cli("methods", name).out.split())
+
+    assert "a rule protects model from a minority of hostile ones" in words("fedavg")
+    assert "No rule protects prototypes: a class may be known to one site alone" in words("fedproto")
+    assert "a rule protects" not in words("fedmd")
+    assert "Nothing that one site sends reaches another" in words("local")
+    assert "It does not run across hospitals" in words("central")

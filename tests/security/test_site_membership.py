@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from crossward.hospitals.folder_report import site_report
 from crossward.runs.build import prepare
 from crossward.testing.attacked_site import as_bytes, attacked_service, opening, tiny_config
 
@@ -83,3 +84,12 @@ def test_every_answer_takes_the_same_steps(own_images, tmp_path):
 def test_the_reply_holds_no_count_of_images_that_the_public_set_changes(own_images, tmp_path):
     facts = json.loads(answer_to(tmp_path, public_set(own_images, 7))[0])
     assert facts["images"]["train"] == len(prepare(tiny_config()).federation.sites[0].train)
+
+
+@pytest.mark.parametrize("stolen", [0, 7])
+def test_the_people_of_the_site_are_warned_and_nobody_else(own_images, tmp_path, stolen):
+    """`crossward site check` is not in order; the answer was the same."""
+    answer_to(tmp_path, public_set(own_images, stolen))
+    findings = [finding for finding in site_report(tmp_path / "site") if finding.subject == "public set"]
+    assert [finding.in_order for finding in findings] == ([True, False] if stolen else [])
+    assert all("7 of the 40" in finding.text or "by telephone" in finding.text for finding in findings)
