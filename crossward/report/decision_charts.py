@@ -17,7 +17,14 @@ OF_CLASS = f"datum.name === {CLASS}"
 AT_SPECIFICITY = f"abs(datum.specificity - {SPECIFICITY}) < 0.01"
 INTERVAL = "isValid(datum.low) ? format(datum.low, '.1f') + ' to ' + format(datum.high, '.1f') : 'none'"
 DOT_STEP = 11  # pixels from one method's dot to the next
-LEGEND: Mapping[str, Any] = {"orient": "top", "title": None, "columns": 4, "symbolType": "circle"}
+LEGEND: Mapping[str, Any] = {
+    "orient": "top",
+    "title": None,
+    "columns": 4,
+    "symbolType": "circle",
+    "symbolOpacity": 1,
+    "values": {"expr": METHODS},  # those that are shown
+}
 
 
 def with_interval() -> Spec:
