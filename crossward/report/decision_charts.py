@@ -144,8 +144,7 @@ def interval_dots(
         params.append({"name": SPECIFICITY, "value": at})
         transform.insert(0, {"filter": AT_SPECIFICITY})
     step = max(24, DOT_STEP * min(len(shown) + 1, 6))
-    height = {"step": step, "for": "position"}
-    return vega.chart(rows, height=1, params=params, transform=transform, layer=layers) | {"height": height}
+    return vega.chart(rows, height=step * max(len(groups), 1), params=params, transform=transform, layer=layers)
 
 
 def confusion_chart(rows: Rows, *, classes: Sequence[str], chosen: str) -> Spec:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossward.config.describe import Description, describe
-from crossward.core.disclosure import Disclosure
+from crossward.core.disclosure import HOLDS_WEIGHTS, Disclosure
 from crossward.errors import CrosswardError
 from crossward.methods import METHODS, method_class
 from crossward.plugins import PLUGINS
@@ -29,7 +29,6 @@ from crossward.report.content import (
     shown,
 )
 from crossward.report.source import ReportRun, ReportSource
-from crossward.report.wording import counted
 from crossward.runs.result import Result
 
 ADDRESS = re.compile(r"https://[^\s,;)]+")
@@ -201,6 +200,8 @@ def _plain(value: Any) -> Any:
 
 
 def _buffers(run: ReportRun) -> str:
+    if not any(disclosure.kind in HOLDS_WEIGHTS for disclosure in _disclosures(run).values()):
+        return BUFFERS["local"]
     policy = run.about["method"].get("buffers")
     return BUFFERS.get(str(policy), "not known" if policy is None else shown(policy))
 
@@ -240,8 +241,6 @@ def _descriptions(source: ReportSource) -> Iterator[Block]:
             yield Details(f"{word} {name}: citation and departures", tuple(blocks))
         else:
             yield Note(f"{shown(name)} is not a method of this version: its citation is not known here")
-    if len(source.labels) > 1:
-        yield Prose((f"{counted(len(names), 'method or plugin', 'methods and plugins')} in these runs.",), muted=True)
 
 
 def _citation(description: Description) -> Text:
