@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from crossward.core.weights import Weights
+from crossward.methods.fedavg import FedAvg
 from crossward.testing.hostile_site import HOSTILE, HostileFederation, change_header, change_tree
 
 
@@ -153,3 +154,60 @@ def test_a_site_that_joins_with_a_billion_images(tmp_path):
     (held,) = vain.events("share")
     assert held["site"] == HOSTILE
     assert not honest.events("share")
+
+
+def test_a_reply_over_which_the_method_itself_fails(tmp_path, monkeypatch):
+    """It has passed every check, and ended the run for all when the method made use of it."""
+    average = FedAvg.aggregate
+
+    def fragile(self, state, replies, ctx):
+        if any(float(reply["model"]["head.bias"][0]) == 13.0 for reply in replies.values()):
+            raise IndexError("13 is out of range")
+        return average(self, state, replies, ctx)
+
+    def lie(tree):
+        bias = tree["model"]["head.bias"].clone()
+        bias[0] = 13.0
+        return tree | {"model": Weights({**tree["model"], "head.bias": bias})}
+
+    monkeypatch.setattr(FedAvg, "aggregate", fragile)
+    sections = {"robust": {"rule": "none"}}
+    federation = HostileFederation(tmp_path, sections, {"train": change_tree(lie)})
+    assert_rejected(federation, "train", "rejected: the method cannot use its reply (IndexError)")
+
+
+def test_the_opposite_of_what_was_learnt(tmp_path):
+    """Five times as long, it turned the run of three sites back."""
+    once = {"run": {"rounds": 1}}
+    honest = HostileFederation(tmp_path / "honest", once)
+    honest.coordinate()
+    opposite = change_tree(lambda tree: tree | {"model": tree["model"] * -5.0})
+    hostile = HostileFederation(tmp_path / "hostile", once, {"train": opposite})
+    hostile.coordinate()
+    assert distance(hostile, honest) < 0.3 * float(honest.state["model"].norm())
+
+
+def test_a_billion_images_of_every_class(tmp_path):
+    """The prototypes of all classes became that site's."""
+    lie = {
+        "open": change_header(images={"train": 10**9, "val": 6, "test": 6}, counts=[10**9] * 8),
+        "train": change_tree(
+            lambda tree: {
+                "counts": torch.full_like(tree["counts"], 10**8),
+                "prototypes": torch.full_like(tree["prototypes"], 2.0),
+            }
+        ),
+    }
+    means = {}
+    for share in ("auto", 1.0):
+        sections = {
+            "run": {"rounds": 1},
+            "method": {"name": "fedproto", "weighting": "samples"},
+            "robust": {"largest_share": share},
+        }
+        hostile = HostileFederation(tmp_path / str(share), sections, lie)
+        hostile.coordinate()
+        assert [fault["why"] for fault in hostile.events("fault")] == []
+        means[share] = float(hostile.state["prototypes"].mean())
+    assert means[1.0] == pytest.approx(2.0, abs=1e-3)
+    assert means["auto"] < 1.6
