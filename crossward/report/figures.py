@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from crossward.disk import cannot_write, write_atomically
+from crossward.report.assets import vl_convert
 from crossward.report.content import Chart, Page, charts_of
-from crossward.report.render import vl_convert
 from crossward.report.theme import CONFIG, themed
 from crossward.report.vega import FIGURE_WIDTH
 

@@ -7,15 +7,13 @@ hashes, so nothing that a name in the data contains can run: names reach the pag
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from hashlib import sha256
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from crossward.errors import ConfigError
+from crossward.report.assets import INSTALL, chart_library, page_file, page_style, safe_json
 from crossward.report.content import (
     BETTER,
     REFERENCE,
@@ -29,7 +27,7 @@ from crossward.report.content import (
     Verdict,
     charts_of,
 )
-from crossward.report.theme import CONFIG, PREFIX, THEMES, css_variables
+from crossward.report.theme import CONFIG, PREFIX, THEMES
 from crossward.report.wording import interval_text, number_text
 
 if TYPE_CHECKING:
@@ -38,14 +36,13 @@ if TYPE_CHECKING:
 PACKED_ROWS = 8  # from here on, rows are packed column by column
 MOST_NOTES = 4  # above the fold
 MOST_RUNS = 10  # that a tooltip names
-INSTALL = "pip install 'crossward[report]'"
 
 
 def render_page(page: Page) -> str:
     """The whole file."""
-    style = _style()
-    library = _library()
-    script = _file("page.js")
+    style = page_style()
+    library = chart_library()
+    script = page_file("page.js")
     template = _environment(page.sources).get_template("page.html.j2")
     from markupsafe import Markup
 
@@ -78,51 +75,11 @@ def content_security_policy(scripts: Sequence[str], style: str) -> str:
     )
 
 
-def safe_json(document: Any) -> str:
-    """JSON that can stand within a script element: it contains no angle bracket, ampersand or line separator."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 # parts of the file ----------------------------------------------------------------------------------------------------
-def _file(name: str) -> str:
-    return resources.files("crossward.report").joinpath("page", name).read_text(encoding="utf-8")
-
-
-@cache
-def _library() -> str:
-    """vega, vega-lite and vega-embed, of the version that also draws the figures for a paper."""
-    text: str = vl_convert().javascript_bundle()
-    return text.replace("</script", "<\\/script")
-
-
-def vl_convert() -> Any:
-    """The module vl_convert, if it is installed."""
-    try:
-        import vl_convert as module
-    except ImportError:
-        raise ConfigError("the report needs packages that are not installed", hint=f"{INSTALL} brings them.") from None
-    return module
-
-
-def _style() -> str:
-    light, dark = css_variables("light"), css_variables("dark")
-    dots = "".join(f".dot.{name}{{background:var(--{name})}}" for name in THEMES["light"])
-    return (
-        f":root{{color-scheme:light;{light}}}"
-        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
-        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}"
-        f"{dots}\n{_file('style.css')}"
-        f"@media print{{:root,:root[data-theme],:root:not([data-theme=light]){{color-scheme:light;{light}}}}}\n"
-    )
-
-
 def _chart_document(chart: Chart) -> dict[str, Any]:
     document: dict[str, Any] = {"title": chart.title, "spec": pack(chart.spec), "width": chart.min_width}
     if chart.columns:

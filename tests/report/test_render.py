@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from crossward.report.assets import safe_json
 from crossward.report.content import (
     Chart,
     Column,
@@ -23,7 +24,7 @@ from crossward.report.content import (
     Section,
     Verdict,
 )
-from crossward.report.render import pack, render_page, render_section, safe_json, sort_key
+from crossward.report.render import pack, render_page, render_section, sort_key
 from crossward.report.wording import number_text
 
 HOSTILE = ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "<!--", "{{ 7 * 7 }}", "\u2028x"]

@@ -318,6 +318,15 @@
     document.querySelectorAll(".menu[open]").forEach((menu) => { if (!menu.contains(event.target)) menu.open = false; });
   });
 
-  window.crossward = { mount, unmount, redraw };
+  // New rows for a chart whose specification names its data; the dashboard's curves grow by it.
+  const update = (id, rows) => {
+    const chart = specs.get(id);
+    chart.spec.data.values = rows;
+    for (const figure of document.querySelectorAll(`figure[data-chart="${CSS.escape(id)}"]`)) {
+      drawn.get(figure)?.view.data(chart.spec.data.name, rows).runAsync();
+    }
+  };
+
+  window.crossward = { mount, unmount, redraw, update };
   mount(document, JSON.parse(document.getElementById("charts").textContent));
 }

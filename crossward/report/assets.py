@@ -1,0 +1,56 @@
+"""What pages of the report and of the dashboard are made with: style, scripts, and the library that draws charts.
+
+Nothing here imports torch: the dashboard starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from crossward.errors import ConfigError
+from crossward.report.theme import THEMES, css_variables
+
+INSTALL = "pip install 'crossward[report]'"
+
+
+def safe_json(document: Any) -> str:
+    """JSON that can stand within a script element: it contains no angle bracket, ampersand or line separator."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def page_file(name: str) -> str:
+    return resources.files("crossward.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+@cache
+def chart_library() -> str:
+    """vega, vega-lite and vega-embed, of the version that also draws the figures for a paper."""
+    text: str = vl_convert().javascript_bundle()
+    return text.replace("</script", "<\\/script")
+
+
+def vl_convert() -> Any:
+    """The module vl_convert, if it is installed."""
+    try:
+        import vl_convert as module
+    except ImportError:
+        raise ConfigError("the report needs packages that are not installed", hint=f"{INSTALL} brings them.") from None
+    return module
+
+
+def page_style() -> str:
+    light, dark = css_variables("light"), css_variables("dark")
+    dots = "".join(f".dot.{name}{{background:var(--{name})}}" for name in THEMES["light"])
+    return (
+        f":root{{color-scheme:light;{light}}}"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
+        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}"
+        f"{dots}\n{page_file('style.css')}"
+        f"@media print{{:root,:root[data-theme],:root:not([data-theme=light]){{color-scheme:light;{light}}}}}\n"
+    )
