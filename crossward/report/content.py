@@ -311,26 +311,24 @@ def document(part: Any) -> Any:
 
 def blocks_of(part: Page | Section | HospitalPage | Block) -> Iterator[Block]:
     """Every block of a page or a part of it, the outer before the inner."""
+    if isinstance(part, Page):
+        for whole in (part.sections, part.hospitals):
+            for each in whole:
+                yield from blocks_of(each)
+        return
+    if not isinstance(part, Section | HospitalPage):
+        yield part
+    for block in _inner_blocks(part):
+        yield from blocks_of(block)
+
+
+def _inner_blocks(part: Section | HospitalPage | Block) -> tuple[Block, ...]:
     match part:
-        case Page():
-            for section in part.sections:
-                yield from blocks_of(section)
-            for hospital in part.hospitals:
-                yield from blocks_of(hospital)
-        case Section() | HospitalPage():
-            for block in part.blocks:
-                yield from blocks_of(block)
-        case Row() | Details():
-            yield part
-            for block in part.blocks:
-                yield from blocks_of(block)
+        case Section() | HospitalPage() | Row() | Details():
+            return part.blocks
         case Tabs():
-            yield part
-            for tab in part.tabs:
-                for block in tab.blocks:
-                    yield from blocks_of(block)
-        case _:
-            yield part
+            return tuple(block for tab in part.tabs for block in tab.blocks)
+    return ()
 
 
 def charts_of(part: Page | Section | HospitalPage) -> list[Chart]:

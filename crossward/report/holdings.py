@@ -75,7 +75,7 @@ def holdings_chart(holdings: Holdings, id: str = "who-holds-what") -> Chart:
     """The heat map. Its CSV has every class and site; the figure counts what is beyond its size together."""
     sites = _columns(holdings)
     classes = _rows(holdings)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"x": site, "y": name, "value": sum(holdings.counts[member][k] for member in members for k in places)}
         for name, places in classes.items()
         for site, members in sites.items()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -428,7 +429,10 @@ def _pairs(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def _tables(runs: Sequence[ReportRun], spec: TableSpec) -> StudyTables:
     labelled = [LabelledRun(run.label, run.setting, run.seed, run.repeat, run.result.folder) for run in runs]
     key = blake2b("\n".join(str(run.result.folder.resolve()) for run in runs).encode(), digest_size=12).hexdigest()
-    return compare_runs(labelled, spec, cache=cache_folder() / "reports" / f"{key}.cache")
+    folder = cache_folder() / "reports"
+    with suppress(OSError):  # a cache that cannot be written costs time, nothing else
+        folder.mkdir(parents=True, exist_ok=True)
+    return compare_runs(labelled, spec, cache=folder / f"{key}.cache")
 
 
 def _name(runs: Sequence[ReportRun]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from crossward.comparison.study_spec import UNBOUNDED, Column
+from crossward.comparison.reach import UNBOUNDED
+from crossward.comparison.study_spec import Column
 from crossward.report.content import Figure, shown
 
 METRICS = {

@@ -9,9 +9,8 @@ import re
 import pytest
 
 from crossward.report import vega
-from crossward.report.assets import vl_convert
 from crossward.report.content import Chart
-from crossward.report.figures import csv_text, drawn, paper_spec
+from crossward.report.figures import csv_text, drawn, paper_spec, vl_convert
 from crossward.report.theme import CONFIG, DARK, LIGHT, MethodOrder, themed
 
 METHODS = ("fedrep", "fedavg", "fedbm", "local")

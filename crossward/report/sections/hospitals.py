@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from crossward.report import vega
 from crossward.report.content import (
@@ -73,7 +74,7 @@ def dot_chart(source: ReportSource, figures: SiteFigures) -> Chart:
     """A row for each hospital, a dot for each method."""
     column = source.headline
     sites = _drawn_sites(source, figures)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "group": site_name(figure.site),
             "method": figure.label,
@@ -351,7 +352,7 @@ def _class_chart(holdings: Holdings, site: str, id: str) -> Chart:
     counts = holdings.counts[site]
     order = sorted(range(len(counts)), key=lambda k: -counts[k])
     kept, rest = (order, []) if len(order) <= MOST_CLASSES else (order[: MOST_CLASSES - 1], order[MOST_CLASSES - 1 :])
-    rows = [{"name": site_name(holdings.classes[k]), "value": counts[k]} for k in sorted(kept)]
+    rows: list[dict[str, Any]] = [{"name": site_name(holdings.classes[k]), "value": counts[k]} for k in sorted(kept)]
     if rest:
         rows.append({"name": f"{len(rest)} other classes", "value": sum(counts[k] for k in rest)})
     return Chart(
