@@ -482,7 +482,7 @@ def test_killed_and_run_again_the_tables_are_the_same(make_study: StudyMaker, tm
     run_here(study)
     register(study)
     whole = table_of(study.file.file, study.out)
-    interrupted(study.file.file, tmp_path / "killed", kills=2, seconds=14)
+    interrupted(study.file.file, tmp_path / "killed", kills=2, seconds=10)
     assert table_of(study.file.file, tmp_path / "killed") == whole
 
 
