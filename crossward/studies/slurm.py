@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 LOGS = "logs"  # of the jobs, as submitit names them
 LOOK = {"slurm": 10.0, "local": 0.5, "debug": 0.0}  # seconds between two looks at the files
-ACCOUNTING = 60  # seconds between two calls of sacct
+SQUEUE = ("squeue", "--noheader", "--array", "--me", "--format=%i")
+LISTED_FOR = 5.0  # seconds that a list of squeue is good for
+PATIENCE = 60.0  # seconds for squeue to answer
 
 
 def slurm_scheduler(folder: Path, settings: SlurmSettings) -> ClusterScheduler:
@@ -46,6 +50,8 @@ class SlurmQueue:
         self.limit = None if settings.cluster == "slurm" else settings.array_parallelism
         self.stays = settings.cluster == "slurm"
         self.jobs: dict[str, Job[None]] = {}
+        self._list: set[str] | None = None
+        self._listed_at = 0.0
         options: dict[str, Any] = {
             "slurm_max_num_timeout": settings.requeues,
             "local_max_num_timeout": settings.requeues,
@@ -61,27 +67,40 @@ class SlurmQueue:
                 jobs = [self.executor.submit(ClusterTask(str(task.absolute()))) for task in tasks]
         except submitit.core.utils.FailedJobError as error:
             raise RunError(f"SLURM refused the jobs: {str(error).strip()}", hint="Look at [study.slurm].") from error
-        for job in jobs:
-            job.watcher._delay_s = ACCOUNTING
+        self._listed_at = 0.0  # the new jobs are not on the last list
         self.jobs |= {job.job_id: job for job in jobs}
         return [job.job_id for job in jobs]
 
     def ended(self, name: str) -> str | None:
         job = self.jobs[name]
-        if not job.done():
-            return None
-        return f"{job.state.lower()}, see {job.paths.stderr}"
+        logs = f"see {job.paths.stderr}"
+        if self.settings.cluster != "slurm":
+            return f"{job.state.lower()}, {logs}" if job.done() else None
+        queued = self._queued()
+        return None if queued is None or name in queued else f"it is no longer in the queue, {logs}"
 
     def is_known(self, name: str) -> bool:
         if self.settings.cluster != "slurm":
             return False  # such jobs end with the process that started them
+        queued = self._queued()
+        if queued is not None and name not in queued:
+            return False
         from submitit import SlurmJob
 
-        job: Job[None] = SlurmJob(self.logs, name)
-        if job.watcher.is_done(name, mode="force"):
-            return False
-        self.jobs[name] = job
+        self.jobs[name] = SlurmJob(self.logs, name)
         return True
+
+    def _queued(self) -> set[str] | None:
+        """Our jobs that wait or run; None if SLURM does not answer now. squeue knows them on every cluster, sacct only
+        where accounting is on."""
+        if time.monotonic() - self._listed_at > LISTED_FOR:
+            try:
+                listed = subprocess.run(SQUEUE, capture_output=True, text=True, timeout=PATIENCE, check=True)
+                self._list = set(listed.stdout.split())
+            except (OSError, subprocess.SubprocessError):
+                self._list = None
+            self._listed_at = time.monotonic()
+        return self._list
 
     def cancel(self, names: Sequence[str]) -> None:
         for name in names:
