@@ -14,8 +14,9 @@ from crossward.report.wording import capital, counted, listed
 
 MOST_SITES = 12  # that have a column of their own; the rest are counted together
 MOST_CLASSES = 20  # that have a row of their own
-CELL = 30  # pixels that a column needs
-NAMES = 150  # pixels of the names of classes
+CELL = 25  # pixels that a column needs
+NAMES = 170  # pixels that the names of classes take at most
+MARGINS = 40
 LARGE = 10_000  # from here on counts are shown in thousands
 
 
@@ -94,7 +95,7 @@ def holdings_chart(holdings: Holdings, id: str = "who-holds-what") -> Chart:
         caption=f"{capital(holdings.what)} of each class at each hospital.",
         spec=spec,
         alt=_alt(holdings),
-        min_width=NAMES + CELL * len(sites),
+        min_width=MARGINS + min(NAMES, int(max(map(len, classes)) * vega.CHARACTER)) + CELL * len(sites),
         columns=("hospital", "class", "images"),
         rows=tuple(
             (shown(site), shown(name), count)
