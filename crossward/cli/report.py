@@ -27,6 +27,9 @@ def report(
     ] = None,
     hospital: Annotated[str | None, typer.Option(metavar="NAME", help="Only the page of this hospital.")] = None,
     images: Annotated[bool, typer.Option(help="Put pictures of patients into the page: they leave with it.")] = False,
+    features: Annotated[
+        bool, typer.Option("--features", help="Compute the map of test features (a minute, once); needs the images.")
+    ] = False,
     side_by_side: Annotated[
         bool, typer.Option("--side-by-side", help="Show runs of different data beside each other, not compared.")
     ] = False,
@@ -48,7 +51,9 @@ def report(
     if hospital is not None and images:
         raise ConfigError("the page of a hospital has no images", hint="Leave out --images or --hospital.")
     source = read_report_source(paths, side_by_side=side_by_side, out=studies)
-    page = make_page(source, ReportOptions(images)) if hospital is None else make_hospital_page(source, hospital)
+    page = (
+        make_page(source, ReportOptions(images, features)) if hospital is None else make_hospital_page(source, hospital)
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     content = render_page(page).encode()
     write_atomically(out, content, durable=False)

@@ -13,8 +13,16 @@ from crossward import __version__
 from crossward.errors import ConfigError
 from crossward.names import nearest
 from crossward.report.content import Page, Section
+from crossward.report.sections.checklist import checklist_section
+from crossward.report.sections.classes import classes_section
 from crossward.report.sections.comparison import comparison_section
+from crossward.report.sections.data import data_section
+from crossward.report.sections.features import features_section
 from crossward.report.sections.hospitals import hospital_pages, hospitals_section
+from crossward.report.sections.images import images_section
+from crossward.report.sections.method import method_section
+from crossward.report.sections.reproduce import reproduce_section
+from crossward.report.sections.segmentation import segmentation_section
 from crossward.report.sections.verdict import page_facts, verdict_section
 from crossward.report.source import ReportOptions, ReportSource
 from crossward.report.verdict_words import verdict_words
@@ -24,6 +32,14 @@ SECTIONS: tuple[SectionMaker, ...] = (
     lambda source, options: verdict_section(source),
     lambda source, options: comparison_section(source),
     lambda source, options: hospitals_section(source),
+    lambda source, options: classes_section(source),
+    lambda source, options: segmentation_section(source),
+    lambda source, options: features_section(source, options.features),
+    lambda source, options: images_section(source) if options.images else None,
+    lambda source, options: data_section(source),
+    lambda source, options: method_section(source),
+    lambda source, options: reproduce_section(source),
+    lambda source, options: checklist_section(source),
 )
 
 

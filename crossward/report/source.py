@@ -41,6 +41,7 @@ class ReportOptions:
     """What people chose for the page."""
 
     images: bool = False  # whether it may carry pictures of patients
+    features: bool = False  # whether the map of features is computed, if it is not stored
 
 
 @dataclass(frozen=True)

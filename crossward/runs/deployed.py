@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from crossward.config.reading import config_from, method_of
 from crossward.core.method import restore_predictor
-from crossward.core.net import NetSpec
+from crossward.core.net import Net, NetSpec
 from crossward.core.samples import Samples
 from crossward.core.site import Site, predict_batch_size
 from crossward.core.training import Training
@@ -94,6 +94,21 @@ class Deployed:
         with torch.inference_mode():
             parts = [self._predictor(x).softmax(1) for x, _ in samples.in_order(predict_batch_size(samples))]
         return torch.cat(parts).clone()
+
+    @property
+    def network(self) -> Net:
+        """The network itself, in evaluation mode."""
+        return self._site.model.eval()
+
+    def inputs(self, images: Tensor) -> Iterator[Tensor]:
+        """(N, H, W, C) uint8 images as the network takes them: (B, C, H, W), normalised, some at a time."""
+        samples = self._samples(as_images(images, self.size, self.channels))
+        for x, _ in samples.in_order(predict_batch_size(samples)):
+            yield x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What this site would predict of a batch of `inputs`; gradients flow where the method lets them."""
+        return self._predictor(x)
 
     @property
     def frame(self) -> Frame:

@@ -56,7 +56,13 @@ def _checklist(id: str, name: str, address: str, items: Sequence[Item], facts: d
         fact = facts.get(item.fact, "")
         rows.append((item.number, item.part, item.name, Verdict(KNOWN) if fact else Verdict(SUPPLY), fact or "–"))
     known = sum(bool(facts.get(item.fact)) for item in items)
-    columns = (Column("item"), Column("part", wide_only=True), Column("what"), Column("", "verdict"), Column("answer"))
+    columns = (
+        Column("item"),
+        Column("part", wide_only=True),
+        Column("what"),
+        Column("who answers", "verdict"),
+        Column("answer"),
+    )
     foot = f"{known} of {len(items)} items can be answered in part or whole from the runs. Short names are ours."
     text: Text = ("The guideline: ", Link(name, address), ".")
     return [Prose(text), DataTable(id, columns, tuple(rows), footnote=foot, sortable=False)]
@@ -177,7 +183,7 @@ def _model_card(source: ReportSource, facts: dict[str, str]) -> list[Block]:
         ("Performance in subgroups (age, sex, device)", Verdict(SUPPLY), "–"),
         ("Contact, licence, version", Verdict(SUPPLY), "–"),
     ]
-    columns = (Column("what"), Column("", "verdict"), Column("answer"))
+    columns = (Column("what"), Column("who answers", "verdict"), Column("answer"))
     blocks: list[Block] = [DataTable("model-card", columns, tuple(rows), "Model card", sortable=False)]
     limits = limitations(source)
     table: list[tuple[Cell, ...]] = [(line,) for line in limits] or [("The numbers show none; others: " + SUPPLY,)]

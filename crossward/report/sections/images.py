@@ -1,0 +1,241 @@
+"""Images, only on request: the surest mistakes of each class with where the network looked, generated images by round,
+and segmentations from worst to best. Patients' pixels leave the machine with the page, which says so."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossward.errors import CrosswardError
+from crossward.report.content import Block, Details, Note, Picture, Prose, Row, Section, page_id, shown
+from crossward.report.decisions import distinct_names
+from crossward.report.run_images import (
+    COMMON,
+    HeldImages,
+    grad_cam,
+    images_by_holder,
+    open_images,
+    reason_in_words,
+    site_of,
+)
+from crossward.report.source import ReportRun, ReportSource
+from crossward.runs import overlays, pictures
+from crossward.runs.deployed import Deployed
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+WARNING = (
+    "This section carries images of patients. Everyone who receives this file receives them: check that they may leave "
+    "the hospital before you send it, or make the page without --images."
+)
+MOST_CLASSES = 12
+MISTAKES = 4  # of a class
+SIDE = 128  # pixels of a side of a thumbnail, at most
+SMALLEST = 96  # pixels of a side of a thumbnail, at least: its pixels become squares
+MOST_PIXELS = 1000  # of a side of a picture
+LARGE = 300_000  # bytes; larger pictures are reduced to 256 colours
+MOST_FILES = 6  # of pictures that the run kept
+MOST_BYTES = 20_000_000  # of a file that is opened
+HEAT = torch.tensor([213.0, 94.0, 0.0])  # of Grad-CAM, over the image: the orange of Okabe and Ito
+GENERATED = "generated-round-*.png"
+OVERLAYS = "overlay-*-round-*.png"
+
+
+def images_section(source: ReportSource) -> Section:
+    run = shown_run(source)
+    blocks: list[Block] = [Note(WARNING)]
+    if run is None:
+        blocks.append(Note("No run has finished, so there is no network whose images could be shown."))
+    else:
+        text = f"Images of the run {run.name}: {run.label}, seed {run.seed}, in the round that validation chose."
+        blocks.append(Prose((text,), muted=True))
+        try:
+            held = images_by_holder(open_images(run))
+            blocks += _mistakes(source, run, held) if source.task == "classification" else _common_overlays(run, held)
+        except CrosswardError as error:
+            blocks.append(Note(f"The images themselves cannot be shown: {reason_in_words(error)}."))
+    blocks += _kept_pictures(source)
+    return Section("images", "Images", tuple(blocks))
+
+
+def shown_run(source: ReportSource) -> ReportRun | None:
+    """The finished run that is best in the mean of the hospitals on validation; training alone if there is no other."""
+    metric = str(source.runs[0].about["task"]["main"])
+    finished = [run for run in source.runs if run.about["status"] == "finished" and not run.about.get("pooled")]
+    finished = [run for run in finished if not run.alone] or finished
+
+    def key(run: ReportRun) -> tuple[float, int]:
+        value = run.rounds.best_metrics.get("val", {}).get("local", {}).get("mean", {}).get(metric)
+        return (value if isinstance(value, float) else -1.0), -run.seed
+
+    return max(finished, key=key) if finished else None
+
+
+# mistakes -------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Mistake:
+    holder: int  # place in the list of holders
+    row: int  # of the holder's test images
+    said: int
+    sure: float
+
+
+def surest_mistakes(predictions: Sequence[Tensor], targets: Sequence[Tensor], label: int) -> list[Mistake]:
+    """The images of a class that the network is surest to take for another, the surest first."""
+    found = []
+    for holder, (p, truth) in enumerate(zip(predictions, targets, strict=True)):
+        sure, said = p.max(1)
+        for row in ((truth == label) & (said != label)).nonzero()[:, 0].tolist():
+            found.append(Mistake(holder, row, int(said[row]), float(sure[row])))
+    return sorted(found, key=lambda mistake: -mistake.sure)[:MISTAKES]
+
+
+def _mistakes(source: ReportSource, run: ReportRun, held: Sequence[HeldImages]) -> Iterator[Block]:
+    names = distinct_names(source.classes)
+    networks = {site: run.result.deployed(site) for site in {site_of(run, each.holder) for each in held}}
+    predictions = [networks[site_of(run, each.holder)].probabilities(each.images) for each in held]
+    targets = [each.targets for each in held]
+    counts = torch.cat([target.long() for target in targets]).bincount(minlength=len(names))
+    largest = sorted(counts.argsort(descending=True)[:MOST_CLASSES].tolist())
+    drawn = []
+    for label in largest:
+        worst = surest_mistakes(predictions, targets, label)
+        if worst:
+            maps = [
+                _looked(networks[site_of(run, held[each.holder].holder)], held[each.holder], each) for each in worst
+            ]
+            drawn.append(_mistake_picture(names, label, worst, [held[each.holder] for each in worst], maps))
+    if not drawn:
+        yield Prose(("The network makes no mistake on these test images.",))
+    for start in range(0, len(drawn), 2):
+        yield Row(tuple(drawn[start : start + 2]))
+
+
+def _looked(network: Deployed, held: HeldImages, mistake: Mistake) -> Tensor | None:
+    found = grad_cam(network, held.images[mistake.row : mistake.row + 1], [mistake.said])
+    return None if found is None else found[0]
+
+
+def _mistake_picture(
+    names: Sequence[str],
+    label: int,
+    worst: Sequence[Mistake],
+    held: Sequence[HeldImages],
+    maps: Sequence[Tensor | None],
+) -> Picture:
+    rows, lines = [], []
+    for mistake, holder, heat in zip(worst, held, maps, strict=True):
+        image = holder.images[mistake.row]
+        looked = image if heat is None else heated(image, heat)
+        rows.append(torch.stack([_thumbnail(image), _thumbnail(looked)]))
+        lines.append(f"taken for {names[mistake.said]}, {100 * mistake.sure:.0f} % sure, {shown(holder.holder, 40)}")
+    drawn = pictures.grid(torch.stack(rows), lines)
+    alt = f"{len(worst)} images of {names[label]}: {'; '.join(lines)}."
+    caption = "Left: the image. Right: in orange, what speaks for the wrong class (Grad-CAM)."
+    if any(heat is None for heat in maps):
+        caption = "Twice the image: this method's predictions have no gradient, so there is no Grad-CAM."
+    title = f"{names[label]}: the surest mistakes"
+    return _picture(page_id("mistakes", names[label]), title, drawn, alt, caption)
+
+
+def heated(image: Tensor, heat: Tensor) -> Tensor:
+    """(H, W, 3) uint8: an (H, W, C) image in grey, with (H, W) from 0 to 1 as orange over it."""
+    grey = image.float().mean(2, keepdim=True).expand(*image.shape[:2], 3)
+    share = 0.75 * heat[..., None].clamp(0, 1)
+    return ((1 - share) * grey + share * HEAT).round().to(torch.uint8)
+
+
+def _thumbnail(image: Tensor) -> Tensor:
+    """(h, w, 3) uint8: made smaller if a side is longer than SIDE, larger if both are shorter than SMALLEST / 2."""
+    colour = image.expand(*image.shape[:2], 3)
+    longest = max(colour.shape[:2])
+    if longest <= SIDE:
+        factor = max(1, SMALLEST // longest)
+        return colour.repeat_interleave(factor, 0).repeat_interleave(factor, 1)
+    size = [max(1, round(side * SIDE / longest)) for side in colour.shape[:2]]
+    smaller = F.interpolate(colour.permute(2, 0, 1)[None].float(), size=size, mode="area")[0]
+    return smaller.permute(1, 2, 0).round().to(torch.uint8)
+
+
+# segmentation ---------------------------------------------------------------------------------------------------------
+def _common_overlays(run: ReportRun, held: Sequence[HeldImages]) -> Iterator[Block]:
+    """The common test set from the worst to the best; those of the hospitals' own sets are kept by the run."""
+    common = next((each for each in held if each.holder == COMMON), None)
+    if common is None:
+        return
+    site = site_of(run, COMMON)
+    truth = common.targets
+    prediction = run.result.deployed(site).predict(common.images)
+    rows, dice = overlays.spread_by_dice(prediction, truth)
+    drawn = overlays.draw(common.images[rows], truth[rows], prediction[rows])
+    labels = overlays.labels(dice, [""] * len(rows))
+    alt = f"{len(rows)} images of the common test set, from Dice {dice.min():.2f} to {dice.max():.2f}."
+    whose = "" if site is None else f" Network of {shown(site, 60)}."
+    caption = f"From the worst to the best.{whose}"
+    yield _picture("overlay-common", "The common test set", pictures.grid(drawn, labels), alt, caption)
+
+
+# pictures that runs kept ----------------------------------------------------------------------------------------------
+def _kept_pictures(source: ReportSource) -> Iterator[Block]:
+    for run in _first_seeds(source):
+        for pattern, words in ((GENERATED, "Generated images"), (OVERLAYS, "Segmentations from worst to best")):
+            files = sorted((run.result.folder / "pictures").glob(pattern))
+            found = [picture for file in _spread(files) if (picture := _kept(run, file)) is not None]
+            if found:
+                yield Details(f"{words}: {run.label}, seed {run.seed}", tuple(found))
+
+
+def _first_seeds(source: ReportSource) -> list[ReportRun]:
+    first: dict[str, ReportRun] = {}
+    for run in source.runs:
+        if not run.repeat:
+            first.setdefault(run.label, run)
+    return list(first.values())
+
+
+def _spread(files: Sequence[Path]) -> list[Path]:
+    """At most MOST_FILES of them, the first and the last included."""
+    if len(files) <= MOST_FILES:
+        return list(files)
+    return [files[round(i * (len(files) - 1) / (MOST_FILES - 1))] for i in range(MOST_FILES)]
+
+
+def _kept(run: ReportRun, file: Path) -> Picture | None:
+    """A picture of the run directory, drawn anew within bounds; None if it is no PNG that can be read."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        if file.is_symlink() or file.stat().st_size > MOST_BYTES:
+            return None
+        with Image.open(file, formats=("PNG",)) as opened:
+            image = opened.convert("RGB")
+    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError):
+        return None
+    name, _, round = file.stem.rpartition("-round-")
+    words = name.removeprefix("overlay-") if name.startswith("overlay-") else "generated"
+    title = f"{shown(words, 60)}, round {shown(round.lstrip('0') or '0', 12)}"
+    return _picture(page_id(f"kept-{run.id}", file.stem), title, image, f"A picture that the run kept: {title}.", "")
+
+
+def _picture(id: str, title: str, image: Image, alt: str, caption: str) -> Picture:
+    bounded = image.convert("RGB")
+    bounded.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    content = _png(bounded)
+    if len(content) > LARGE:
+        content = _png(bounded.quantize(256))
+    return Picture(id, title, base64.b64encode(content).decode(), alt, caption, bounded.width, bounded.height)
+
+
+def _png(image: Image) -> bytes:
+    data = BytesIO()
+    image.save(data, "PNG", optimize=True)
+    return data.getvalue()
