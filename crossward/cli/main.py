@@ -18,6 +18,7 @@ from crossward.cli import (
     catalogue,
     comparison,
     concepts,
+    dashboard,
     data,
     demo,
     hospitals,
@@ -38,7 +39,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (runs, demo, catalogue, concepts, predict, comparison, table, report):
+for group in (runs, demo, catalogue, concepts, predict, comparison, table, report, dashboard):
     app.add_typer(group.app)
 app.add_typer(data.app, name="data")
 app.add_typer(run_list.app, name="runs")

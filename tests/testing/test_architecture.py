@@ -65,11 +65,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "studies": (*BELOW_HOSPITALS, "comparison"),
     "report": (*BELOW_HOSPITALS, "comparison", "studies", "report.sections"),
     "report.sections": (*BELOW_HOSPITALS, "comparison", "studies", "report"),
+    "report.dashboard": (*FOUNDATION, "core", "runs", "report"),
     "cli": (
         *BELOW_HOSPITALS,
         "comparison",
         "comparison.papers",
         "report",
+        "report.dashboard",
         "hospitals",
         "hospitals.flower",
         "methods.mh_pflgb",

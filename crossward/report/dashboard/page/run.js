@@ -1,0 +1,77 @@
+// The page of a run: its state, curves that grow, its hospitals, its federation and its log.
+"use strict";
+{
+  const { element, number, duration, state, progress, meter, follow } = live;
+  const at = (id) => document.getElementById(id);
+  const curves = { scores: [], losses: [], seconds: [] };
+
+  const drawHead = (run) => {
+    const { rounds, left, warn } = progress(run);
+    at("kicker").replaceChildren(state(run.status), ` ${[run.method, run.data].filter(Boolean).join(" · ")}`);
+    const words = [rounds && `${rounds[0].toUpperCase()}${rounds.slice(1)}`, !warn && left].filter(Boolean).join(", ");
+    const silent = warn ? `There is ${left}, though its status says running: the process may have been killed. crossward resume continues it.` : "";
+    const reason = run.reason && run.status !== "running" ? run.reason : "";
+    at("lead").textContent = [words && `${words}.`, silent, reason].filter(Boolean).join(" ");
+    meter(at("meter"), run);
+    const facts = [["seed", run.seed], ["created", run.created.replace("T", " ").replace("Z", "")],
+      ["best on validation", run.best === null ? null : `${number(run.best)} ${run.metric}, round ${run.best_round}`],
+      ["last news", run.quiet === null ? null : `${duration(run.quiet)} ago`]];
+    drawFacts("facts", facts);
+    document.title = `${run.live && run.planned ? `${run.rounds ?? 0}/${run.planned} ` : ""}${run.name} · Crossward`;
+  };
+
+  const drawFacts = (place, facts) => at(place).replaceChildren(...facts.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([label, value]) =>
+    element("div", {}, element("dt", {}, label), element("dd", {}, String(value)))));
+
+  const drawRows = (id, lines) => {
+    const body = at(id).tBodies[0];
+    const text = JSON.stringify(lines.map((cells) => cells.map((cell) => cell.textContent ?? cell)));
+    if (body.dataset.text === text) return;
+    body.dataset.text = text;
+    body.replaceChildren(...lines.map((cells) => element("tr", {}, ...cells)));
+  };
+
+  const cell = (value, kind = "") => element("td", { class: kind || null }, value === null || value === undefined || value === "" ? "–" : String(value));
+  const head = (value) => element("th", { scope: "row" }, value);
+
+  const drawSites = (sites) => drawRows("sites", sites.map((site) => [
+    head(site.site), cell(site.state), cell(site.asked, "number"), cell(site.loss === null ? null : number(site.loss, 3), "number"),
+    cell(site.score === null ? null : number(site.score), "number"), cell(site.failures, "number"),
+    cell(site.reason && `round ${site.failed_in}: ${site.reason}`, "text")]));
+
+  const drawMessages = (messages) => drawRows("messages", messages.length
+    ? messages.map((message) => [element("td", {}, state(message.kind)), cell(message.when), cell(message.text)])
+    : [[element("td", { colspan: 3 }, "Nothing to report: no site was left out, and there are no warnings.")]]);
+
+  const drawFederation = (federation) => {
+    at("federation-section").hidden = !federation;
+    if (!federation) return;
+    drawFacts("federation-facts", Object.entries(federation.facts));
+    const columns = [...new Set(federation.sites.flatMap(Object.keys))];
+    at("federation").tHead.rows[0].replaceChildren(...columns.map((name) => element("th", { scope: "col" }, name.replaceAll("_", " "))));
+    drawRows("federation", federation.sites.map((site) => columns.map((name) => (name === "site" ? head(site.site) : cell(typeof site[name] === "object" && site[name] ? JSON.stringify(site[name]) : site[name], "text")))));
+  };
+
+  const grow = (message) => {
+    for (const [id, rows] of Object.entries(message.curves)) {
+      if (!message.again && !rows.length) continue;
+      curves[id] = message.again ? rows : [...curves[id], ...rows];
+      crossward.update(id, curves[id]);
+    }
+    document.documentElement.dataset.rounds = message.rounds;
+  };
+
+  follow(`/events/run/${document.body.dataset.run}`, "run", (message, source) => {
+    if (message.gone) {
+      source.close();
+      at("lead").textContent = "This run was removed or renamed.";
+      return;
+    }
+    drawHead(message.run);
+    at("site-metric").textContent = message.run.metric ? `${message.run.metric.split(",")[0]} on its test set` : "score on its test set";
+    drawSites(message.sites);
+    drawMessages(message.messages);
+    drawFederation(message.federation);
+    grow(message);
+  });
+}
