@@ -271,6 +271,7 @@ class HospitalPage:
     lead: Text
     facts: tuple[Fact, ...]
     blocks: tuple[Block, ...]
+    back: str = "hospitals"  # the section that it belongs to
 
 
 @dataclass(frozen=True)
