@@ -130,18 +130,19 @@ class _Watch:
     # watching --------------------------------------------------------------------------------------------------------
     def _look(self) -> None:
         for name, job in list(self.running.items()):
-            ended = self.queue.ended(name)  # before the outcome is read, which is written before the job ends
             self._report_round(name, job)
             outcome = self._read(beside(self._task(job), OUTCOME))
             if outcome is not None:
                 self._finish(name, job, outcome)
-            elif ended is not None:
-                since = self.ended_at.setdefault(name, time.monotonic())
-                if time.monotonic() - since >= min(LAG, 10 * self.queue.interval):
-                    self._forget(name, job)
-                    self._fail(job, f"its job {name} ended without a result: {ended}")
-            else:
+                continue
+            ended = self.queue.ended(name)
+            if ended is None:
                 self.ended_at.pop(name, None)
+                continue
+            since = self.ended_at.setdefault(name, time.monotonic())
+            if time.monotonic() - since >= min(LAG, 10 * self.queue.interval):
+                self._forget(name, job)
+                self._fail(job, f"its job {name} ended without a result: {ended}")
 
     def _report_round(self, name: str, job: Job) -> None:
         event = self._read(beside(self._task(job), PROGRESS))
