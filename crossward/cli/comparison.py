@@ -11,7 +11,7 @@ from rich.console import Console
 from crossward.cli.options import Json
 from crossward.cli.output import print_json, print_notes
 from crossward.cli.tables import cost_to_target_table
-from crossward.cli.text_tables import TableFormat, print_text_tables
+from crossward.cli.text_tables import Full, TableFormat, print_text_tables
 from crossward.errors import ConfigError
 
 app = typer.Typer()
@@ -36,6 +36,7 @@ def compare(
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the images.")] = 1000,
     form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.TERMINAL,
+    full: Full = False,
     as_json: Json = False,
 ) -> None:
     """Compare methods over their seeds: figures with intervals, differences with verdicts, classes, calibration."""
@@ -61,7 +62,7 @@ def compare(
         return
     if not tables.methods:
         raise ConfigError("none of these runs can be compared", details=tables.notes)
-    print_text_tables(study_text(tables), form)
+    print_text_tables(study_text(tables), form, full=full)
 
 
 @app.command()

@@ -14,7 +14,7 @@ import typer
 from crossward.cli.options import Json, Quiet
 from crossward.cli.output import print_json, print_line
 from crossward.cli.race import Engine, RayOptions, SlurmOptions, Workers, race_command
-from crossward.cli.text_tables import TableFormat, print_text_tables
+from crossward.cli.text_tables import Full, TableFormat, print_text_tables
 from crossward.errors import RunError
 
 if TYPE_CHECKING:
@@ -242,6 +242,7 @@ def table(
     file: StudyPath,
     out: Out = OUT,
     form: Annotated[TableFormat, typer.Option("--format", help="How to print them.")] = TableFormat.TERMINAL,
+    full: Full = False,
     as_json: Json = False,
 ) -> None:
     """Print the tables of a study: figures with intervals, differences with verdicts, sites, costs."""
@@ -253,16 +254,16 @@ def table(
 
         print_json({**document(study.tables()), "joined": [asdict(row) for row in study.joined()]})
         return
-    _print_text(study, form)
+    _print_text(study, form, full=full)
 
 
-def _print_text(study: Study, form: TableFormat) -> None:
+def _print_text(study: Study, form: TableFormat, *, full: bool = False) -> None:
     from crossward.comparison.study_text import study_text
     from crossward.studies.study_comparison import join_text
 
     rows = study.joined()
     joined = [join_text(study.file.settings.join or "", rows)] if rows else []
-    print_text_tables([*study_text(study.tables()), *joined], form)
+    print_text_tables([*study_text(study.tables()), *joined], form, full=full)
 
 
 # pruning --------------------------------------------------------------------------------------------------------------

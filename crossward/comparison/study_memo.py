@@ -21,7 +21,7 @@ from crossward import __version__
 from crossward.disk import write_atomically
 from crossward.errors import StorageError
 
-MEMO_FORMAT = 1
+MEMO_FORMAT = 2  # raise it when anything is computed differently
 MAX_BYTES = 1 << 30  # of the file
 MAX_ENTRIES = 200_000
 T = TypeVar("T")

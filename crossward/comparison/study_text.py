@@ -78,7 +78,7 @@ def _figures(tables: StudyTables) -> Iterator[TextTable]:
                 rows.append((label, *(_figure(each, c) for each, c in zip(found, columns, strict=True)), _seeds(found)))
         if rows:
             heads = ("method", *map(column_title, columns), "seeds")
-            yield TextTable(f"Figures{_in(setting)}", heads, tuple(rows), tuple(_hows(shown)))
+            yield TextTable(f"Figures{_in(setting)}", heads, tuple(rows), tuple(_hows(shown)), summary=True)
 
 
 def _figure(figure: MethodFigure | None, column: Column) -> str:
@@ -118,7 +118,7 @@ def _pairs(tables: StudyTables) -> Iterator[TextTable]:
             continue
         level = f"{mine[0].difference.level:.0%}"
         heads = (
-            "difference",
+            "pair",
             "setting",
             "mean",
             f"{level} interval",
@@ -132,10 +132,16 @@ def _pairs(tables: StudyTables) -> Iterator[TextTable]:
         notes = [*dict.fromkeys(_how(pair.difference) for pair in mine)]
         pairs = len({(pair.a, pair.b) for pair in mine})
         notes.append(f"p is that of the interval, adjusted by Holm over the {pairs} pair(s) of a setting and column")
-        notes += [f"{pair.sentence}." for pair in mine]
-        more = ("noise floor",) if floor else ()
-        title = f"Differences: {column_title(column)}"
-        yield _without_setting(TextTable(title, (*heads, *more), tuple(rows), tuple(notes)))
+        yield _without_setting(
+            TextTable(
+                f"Differences: {column_title(column)}",
+                (*heads, "noise floor") if floor else heads,
+                tuple(rows),
+                tuple(notes),
+                sentences=tuple(f"{pair.sentence}." for pair in mine),
+                summary=name == tables.columns[0],
+            )
+        )
 
 
 def _pair_row(pair: PairFigure, column: Column, floor: bool) -> tuple[str, ...]:
@@ -186,7 +192,8 @@ def _noise(tables: StudyTables) -> Iterator[TextTable]:
     heads = ("column", "band of one difference", "largest seen", "repeated settings", "runs")
     floor = tables.noise[0].floor
     note = f"{floor.how}; {floor.level:.0%}. A difference of means over n runs: the band divided by the root of n"
-    yield TextTable("Noise floor: the same run with another order of batches", heads, tuple(rows), (note,))
+    title = "Noise floor: the same run with another order of batches"
+    yield TextTable(title, heads, tuple(rows), (note,), summary=True)
 
 
 def _datasets(tables: StudyTables) -> Iterator[TextTable]:
@@ -211,7 +218,8 @@ def _datasets(tables: StudyTables) -> Iterator[TextTable]:
         notes.append(f"smallest p that a pair could have: {result.smallest_p:.3g}")
         notes += [f"not distinguishable: {', '.join(clique)}" for clique in result.cliques]
         title = f"Several datasets: {column_title(column)}"
-        yield TextTable(title, ("method", "mean rank", *result.datasets), tuple(rows), tuple(notes))
+        heads = ("method", "mean rank", *result.datasets)
+        yield TextTable(title, heads, tuple(rows), tuple(notes), summary=each.column == tables.columns[0])
 
 
 def _sites(tables: StudyTables) -> Iterator[TextTable]:
@@ -337,4 +345,4 @@ def _reach(tables: StudyTables) -> Iterator[TextTable]:
 
 def _notes(tables: StudyTables) -> Iterator[TextTable]:
     if tables.notes:
-        yield TextTable("Notes", ("note",), tuple((note,) for note in tables.notes))
+        yield TextTable("Notes", ("note",), tuple((note,) for note in tables.notes), summary=True)

@@ -26,6 +26,8 @@ class TextTable:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()  # what people must know to read it
+    sentences: tuple[str, ...] = ()  # its rows in words, for those who want the whole
+    summary: bool = False  # whether it belongs to the short answer
 
 
 def escape_latex(text: str) -> str:
@@ -45,7 +47,8 @@ def _markdown(table: TextTable) -> str:
     for row in (table.heads, None, *table.rows):
         cells = ["---"] * len(table.heads) if row is None else [escape_markdown(cell) for cell in row]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, *([""] if table.notes else []), *(f"- {escape_markdown(note)}" for note in table.notes)])
+    notes = [*table.notes, *table.sentences]
+    return "\n".join([*lines, *([""] if notes else []), *(f"- {escape_markdown(note)}" for note in notes)])
 
 
 def to_latex(tables: Sequence[TextTable]) -> str:
@@ -66,7 +69,7 @@ def _latex(table: TextTable) -> str:
             *rows,
             r"\bottomrule",
             r"\end{tabular}",
-            *(rf"\par\footnotesize {escape_latex(note)}" for note in table.notes),
+            *(rf"\par\footnotesize {escape_latex(note)}" for note in (*table.notes, *table.sentences)),
             r"\end{table}",
         ]
     )

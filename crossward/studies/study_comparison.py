@@ -157,4 +157,5 @@ def join_text(site: str, rows: Sequence[JoinRow]) -> TextTable:
         ("metric", "alone", "joined", "gain", "better in"),
         tuple(shown),
         ("In percent, at the round that validation chose; mean ± sample standard deviation over runs.",),
+        summary=True,
     )

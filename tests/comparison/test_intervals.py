@@ -147,6 +147,16 @@ def test_identical_figures_are_a_point():
     assert (estimate.low, estimate.high, estimate.p) == (0.0, 0.0, 1.0)
 
 
+def test_seeds_that_agree_by_chance_leave_half_of_the_interval_over_images():
+    """Two seeds that judge different images right have the same figure: that says nothing of other images."""
+    values = np.zeros((2, 40))
+    values[0, :10] = values[1, 20:30] = 1.0
+    estimate = estimate_of_means(values, {}, 0)
+    alone = estimate_of_means(values.mean(0, keepdims=True), {}, 0)
+    assert estimate.standard_error == pytest.approx(alone.standard_error / 2)
+    assert estimate.high - estimate.low == pytest.approx((alone.high - alone.low) / 2)
+
+
 def test_draws_are_whole_groups_as_many_as_there_are_and_repeatable():
     groups = {"a": "p", "b": "p", "c": "q", "d": "r"}
     resampling = draw([["a", "b", "c"], ["d", "e"]], groups, resamples=100, seed=7)

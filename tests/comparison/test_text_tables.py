@@ -67,10 +67,11 @@ def test_a_study_in_words():
     assert figures.heads == ("method", "F1, last rounds", "F1, best on validation", "seeds")
     assert figures.rows[0] == ("a|1", "71.0 ± 1.0 (68.5 to 73.5)", "69.0 ± 1.0 (66.5 to 71.5)", "3")
     assert figures.notes[0].startswith("±: sample standard deviation over seeds (n - 1)")
-    assert differences.heads[:4] == ("difference", "setting", "mean", "95% interval")
+    assert differences.heads[:4] == ("pair", "setting", "mean", "95% interval")
     assert differences.rows[0][:4] == ("a|1 − b_2", "beta 0.1", "+10.0", "+10.0 to +10.0")
     assert differences.rows[0][6:] == ("3 of 3", "better")
-    assert any("is better than" in note for note in differences.notes)
+    assert any("is better than" in sentence for sentence in differences.sentences)
+    assert [table.summary for table in tables] == [True, True, False, True]
 
 
 def test_every_table_is_as_wide_as_its_heads():
