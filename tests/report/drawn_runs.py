@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from crossward.config.reading import config_from
 from crossward.core.evaluation import mean, worst
 from crossward.runs.result import summarised
 from crossward.runs.run_directory import RunDir
@@ -142,13 +143,7 @@ def _about(drawn: Drawn, method: str, seed: int, targets: dict[str, torch.Tensor
     counts = {site: torch.bincount(targets[site], minlength=len(drawn.classes)).tolist() for site in drawn.sites}
     return {
         "format": 1, "crossward": "0.1.0", "status": drawn.status, "created": "2026-01-02T03:04:05Z",
-        "config": {
-            "run": {"name": f"{method}-s{seed}", "out": "runs", "seed": seed, "rounds": drawn.rounds,
-                    "batch_order": drawn.batch_order},
-            "data": {"source": "drawn", "size": drawn.size}, "partition": {}, "train": {"epochs": 1},
-            "evaluate": {"select": None, "view": "local", "keep_predictions": drawn.predictions},
-            "method": {"name": method}, "net": {"name": "cnn"}, "engine": {},
-        },
+        "config": _config(drawn, method, seed),
         "method": {"name": method}, "plugins": {},
         "net": {"name": "cnn", "channels": 3, "classes": len(drawn.classes), "size": drawn.size, "options": {}},
         "nets": {}, "task": {"name": "classification", "classes": list(drawn.classes), "main": "f1"},
@@ -157,6 +152,16 @@ def _about(drawn: Drawn, method: str, seed: int, targets: dict[str, torch.Tensor
         "class_counts": {site: {"train": row, "val": row, "test": row} for site, row in counts.items()},
         "discloses": {"model": "weights"}, "warnings": [],
     }  # fmt: skip
+
+
+def _config(drawn: Drawn, method: str, seed: int) -> dict[str, Any]:
+    """A whole configuration, as run.json has it; names that no catalogue knows are put in afterwards."""
+    run = {"name": f"{method}-s{seed}"[:60], "out": "runs", "seed": seed, "rounds": drawn.rounds}
+    config = config_from({"data": {"kind": "blood", "size": drawn.size}, "net": {"name": "cnn"},
+                          "method": {"name": "fedavg"}, "run": {"rounds": drawn.rounds}}).canonical()  # fmt: skip
+    evaluate = config["evaluate"] | {"keep_predictions": drawn.predictions}
+    changed = {"run": config["run"] | run | {"batch_order": drawn.batch_order}, "evaluate": evaluate}
+    return config | changed | {"method": {"name": method}}
 
 
 def many(prefix: str, count: int) -> Sequence[str]:
