@@ -66,8 +66,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "report": (*BELOW_HOSPITALS, "comparison", "studies", "report.sections"),
     "report.sections": (*BELOW_HOSPITALS, "comparison", "studies", "report"),
     "report.dashboard": (*FOUNDATION, "core", "runs", "report"),
+    "demo": (*BELOW_HOSPITALS, "comparison", "studies", "report"),
     "cli": (
         *BELOW_HOSPITALS,
+        "demo",
         "comparison",
         "comparison.papers",
         "report",

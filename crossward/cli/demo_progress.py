@@ -1,0 +1,157 @@
+"""What people see of the demo: one line for each situation while it runs, and a table of results at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from crossward.cli.output import print_json, print_notes
+from crossward.cli.study_progress import cell_name, in_words
+from crossward.demo.situations import ALONE, FEDAVG, Situation
+from crossward.studies.progress import StudyProgress
+from crossward.studies.scheduler import Job
+
+
+class DemoView(StudyProgress):
+    """Says nothing; counts the situations."""
+
+    def __init__(self, situations: int) -> None:
+        super().__init__()
+        self.situations = situations
+        self.number = 0
+        self.situation: Situation | None = None
+        self.since = time.monotonic()
+
+    def begin_situation(self, situation: Situation) -> None:
+        self.number += 1
+        self.situation = situation
+        self.since = time.monotonic()
+
+
+@contextmanager
+def show_demo(situations: int, *, quiet: bool, as_json: bool) -> Iterator[DemoView]:
+    """The view of a demo. However it ends, the terminal is as it was before."""
+    console = Console()
+    if as_json:
+        yield JsonDemoView(situations)
+    elif quiet:
+        yield DemoView(situations)
+    elif console.is_terminal:
+        view = LiveDemoView(situations, console)
+        with view.live:
+            yield view
+    else:
+        yield PlainDemoView(situations, console)
+
+
+class JsonDemoView(DemoView):
+    """A JSON line for each situation and each run."""
+
+    def begin_situation(self, situation: Situation) -> None:
+        super().begin_situation(situation)
+        print_json({"event": "situation", "situation": situation.name, "title": situation.title})
+
+    def on_done(self, job: Job, seconds: float, peak_bytes: int) -> None:
+        super().on_done(job, seconds, peak_bytes)
+        name = self.situation.name if self.situation else ""
+        print_json({"event": "done", "situation": name, "run": cell_name(job), "seconds": round(seconds, 3)})
+
+    def on_failure(self, job: Job, reason: str) -> None:
+        super().on_failure(job, reason)
+        print_json({"event": "failed", "run": cell_name(job), "reason": reason})
+
+    def on_note(self, text: str) -> None:
+        print_json({"event": "note", "text": text})
+
+
+class PlainDemoView(DemoView):
+    """Two lines for each situation: for files and terminals that cannot draw."""
+
+    def __init__(self, situations: int, console: Console) -> None:
+        super().__init__(situations)
+        self.console = console
+
+    def begin(self, jobs: Sequence[Job], workers: int, before: int, seconds: Mapping[str, list[float]]) -> None:
+        super().begin(jobs, workers, before, seconds)
+        title = self.situation.title if self.situation else ""
+        self._print(f"{self.number} of {self.situations}  {title}: {len(jobs)} runs, {workers} at a time")
+
+    def on_done(self, job: Job, seconds: float, peak_bytes: int) -> None:
+        super().on_done(job, seconds, peak_bytes)
+        if self.before + self.done == self.total:
+            self._print(f"        done in {in_words(time.monotonic() - self.since)}")
+
+    def on_note(self, text: str) -> None:
+        self._print(f"note: {text}")
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class LiveDemoView(DemoView):
+    """A line for each situation with its bar, drawn anew; it stays when the demo has ended."""
+
+    def __init__(self, situations: int, console: Console) -> None:
+        super().__init__(situations)
+        self.finished: list[tuple[str, str]] = []
+        self.live = Live(console=console, get_renderable=self.draw, refresh_per_second=4)
+
+    def begin_situation(self, situation: Situation) -> None:
+        self._finish()
+        super().begin_situation(situation)
+
+    def _finish(self) -> None:
+        if self.situation is not None:
+            took = in_words(time.monotonic() - self.since)
+            self.finished.append((self.situation.title, f"{self.done} runs in {took}"))
+
+    def on_note(self, text: str) -> None:
+        print_notes([text])
+
+    def draw(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        for title, words in self.finished:
+            table.add_row("[green]✓[/]", escape(title), ProgressBar(1, 1, width=20), f"[dim]{words}[/]")
+        if self.situation is not None and len(self.finished) < self.number:
+            rounds = sum(cell.share for cell in self.running.values())
+            bar = ProgressBar(max(1, self.total), self.done + rounds, width=20)
+            methods = ", ".join(dict.fromkeys(cell.job.label for cell in self.running.values()))
+            words = f"{self.done}/{self.total} runs" + (f": {methods}" if methods else ", reading them")
+            table.add_row("[cyan]▸[/]", escape(self.situation.title), bar, f"[dim]{escape(words)}[/]")
+        for _ in range(self.situations - max(self.number, len(self.finished))):
+            table.add_row("[dim]·[/]", "[dim]…[/]", "", "")
+        return table
+
+
+# results --------------------------------------------------------------------------------------------------------------
+def results_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Each situation with its methods, the best first; verdicts in words."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    table.add_column("situation")
+    table.add_column("method")
+    table.add_column("result", justify="right")
+    table.add_column("over training alone")
+    table.add_column("over FedAvg")
+    last = ""
+    for row in rows:
+        name = row["situation"] if row["situation"] != last else ""
+        last = row["situation"]
+        method = f"[bold]{escape(row['method'])}[/]" if row["of_the_paper"] else escape(row["method"])
+        differences = [_difference(row[f"over_{reference}"]) for reference in (ALONE, FEDAVG)]
+        table.add_row(name, method, f"{100 * row['value']:.1f}", *differences)
+    return table
+
+
+def _difference(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    colour = {"better": "blue", "worse": "yellow"}.get(row["verdict"], "dim")
+    return f"{100 * row['value']:+.1f} [{colour}]{row['verdict']}[/]"

@@ -1,0 +1,1 @@
+"""The demo: each paper's method in the situation it was made for, on phantom hospitals, in one report."""

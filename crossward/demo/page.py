@@ -1,0 +1,212 @@
+"""The page of the demo: how each paper's method fared in its situation, then a report of each situation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossward.demo.situations import ALONE, FEDAVG, Situation
+from crossward.report.assembly import make_page
+from crossward.report.content import (
+    BETTER,
+    Cell,
+    Code,
+    Column,
+    DataTable,
+    Fact,
+    Figure,
+    Link,
+    MethodName,
+    Note,
+    Page,
+    Section,
+    Text,
+    Verdict,
+)
+from crossward.report.differences import Difference, differences
+from crossward.report.joined_pages import as_one_section
+from crossward.report.source import ReportSource, read_report_source
+from crossward.report.verdict_words import headline_figures, view_words
+from crossward.report.wording import capital, counted, listed, metric_name
+
+if TYPE_CHECKING:
+    from crossward.comparison.study_spec import Column as FigureColumn
+
+NOT_RUN = "cannot run here"
+TUNED_ON = "seeds 100 and 101, other patients"
+
+
+@dataclass(frozen=True)
+class SituationReport:
+    situation: Situation
+    source: ReportSource
+    page: Page  # of the situation, as one section
+
+    def against(self, method: str, reference: str) -> Difference | None:
+        """What the method is above the reference; None if they were not compared."""
+        rows = differences(self.source, reference=reference)
+        return next((row for row in rows if row.method == method), None)
+
+
+def report_situation(situation: Situation, study_file: Path, out: Path) -> SituationReport:
+    """Read a finished study of the demo; `out` holds its folder."""
+    source = read_report_source([study_file], out=out)
+    page = as_one_section(
+        make_page(source), situation.name, situation.title, lead=(situation.made_for,), nav=situation.nav
+    )
+    return SituationReport(situation, source, page)
+
+
+def demo_page(reports: Sequence[SituationReport], folder: Path) -> Page:
+    """One page: the overview, and a section for each situation."""
+    pages = [report.page for report in reports]
+    return Page(
+        kicker="Crossward demo · phantom hospitals",
+        title=_title(reports),
+        lead=_lead(reports),
+        facts=_facts(reports),
+        sections=(_overview(reports, folder), *(section for page in pages for section in page.sections)),
+        hospitals=tuple(sheet for page in pages for sheet in page.hospitals),
+        sources=tuple(source for page in pages for source in page.sources),
+        made=pages[0].made,
+    )
+
+
+# the first screen -----------------------------------------------------------------------------------------------------
+def _title(reports: Sequence[SituationReport]) -> str:
+    """In how many situations a paper's method is ahead of everything it was compared with."""
+    judged = [report for report in reports if report.situation.methods]
+    ahead = [report for report in judged if any(is_ahead(report, method) for method in report.situation.methods)]
+    if not ahead:
+        return "In no situation is a paper's method distinguishably ahead of training alone and FedAvg"
+    where = f"{counted(len(ahead), 'situation')} of {counted(len(judged), '').strip()}"
+    if len(ahead) == len(judged):
+        return "In every situation a method that was made for it is ahead of training alone and FedAvg"
+    return f"In {where}, a method that was made for it is ahead of training alone and FedAvg"
+
+
+def is_ahead(report: SituationReport, method: str) -> bool:
+    """Whether the method is distinguishably better than every reference that it was compared with."""
+    rows = [row for reference in (ALONE, FEDAVG) if (row := report.against(method, reference)) is not None]
+    return bool(rows) and all(row.has_interval and row.verdict == BETTER for row in rows)
+
+
+def _lead(reports: Sequence[SituationReport]) -> Text:
+    behind = [
+        method
+        for report in reports
+        for method in report.situation.methods
+        if not is_ahead(report, method)
+    ]  # fmt: skip
+    words = (
+        "A method is worth as much as the situation it was made for. Each paper's method runs here in its own, beside "
+        "training alone and FedAvg, with the same images, network and training. "
+    )
+    if behind:
+        names = listed(list(dict.fromkeys(behind)), 6)
+        words += f"Not distinguishably ahead of both: {names}; its section shows by how much and why not to be sure. "
+    return (f"{words}Images are drawn, so differences say what to look for, not what a hospital would gain.",)
+
+
+def _facts(reports: Sequence[SituationReport]) -> tuple[Fact, ...]:
+    runs = [run for report in reports for run in report.source.runs]
+    sites = {len(report.source.sites) for report in reports}
+    seeds = sorted({run.seed for run in runs})
+    return (
+        Fact("Hospitals", " or ".join(map(str, sorted(sites))), "Drawn: stain, camera and patients differ."),
+        Fact("Situations", str(len(reports))),
+        Fact("Runs", str(len(runs))),
+        Fact("Seeds", ", ".join(map(str, seeds))),
+        Fact("Settings chosen on", TUNED_ON, "No run on this page was looked at for a choice of settings."),
+        Fact("Rounds chosen on", "validation only"),
+    )
+
+
+# the overview ---------------------------------------------------------------------------------------------------------
+def _overview(reports: Sequence[SituationReport], folder: Path) -> Section:
+    rows = [row for report in reports for row in _rows(report)]
+    table = DataTable(
+        id="situations",
+        title="Each paper's method in the situation it was made for",
+        caption="Differences with their 95 % interval, in points; tags allow for the number of comparisons.",
+        columns=(
+            Column("situation"),
+            Column("method"),
+            Column("measured by", wide_only=True),
+            Column("result", "number"),
+            Column("over training alone", "number"),
+            Column("", "verdict"),
+            Column("over FedAvg", "number"),
+            Column("", "verdict"),
+        ),
+        rows=tuple(rows),
+        sortable=False,
+    )
+    again = f"crossward study run {folder / reports[0].situation.name}.toml --out {folder}"
+    note = (
+        "The study files beside this page say how each situation was set up, and on what its settings were chosen. "
+        f"Change one and run it again: {again}"
+    )
+    return Section("overview", "Overview", (table, Note(note)), nav="Overview")
+
+
+def _rows(report: SituationReport) -> list[tuple[Cell, ...]]:
+    """A row for each method of a paper; of a situation without one, for the best method."""
+    figures = {figure.label: figure for figure in headline_figures(report.source)}
+    column = report.source.headline
+    measured = f"{metric_name(column.metric)}, {view_words(report.source, column.view)}"
+    rows: list[tuple[Cell, ...]] = []
+    for method in report.situation.methods or tuple(figures)[:1]:
+        figure = figures.get(method)
+        colour = report.source.order.colour(method)
+        rows.append((
+            Link(report.situation.nav, f"#{report.situation.name}"),
+            MethodName(method, colour),
+            measured,
+            _result(figure, column),
+            *_difference_cells(report, method, ALONE),
+            *_difference_cells(report, method, FEDAVG),
+        ))  # fmt: skip
+    return rows
+
+
+def _result(figure: Any, column: FigureColumn) -> Cell:
+    if figure is None:
+        return None
+    deviation = figure.spread.std
+    return Figure(column.scale * figure.spread.mean, deviation=None if deviation is None else column.scale * deviation)
+
+
+def _difference_cells(report: SituationReport, method: str, reference: str) -> tuple[Cell, Cell]:
+    row = report.against(method, reference)
+    if row is None:
+        word = NOT_RUN if reference == FEDAVG and FEDAVG not in report.source.labels else ""
+        return (None, Verdict(word))
+    scale = report.source.headline.scale
+    low, high = (None if bound is None else scale * bound for bound in (row.low, row.high))
+    return (Figure(scale * row.value, low=low, high=high, signed=True, note=row.how), Verdict(row.word))
+
+
+# for the terminal -----------------------------------------------------------------------------------------------------
+def result_rows(reports: Sequence[SituationReport]) -> list[dict[str, Any]]:
+    """What the overview says, for a terminal or a program; numbers are fractions."""
+    return [
+        {
+            "situation": report.situation.name,
+            "title": report.situation.title,
+            "metric": report.source.headline.name,
+            "method": figure.label,
+            "of_the_paper": figure.label in report.situation.methods,
+            "value": figure.spread.mean,
+            **{
+                f"over_{reference}": None if row is None else {"value": row.value, "low": row.low, "high": row.high,
+                                                             "verdict": row.word}
+                for reference in (ALONE, FEDAVG)
+                for row in [report.against(figure.label, reference)]
+            },
+        }
+        for report in reports
+        for figure in headline_figures(report.source)
+    ]  # fmt: skip
