@@ -139,8 +139,9 @@ class _Watch:
             if ended is None:
                 self.ended_at.pop(name, None)
                 continue
-            since = self.ended_at.setdefault(name, time.monotonic())
-            if time.monotonic() - since >= min(LAG, 10 * self.queue.interval):
+            if name not in self.ended_at:  # the outcome may have come since it was read: look once more at least
+                self.ended_at[name] = time.monotonic()
+            elif time.monotonic() - self.ended_at[name] >= min(LAG, 10 * self.queue.interval):
                 self._forget(name, job)
                 self._fail(job, f"its job {name} ended without a result: {ended}")
 
