@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi import Path as InPath
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException as StarletteError
@@ -52,7 +53,7 @@ def make_app(watch: Watch, access: Access) -> Gate:
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(StarletteError, _not_found)
-    app.add_exception_handler(422, _not_found)
+    app.add_exception_handler(RequestValidationError, _not_found)
     app.add_exception_handler(StorageError, _cannot_read)
     _add_pages(app, watch)
     _add_reports(app, watch, reports)
@@ -135,7 +136,7 @@ def _add_streams(app: FastAPI, watch: Watch) -> None:
             yield ServerSentEvent(data=document, event="runs", retry=RETRY)
 
     @app.get("/events/run/{id}", response_class=EventSourceResponse, dependencies=[Depends(open_stream)])
-    async def run_stream(run: Annotated[str, Depends(known_run)]) -> AsyncIterator[ServerSentEvent]:
+    async def run_stream(run: str = Depends(known_run)) -> AsyncIterator[ServerSentEvent]:
         async for document in watch.run_stream(run):
             yield ServerSentEvent(data=document, event="run", retry=RETRY)
 

@@ -21,7 +21,7 @@ def live_charts(metric: str, planned: int | None, sites: Sequence[str]) -> dict[
     }
     return {
         "scores": {
-            "title": f"{metric or 'Score'} on the test sets",
+            "title": f"{metric or 'score'} on the test sets".capitalize(),
             "caption": "The mean of the hospitals, the worst of them, and all test images together; by round.",
             "alt": f"Curves of {metric} on the test sets by round. The table of the figure's data has the numbers.",
             "spec": _curves(percent, {line: f"{PREFIX}method-{colour}" for line, colour in lines.items()}, planned, 1),
@@ -52,7 +52,7 @@ def _curves(title: str, colours: dict[str, str], planned: int | None, digits: in
     color: Spec = {"field": "line", "type": "nominal"}
     color |= {"scale": {"domain": list(colours), "range": list(colours.values())}}
     several = len(colours) > 1
-    color |= {"legend": {"orient": "top", "title": None, "columns": 3, "symbolType": "circle"} if several else None}
+    color |= {"legend": {"orient": "top", "title": None, "columns": 2, "symbolType": "circle"} if several else None}
     tooltip = tips(line="line", round="round", value=f"value|.{digits}f")
     where = {"x": x, "y": y, "color": color}
     layers: list[Spec] = [

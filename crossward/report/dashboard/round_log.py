@@ -49,6 +49,7 @@ class RoundLog:
         self.seconds: list[float] = []
         self.generation = 0
         self.problem = ""  # why the file cannot be read
+        self._damage = ""  # a line that was passed over
         self._offset = 0
         self._file = (0, 0)
         self._rest = b""
@@ -59,9 +60,10 @@ class RoundLog:
         try:
             while self._read_chunk():
                 pass
-            self.problem = ""
+            self.problem = self._damage
         except FileNotFoundError:
             self._begin_anew((0, 0))
+            self.problem = ""
         except StorageError as error:
             self.problem = error.what
         return before != (self.generation, len(self.rows), self.problem)
@@ -94,7 +96,7 @@ class RoundLog:
         if self._offset:
             self.generation += 1
         self.rows, self.sites, self.seconds = [], {}, []
-        self._offset, self._rest, self._file = 0, b"", file
+        self._offset, self._rest, self._file, self._damage = 0, b"", file, ""
 
     def _take(self, line: bytes) -> None:
         if not line.strip() or len(self.rows) >= MAX_ROUNDS:
@@ -102,13 +104,15 @@ class RoundLog:
         try:
             document = json.loads(line)
             row = _row(document)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise StorageError("a line of metrics.jsonl is not as crossward writes it") from None
+            scores = _site_scores(document)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            self._damage = "a line of metrics.jsonl is not as crossward writes it"
+            return
         self.rows.append(row)
         self.seconds.append(row["seconds"] or 0.0)
-        self._follow_sites(row, document)
+        self._follow_sites(row, scores)
 
-    def _follow_sites(self, row: Row, document: Mapping[str, Any]) -> None:
+    def _follow_sites(self, row: Row, scores: Mapping[str, Mapping[str, float]]) -> None:
         for name in row["clients"]:
             self._site(name).asked = row["round"]
         for name, loss in row["losses"].items():
@@ -117,9 +121,8 @@ class RoundLog:
             site = self._site(name)
             site.failures += 1
             site.reason, site.failed_in = reason, row["round"]
-        each = ((document.get("metrics") or {}).get("test") or {}).get("local", {}).get("sites", {})
-        for name, scores in list(each.items())[:MAX_SITES]:
-            self._site(printable(name, 120)).scores = _numbers(scores)
+        for name, values in scores.items():
+            self._site(name).scores = values
 
     def _site(self, name: str) -> SiteState:
         return self.sites.setdefault(name, SiteState(name))
@@ -143,6 +146,12 @@ def _row(line: Mapping[str, Any]) -> Row:
         "bytes": sent.get("down", 0.0) + sent.get("up", 0.0),
         "seconds": float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None,
     }
+
+
+def _site_scores(line: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Each site's single numbers on its own test set."""
+    each = ((line.get("metrics") or {}).get("test") or {}).get("local", {}).get("sites", {})
+    return {printable(name, 120): _numbers(scores) for name, scores in list(each.items())[:MAX_SITES]}
 
 
 def _scores(part: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -44,7 +44,7 @@ def run_line(run: ListedRun, log: RoundLog | None, now: float) -> dict[str, Any]
         "seed": plain(entry.seed),
         "rounds": plain(done),
         "planned": plain(entry.planned),
-        "metric": printable(metric_words(entry.metric or "", entry.best), MAX_NAME),
+        "metric": printable(entry.metric or "", MAX_NAME),
         "best": shown_value(entry.metric or "", entry.best),
         "best_round": plain(entry.best_round),
         "created": printable(entry.created or "", 40),
@@ -54,10 +54,6 @@ def run_line(run: ListedRun, log: RoundLog | None, now: float) -> dict[str, Any]
     if run.live and log is not None:
         line |= {"left": time_left(run, log, now), "silent": is_silent(run, log, now), "curve": _spark(run, log)}
     return line
-
-
-def metric_words(metric: str, value: float | None) -> str:
-    return metric if value is not None else ""
 
 
 def shown_value(metric: str, value: float | None) -> float | None:

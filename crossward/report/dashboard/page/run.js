@@ -9,7 +9,7 @@
     const { rounds, left, warn } = progress(run);
     at("kicker").replaceChildren(state(run.status), ` ${[run.method, run.data].filter(Boolean).join(" · ")}`);
     const words = [rounds && `${rounds[0].toUpperCase()}${rounds.slice(1)}`, !warn && left].filter(Boolean).join(", ");
-    const silent = warn ? `There is ${left}, though its status says running: the process may have been killed. crossward resume continues it.` : "";
+    const silent = warn ? `${left[0].toUpperCase()}${left.slice(1)}, though its status says running: the process may have been killed. crossward resume continues it.` : "";
     const reason = run.reason && run.status !== "running" ? run.reason : "";
     at("lead").textContent = [words && `${words}.`, silent, reason].filter(Boolean).join(" ");
     meter(at("meter"), run);

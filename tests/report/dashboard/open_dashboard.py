@@ -1,0 +1,94 @@
+"""The dashboard over a folder, in this process and over HTTP, and a drawn run that goes on when a test says so."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from drawn_runs import Drawn, draw_runs
+from fastapi.testclient import TestClient
+
+from crossward.report.dashboard.access import Access
+from crossward.report.dashboard.app import make_app
+from crossward.report.dashboard.catalogue import Catalogue
+from crossward.report.dashboard.watch import Watch
+
+HOST = "http://127.0.0.1"
+
+
+@dataclass
+class RunningRun:
+    """A drawn run that goes on when a test says so."""
+
+    folder: Path
+    lines: list[str]
+    done: int = 0
+
+    def begin(self, rounds: int) -> None:
+        (self.folder / "metrics.jsonl").write_text("".join(self.lines[:rounds]))
+        self.done = rounds
+
+    def go_on(self, rounds: int = 1) -> None:
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            file.write("".join(self.lines[self.done : self.done + rounds]))
+        self.done += rounds
+
+
+def draw_running(
+    folder: Path, *, rounds: int = 12, done: int = 3, sites: tuple[str, ...] = ("north", "south")
+) -> RunningRun:
+    [place] = draw_runs(folder, Drawn(methods=("fedavg",), seeds=(0,), rounds=rounds, sites=sites, status="running"))
+    lines = []
+    for line in map(json.loads, (place / "metrics.jsonl").read_text().splitlines()):
+        line["loss"] = dict.fromkeys(sites, 1.0 / line["round"])
+        if line["round"] == 2:
+            line["failures"] = {sites[-1]: "timed out after 30 s"}
+        lines.append(json.dumps(line) + "\n")
+    running = RunningRun(place, lines)
+    running.begin(done)
+    return running
+
+
+@dataclass
+class OpenDashboard:
+    client: TestClient
+    watch: Watch
+    access: Access
+
+    def id(self, name: str) -> str:
+        runs = self.client.get("/api/runs").json()["runs"]
+        return next(run["id"] for run in runs if run["name"] == name)
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[OpenDashboard]:
+    watch = Watch(Catalogue(root))
+    access = Access(cookie="crossward-test")
+    with TestClient(make_app(watch, access), base_url=HOST) as client:
+        assert client.get("/", params={"token": access.token}).status_code == 200
+        yield OpenDashboard(client, watch, access)
+
+
+@contextmanager
+def served(root: Path) -> Iterator[str]:
+    """The dashboard over HTTP, in a thread; gives the address with the token."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    port = listener.getsockname()[1]
+    watch = Watch(Catalogue(root))
+    access = Access(cookie=f"crossward-{port}")
+    server = uvicorn.Server(uvicorn.Config(make_app(watch, access), log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{port}/?token={access.token}"
+    watch.stopping = True
+    server.should_exit = True
+    thread.join(20)
+    listener.close()
