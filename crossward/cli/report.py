@@ -40,36 +40,41 @@ def report(
 ) -> None:
     """Make one page of runs: who is ahead, by how much, at which hospital, and how sure that is. It loads nothing."""
     from crossward.disk import write_atomically
-    from crossward.errors import ConfigError
     from crossward.report.assembly import make_hospital_page, make_page
     from crossward.report.figures import write_figures
     from crossward.report.render import render_page
     from crossward.report.source import ReportOptions, read_report_source
 
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder", hint=f"Name a file: -o {out / DEFAULT}.")
-    if hospital is not None and images:
-        raise ConfigError("the page of a hospital has no images", hint="Leave out --images or --hospital.")
+    _check(out, hospital, images)
     source = read_report_source(paths, side_by_side=side_by_side, out=studies)
-    page = (
-        make_page(source, ReportOptions(images, features)) if hospital is None else make_hospital_page(source, hospital)
-    )
+    options = ReportOptions(images, features)
+    page = make_page(source, options) if hospital is None else make_hospital_page(source, hospital)
     out.parent.mkdir(parents=True, exist_ok=True)
     content = render_page(page).encode()
     write_atomically(out, content, durable=False)
     files = write_figures(page, figures) if figures is not None else []
+    facts = {"report": str(out), "title": page.title, "bytes": len(content), "notes": list(page.notes)}
     if as_json:
-        print_json({"report": str(out), "title": page.title, "bytes": len(content), "notes": list(page.notes),
-                    "figures": [str(file) for file in files]})  # fmt: skip
-    elif not quiet:
+        print_json(facts | {"figures": [str(file) for file in files]})
+    elif quiet:
+        print_line(str(out))
+    else:
         print_notes(page.notes)
         print_line(page.title)
-    if not as_json:
-        print_line(f"{out} ({len(content) / 1e6:.1f} MB)" if not quiet else str(out))
-        if files and not quiet:
+        print_line(f"{out} ({len(content) / 1e6:.1f} MB)")
+        if files:
             print_line(f"{len(files)} files of figures in {figures}")
     if open_page:
         _open(out)
+
+
+def _check(out: Path, hospital: str | None, images: bool) -> None:
+    from crossward.errors import ConfigError
+
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder", hint=f"Name a file: -o {out / DEFAULT}.")
+    if hospital is not None and images:
+        raise ConfigError("the page of a hospital has no images", hint="Leave out --images or --hospital.")
 
 
 def _open(file: Path) -> None:

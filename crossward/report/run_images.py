@@ -1,14 +1,12 @@
-"""The test images of a run and what its networks make of them: features, and where they look. Needs the images, which
-the run directory does not hold: they are loaded as the configuration says, if they are still there."""
+"""The test images of a run, and their features. A run directory holds no images: they are loaded as the configuration
+says, if they are still there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from crossward.config.reading import config_from
 from crossward.data.federation import Federation
@@ -18,7 +16,6 @@ from crossward.report.source import ReportRun
 from crossward.runs.deployed import Deployed
 
 COMMON = "common test set"
-BATCH = 32  # images of which gradients are kept at a time
 
 
 @dataclass(frozen=True)
@@ -61,45 +58,6 @@ def features(network: Deployed, images: Tensor) -> Tensor:
             z = network.network.features(x)
             parts.append(z.flatten(2).mean(2) if z.ndim > 2 else z)
     return torch.cat(parts).float().clone()
-
-
-def grad_cam(network: Deployed, images: Tensor, classes: Sequence[int]) -> Tensor | None:
-    """(N, H, W) from 0 to 1: which pixels speak for a class (Grad-CAM: Selvaraju et al., ICCV 2017), read off the last
-    convolution of the body. None if there is none, or if the method's predictions have no gradient."""
-    layers = [module for module in network.network.body.modules() if isinstance(module, nn.Conv2d)]
-    if not layers:
-        return None
-    maps = []
-    for start in range(0, len(images), BATCH):
-        wanted = torch.as_tensor(classes[start : start + BATCH])
-        for x in network.inputs(images[start : start + BATCH]):
-            found = _grad_cam(network, layers[-1], x, wanted[: len(x)])
-            if found is None:
-                return None
-            maps.append(found)
-            wanted = wanted[len(x) :]
-    together = torch.cat(maps)[:, None]
-    return F.interpolate(together, size=tuple(images.shape[1:3]), mode="bilinear", align_corners=False)[:, 0]
-
-
-def _grad_cam(network: Deployed, layer: nn.Module, x: Tensor, classes: Tensor) -> Tensor | None:
-    kept: list[Tensor] = []
-    hook = layer.register_forward_hook(lambda module, inputs, output: kept.append(output))
-    try:
-        with torch.enable_grad():
-            logits = network.logits(x.clone().requires_grad_())
-    finally:
-        hook.remove()
-    if not kept or not logits.requires_grad or kept[-1].ndim != 4:
-        return None
-    chosen = logits[torch.arange(len(x)), classes.to(logits.device)].sum()
-    gradient: Tensor | None = torch.autograd.grad(chosen, kept[-1], allow_unused=True)[0]
-    if gradient is None:
-        return None
-    weights = gradient.mean((2, 3), keepdim=True)
-    heat = F.relu((weights * kept[-1]).sum(1)).detach()  # (B, h, w)
-    largest = heat.flatten(1).max(1).values.clamp_min(1e-12)
-    return (heat / largest[:, None, None]).float()
 
 
 def site_of(run: ReportRun, holder: str) -> str | None:

@@ -18,6 +18,7 @@ CONTAINERS = {"list", "dict", "set", "defaultdict", "OrderedDict", "Counter", "d
 DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MUTATORS = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
 GRADIENTS = (".backward", "autograd.grad")
+TAKE_GRADIENTS = ("crossward/core/loop.py", "crossward/core/gradient_descent.py", "crossward/report/grad_cam.py")
 PACKAGE_FILE_LINES = 500  # past this, ask whether the file is still one noun
 FUNCTION_LINES = 50
 SCAFFOLD_LINES = 60  # our measure of the core: SCAFFOLD fits on a page
@@ -273,8 +274,8 @@ def changed(source: Source) -> Iterator[str]:
 
 
 def one_training_loop(source: Source) -> Iterator[str]:
-    """A site's network takes its steps in loop.py, whatever a server fits in descent.py."""
-    if source.part and source.path not in ("crossward/core/loop.py", "crossward/core/gradient_descent.py"):
+    """A site's network takes its steps in loop.py, whatever a server fits in descent.py; Grad-CAM fits nothing."""
+    if source.part and source.path not in TAKE_GRADIENTS:
         calls = [node.func for node in source.nodes if isinstance(node, ast.Call)]
         steps = [f for f in calls if isinstance(f, ast.Attribute) and ast.unparse(f).endswith(GRADIENTS)]
         yield from map(ast.unparse, steps)

@@ -17,15 +17,8 @@ from torch.nn import functional as F
 from crossward.errors import CrosswardError
 from crossward.report.content import Block, Details, Note, Picture, Prose, Row, Section, page_id, shown
 from crossward.report.decisions import distinct_names
-from crossward.report.run_images import (
-    COMMON,
-    HeldImages,
-    grad_cam,
-    images_by_holder,
-    open_images,
-    reason_in_words,
-    site_of,
-)
+from crossward.report.grad_cam import grad_cam
+from crossward.report.run_images import COMMON, HeldImages, images_by_holder, open_images, reason_in_words, site_of
 from crossward.report.source import ReportRun, ReportSource
 from crossward.runs import overlays, pictures
 from crossward.runs.deployed import Deployed
