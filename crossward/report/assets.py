@@ -6,12 +6,15 @@ Nothing here imports torch: the dashboard starts at once.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from crossward.errors import ConfigError
+from crossward.disk import write_atomically
+from crossward.errors import ConfigError, CrosswardError
 from crossward.report.theme import THEMES, css_variables
+from crossward.user_folders import cache_folder
 
 INSTALL = "pip install 'crossward[report]'"
 
@@ -30,9 +33,17 @@ def page_file(name: str) -> str:
 
 @cache
 def chart_library() -> str:
-    """vega, vega-lite and vega-embed, of the version that also draws the figures for a paper."""
-    text: str = vl_convert().javascript_bundle()
-    return text.replace("</script", "<\\/script")
+    """vega, vega-lite and vega-embed, of the version that also draws the figures for a paper. Making the bundle takes
+    seconds during which no other thread runs, so it is stored in the user's cache."""
+    module = vl_convert()
+    stored = cache_folder() / "report" / f"vega-{module.__version__}.js"
+    with suppress(OSError, ValueError):
+        return stored.read_text(encoding="utf-8")
+    text: str = module.javascript_bundle().replace("</script", "<\\/script")
+    with suppress(OSError, CrosswardError):
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(stored, text.encode(), durable=False, contended=True)
+    return text
 
 
 def vl_convert() -> Any:

@@ -15,6 +15,7 @@ from crossward.errors import ConfigError
 from crossward.report.dashboard.access import LOOPBACK, Access
 from crossward.report.dashboard.app import make_app
 from crossward.report.dashboard.catalogue import Catalogue
+from crossward.report.dashboard.pages import assets
 from crossward.report.dashboard.watch import Watch
 
 HOST = "127.0.0.1"
@@ -60,6 +61,7 @@ def serve(
 ) -> None:
     """Serve until Ctrl-C. `started` gets the address once it can be opened."""
     watch = Watch(Catalogue(root))
+    assets()  # made before anybody waits for them
     listener = bind(port)
     number = listener.getsockname()[1]
     access = Access(cookie=f"crossward-{number}", hosts=(*LOOPBACK, *(host.lower() for host in hosts)))

@@ -1,0 +1,132 @@
+"""The dashboard in a browser: curves grow while a run goes on; mouse, keyboard, screen readers, narrow screens."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from drawn_runs import Drawn, draw_runs
+from open_dashboard import draw_running, served
+
+AXE = Path(__file__).parents[3] / ".venv" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
+SERIOUS = {"serious", "critical"}
+HOSTILE = '<img src=x onerror="alert(1)">'
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory, cache):
+    """A dashboard over HTTP, with a run that is under way and two that have finished."""
+    root = tmp_path_factory.mktemp("scene") / "runs"
+    draw_runs(root / "blood", Drawn(methods=("local", "fedrep"), seeds=(0,), rounds=3))
+    (root / "blood" / "study.json").write_text('{"format": 1, "cells": {}}')
+    running = draw_running(root / HOSTILE.replace("/", "_"), rounds=60, done=3, sites=("north", HOSTILE))
+    with served(root) as address:
+        yield address, running
+
+
+@pytest.fixture
+def visit(browser, scene):
+    """Open the dashboard; what it complained of and what it asked for is checked when the test ends."""
+    address, _ = scene
+    base = address.partition("?")[0]
+    opened, complaints, requests = [], [], []
+
+    def go(*, width: int = 1200, scheme: str = "light", bypass: bool = False):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=bypass)
+        view = context.new_page()
+        opened.append(context)
+        view.on("console", lambda message: complaints.append(message.text))
+        view.on("pageerror", lambda error: complaints.append(str(error)))
+        view.on("dialog", lambda dialog: complaints.append(dialog.message))
+        view.on("request", lambda request: requests.append(request.url))
+        view.goto(address)
+        view.wait_for_selector("html[data-listed]")
+        return view
+
+    yield go
+    for context in opened:
+        context.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith((base, "blob:", "data:"))] == []
+
+
+def until(view, condition, seconds: float = 20) -> None:
+    """Wait for a condition; the page's policy forbids Playwright's own wait_for_function."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        view.wait_for_timeout(50)
+
+
+def open_run(view):
+    view.locator(".tile").first.click()
+    view.wait_for_selector("html[data-rounds]", state="attached")
+    view.wait_for_selector("#scores .plot svg path")
+
+
+def axe(view) -> list[str]:
+    view.add_script_tag(path=str(AXE))
+    found = view.evaluate("axe.run()")["violations"]
+    return [f"{each['id']}: {each['nodes'][0]['html'][:150]}" for each in found if each["impact"] in SERIOUS]
+
+
+def test_a_running_runs_curve_grows_on_the_page(visit, scene):
+    _, running = scene
+    view = visit()
+    assert "token" not in view.url
+    open_run(view)
+    points = lambda: view.locator("#scores .plot svg .mark-symbol path").count()
+    label = lambda: view.locator("#lead").inner_text()
+    before = points()
+    assert before >= 3
+    assert f"Round {running.done} of 60" in label()
+    running.go_on(4)
+    until(view, lambda: f"Round {running.done} of 60" in label())
+    until(view, lambda: points() > before)
+    assert view.locator("#meter").get_attribute("aria-valuenow") == str(running.done)
+    assert HOSTILE in view.locator("#sites").inner_text()
+
+
+def test_the_list_follows_a_run_and_is_filtered_sorted_and_picked_by_keyboard(visit, scene):
+    _, running = scene
+    view = visit()
+    assert HOSTILE in view.locator(".tile strong").first.inner_text()
+    running.go_on()
+    until(view, lambda: f"round {running.done} of 60" in view.locator(".tile").first.inner_text())
+    view.locator("#filter").focus()
+    view.keyboard.type("blood rep")
+    until(view, lambda: view.locator("#runs tbody tr").count() == 1)
+    view.locator("#filter").fill("")
+    header = view.locator("#runs thead [data-key=name] button")
+    header.focus()
+    view.keyboard.press("Enter")
+    assert view.locator("#runs thead [data-key=name]").get_attribute("aria-sort") == "ascending"
+    names = [cell.inner_text() for cell in view.locator("#runs tbody th a").all()]
+    assert names == sorted(names)
+    for name in ("blood/local-s0", "blood/fedrep-s0"):
+        view.get_by_label(f"Pick {name}").focus()
+        view.keyboard.press("Space")
+    assert view.locator("#picked").inner_text() == "2 picked"
+    view.locator("#differences").focus()
+    view.keyboard.press("Enter")
+    view.wait_for_url("**/differences?*")
+    assert "method.name" in view.locator("table").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_violation(visit, scheme):
+    if not AXE.exists():
+        pytest.skip("no axe-core: npm install --no-save --prefix .venv/npm axe-core")
+    view = visit(scheme=scheme, bypass=True)
+    assert axe(view) == []
+    open_run(view)
+    assert axe(view) == []
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_pages_can_be_read_at_any_width(visit, width):
+    view = visit(width=width)
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    open_run(view)
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
