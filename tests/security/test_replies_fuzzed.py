@@ -196,7 +196,7 @@ def test_records_that_are_not_ours(receiver, content):
 def test_a_million_items(receiver, count):
     start = time.monotonic()
     _, failures = receiver(lambda reply: replace(reply, header=reply.header | {"losses": [0.1] * count}))
-    assert "entries" in failures["site-0"]
+    assert ("entries" if count == 10**5 else "whose header has") in failures["site-0"]
     replies, failures = receiver(lambda reply: replace(reply, payload=encode({f"i{k}": k for k in range(count)})))
     assert "bytes" in failures["site-0"]
     assert_harmless(replies, failures)
