@@ -19,6 +19,8 @@ from crossward.demo.situations import ALONE, FEDAVG, Situation
 from crossward.studies.progress import StudyProgress
 from crossward.studies.scheduler import Job
 
+UNCLEAR = ("may be chance", "dim")  # not distinguishable, in words that fit
+
 
 class DemoView(StudyProgress):
     """Says nothing; counts the situations."""
@@ -153,5 +155,5 @@ def results_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _difference(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
-    colour = {"better": "blue", "worse": "yellow"}.get(row["verdict"], "dim")
-    return f"{100 * row['value']:+.1f} [{colour}]{row['verdict']}[/]"
+    word, colour = {"better": ("better", "blue"), "worse": ("worse", "yellow")}.get(row["verdict"], UNCLEAR)
+    return f"{100 * row['value']:+.1f} [{colour}]{word}[/]"

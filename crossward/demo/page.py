@@ -12,14 +12,13 @@ from crossward.report.assembly import make_page
 from crossward.report.content import (
     BETTER,
     Cell,
-    Code,
+    CodeBlock,
     Column,
     DataTable,
     Fact,
     Figure,
     Link,
     MethodName,
-    Note,
     Page,
     Section,
     Text,
@@ -29,13 +28,13 @@ from crossward.report.differences import Difference, differences
 from crossward.report.joined_pages import as_one_section
 from crossward.report.source import ReportSource, read_report_source
 from crossward.report.verdict_words import headline_figures, view_words
-from crossward.report.wording import capital, counted, listed, metric_name
+from crossward.report.wording import listed, metric_name
 
 if TYPE_CHECKING:
     from crossward.comparison.study_spec import Column as FigureColumn
 
 NOT_RUN = "cannot run here"
-TUNED_ON = "seeds 100 and 101, other patients"
+TUNED_ON = "other patients (data.seed = 100)"
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,8 @@ def _title(reports: Sequence[SituationReport]) -> str:
     ahead = [report for report in judged if any(is_ahead(report, method) for method in report.situation.methods)]
     if not ahead:
         return "In no situation is a paper's method distinguishably ahead of training alone and FedAvg"
-    where = f"{counted(len(ahead), 'situation')} of {counted(len(judged), '').strip()}"
-    if len(ahead) == len(judged):
-        return "In every situation a method that was made for it is ahead of training alone and FedAvg"
-    return f"In {where}, a method that was made for it is ahead of training alone and FedAvg"
+    share = "every situation" if len(ahead) == len(judged) else f"{len(ahead)} of {len(judged)} situations"
+    return f"In {share}, a method that was made for it is ahead of training alone and FedAvg"
 
 
 def is_ahead(report: SituationReport, method: str) -> bool:
@@ -105,8 +102,7 @@ def _lead(reports: Sequence[SituationReport]) -> Text:
         "training alone and FedAvg, with the same images, network and training. "
     )
     if behind:
-        names = listed(list(dict.fromkeys(behind)), 6)
-        words += f"Not distinguishably ahead of both: {names}; its section shows by how much and why not to be sure. "
+        words += f"Not distinguishably ahead of both: {listed(list(dict.fromkeys(behind)), 6)}. "
     return (f"{words}Images are drawn, so differences say what to look for, not what a hospital would gain.",)
 
 
@@ -144,12 +140,11 @@ def _overview(reports: Sequence[SituationReport], folder: Path) -> Section:
         rows=tuple(rows),
         sortable=False,
     )
-    again = f"crossward study run {folder / reports[0].situation.name}.toml --out {folder}"
-    note = (
-        "The study files beside this page say how each situation was set up, and on what its settings were chosen. "
-        f"Change one and run it again: {again}"
+    again = CodeBlock(
+        f"crossward study run {folder / reports[0].situation.name}.toml --out {folder}",
+        "Study files beside this page say how each situation was set up. Change one, and run it again",
     )
-    return Section("overview", "Overview", (table, Note(note)), nav="Overview")
+    return Section("overview", "Overview", (table, again))
 
 
 def _rows(report: SituationReport) -> list[tuple[Cell, ...]]:

@@ -34,9 +34,9 @@ SITUATIONS = (
         "few-sites",
         "Labels that differ, and few hospitals asked",
         "Labels",
-        "FedCB and FedBM (Zhu et al., MICCAI 2024 and TMI 2025) are for hospitals with very different diagnoses, of which "
-        "only some take part in a round: the classifier that is averaged leans to those who were asked. FedCB makes it "
-        "from the names of the classes and freezes it; FedBM also generates images of the classes that a hospital lacks. "
+        "FedCB and FedBM (Zhu et al., 2024 and 2025) are for hospitals with very different diagnoses, of which only "
+        "some take part in a round: the classifier that is averaged leans to those who were asked. FedCB makes it from "
+        "the names of the classes and freezes it; FedBM also generates images of the classes that a hospital lacks. "
         "Here each hospital has two or three diagnoses for the most part, and half of the hospitals take part in a "
         "round. Judged on a test set of all hospitals and classes.",
         ("fedcb", "fedbm"),
@@ -55,9 +55,9 @@ SITUATIONS = (
         "many-epochs",
         "Many epochs between two exchanges",
         "Epochs",
-        "FedCD (Long et al., ACM Multimedia 2023) is for hospitals that train long between two exchanges, because these "
-        "are costly: local classifiers drift apart, so FedCD trains them on prototypes of all hospitals and averages "
-        "them class by class. Judged on a test set of all hospitals and classes.",
+        "FedCD (Long et al., ACM Multimedia 2023) is for hospitals that train long between two exchanges, because "
+        "these are costly: local classifiers drift apart, so FedCD trains them on prototypes of all hospitals and "
+        "averages them class by class. Judged on a test set of all hospitals and classes.",
         ("fedcd",),
     ),
     Situation(

@@ -1,33 +1,135 @@
-"""The command demo, with fewer methods and images."""
+"""The command demo, with situations of a few images: what it prints, writes and opens, and how it fails."""
 
 from __future__ import annotations
 
+import io
 import json
-from dataclasses import replace
+import re
+import sys
+from pathlib import Path
 
-import crossward
-from crossward.cli import demo
+import pytest
+from rich.console import Console
+
+from crossward.cli import demo as command
+from crossward.cli.demo_progress import results_table
+from crossward.demo import situations
+from crossward.demo.situations import Situation
+from crossward.studies.study_file import read_study
+
+STUDY = """
+[study]
+seeds = [0, 1]
+columns = ["best.mean.f1"]
+resamples = 50
+pairs = [["fedavg", "local"], ["fednpr-per", "local"], ["fednpr-per", "fedavg"]]
+method = ["local", "fedavg", "fednpr-per"]
+
+[data]
+source = "phantom"
+sites = 3
+train = 16
+val = 8
+test = 12
+global_test = 8
+
+[net]
+name = "cnn"
+
+[run]
+rounds = 1
+"""
 
 
-def test_the_demo_compares_the_methods(cli, tmp_path, monkeypatch):
-    small = {"train": 16, "val": 4, "test": 4, "global_test": 8}
-    reduced = [
-        replace(
-            comparison,
-            methods=comparison.methods[:2],
-            config=comparison.config | {"data": comparison.config["data"] | small},
-        )
-        for comparison in demo.COMPARISONS
-    ]
-    monkeypatch.setattr(demo, "COMPARISONS", reduced)
-    output = cli("demo", "--rounds", "1", "--out", tmp_path, "--json")
-    *lines, last = map(json.loads, output.out.splitlines())
-    assert [line["run"] for line in lines] == ["local", "fedavg", "local", "fedavg", "local", "mh-pflgb"]
-    assert {line["round"] for line in lines} == {1}
-    assert {name: [row["method"] for row in rows] for name, rows in last["results"].items()} == {
-        "blood": ["local", "fedavg"],
-        "polyp": ["local", "fedavg"],
-        "mixed": ["local", "mh-pflgb"],
+class Tiny(Situation):
+    """A situation whose study is run in a blink."""
+
+    def study_text(self) -> str:
+        return STUDY.replace("rounds = 1", f"rounds = {self.made_for}") if self.made_for.isdigit() else STUDY
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(situations, "SITUATIONS", (
+        Tiny("few", "Few of them", "Few", "Why few.", ("fednpr-per",)),
+        Tiny("many", "Many of them", "Many", "Why many.", ("fednpr-per",)),
+    ))  # fmt: skip
+
+
+def test_the_demo_runs_its_situations_and_ends_with_the_address_of_one_report(cli, tmp_path, tiny, monkeypatch):
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr(command, "_has_screen", lambda: True)
+    output = cli("demo", "--out", tmp_path)
+    lines = output.out.splitlines()
+    report = tmp_path / "demo-1" / "report.html"
+    assert lines[-1] == report.as_uri()
+    assert opened == [report.as_uri()]
+    assert len(lines) <= 25
+    assert "1 of 2  Few of them: 6 runs" in output.out
+    html = report.read_text(encoding="utf-8")
+    assert 'href="#few"' in html
+    assert 'id="many-hospital-hospital-1' in html
+    assert "Not distinguishably ahead of both: fednpr-per" in html
+    assert html.count("<!doctype html>") == 1
+    assert read_study(tmp_path / "demo-1" / "few.toml").settings.seeds == (0, 1)
+
+
+def test_as_json_every_line_is_an_event_and_the_last_has_the_results(cli, tmp_path, tiny):
+    (tmp_path / "demo-1").mkdir()
+    output = cli("demo", "--out", tmp_path, "--json")
+    *events, last = map(json.loads, output.out.splitlines())
+    assert [event["situation"] for event in events if event["event"] == "situation"] == ["few", "many"]
+    assert sum(event["event"] == "done" for event in events) == 12
+    assert last["folder"] == str(tmp_path / "demo-2")
+    assert Path(last["report"]).is_file()
+    assert {(row["situation"], row["method"]) for row in last["results"]} == {
+        (situation, method) for situation in ("few", "many") for method in ("local", "fedavg", "fednpr-per")
     }
-    assert last["folder"] == str(tmp_path / "demo-1")
-    assert crossward.load(tmp_path / "demo-1" / "polyp" / "local").about["status"] == "finished"
+    (row,) = [row for row in last["results"] if row["situation"] == "few" and row["method"] == "fednpr-per"]
+    assert row["of_the_paper"]
+    assert row["over_local"]["low"] <= row["over_local"]["value"] <= row["over_local"]["high"]
+    assert re.fullmatch("better|worse|not distinguishable", row["over_fedavg"]["verdict"])
+
+
+def test_a_mistake_in_any_situation_is_found_before_anything_runs(cli, tmp_path, monkeypatch):
+    good = Tiny("few", "Few of them", "Few", "Why few.")
+    monkeypatch.setattr(situations, "SITUATIONS", (good, Tiny("bad", "Bad", "Bad", "0")))
+    output = cli("demo", "--out", tmp_path)
+    assert output.code == 2
+    assert "rounds" in output.err
+    assert list((tmp_path / "demo-1").glob("*/*/run.json")) == []
+
+
+def test_without_the_packages_of_the_report_the_demo_says_so_before_anything_runs(cli, tmp_path, tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    output = cli("demo", "--out", tmp_path)
+    assert output.code == 2
+    assert "pip install 'crossward[report]'" in output.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_opened_where_there_is_no_screen(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert not command._has_screen()
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert command._has_screen()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    assert not command._has_screen()
+
+
+def test_results_have_a_line_each_and_say_what_may_be_chance():
+    row = {"situation": "few", "method": "[b]", "of_the_paper": True, "value": 0.5, "over_fedavg": None}
+    rows = [
+        {**row, "over_local": {"value": 0.1, "low": 0.0, "high": 0.2, "verdict": verdict}}
+        for verdict in ("better", "worse", "not distinguishable")
+    ]
+    console = Console(width=80, file=io.StringIO())
+    console.print(results_table(rows))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 4
+    assert [line.split("+10.0 ")[1].strip() for line in lines[1:]] == ["better", "worse", "may be chance"]
+    assert all("[b]" in line for line in lines[1:])
