@@ -47,8 +47,8 @@ SITUATIONS = (
         "Imbalance",
         "FedNPR-Per (Wicaksana, Yan, Cheng) is for hospitals whose classes are imbalanced and partly missing, and that "
         "want a network for their own patients: features are shared, the classifier is each hospital's own, and "
-        "sub-prototypes of each class keep rare ones apart. Here hospitals have few images and lack classes. Judged by "
-        "balanced accuracy, each hospital on its own patients.",
+        "sub-prototypes of each class keep rare ones apart. Here hospitals have few images and lack classes. Judged at "
+        "each hospital on its own patients.",
         ("fednpr-per",),
     ),
     Situation(
