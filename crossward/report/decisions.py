@@ -34,7 +34,8 @@ from crossward.comparison.weighted_metrics import Array, PredictedSet, plain_met
 from crossward.report.content import shown
 from crossward.report.source import ReportRun, ReportSource
 
-RESAMPLES = 200  # of bands
+RESAMPLES = 400  # of figures of classes
+CURVE_RESAMPLES = 100  # of bands along curves, which cost more
 MOST_CURVES = 12  # classes, and methods, that have curves
 STEPS = ((16, 0.005), (48, 0.01), (120, 0.02))  # up to so many curves, a curve has points at every such specificity
 COARSE = 0.05
@@ -188,7 +189,8 @@ def _decide(
 
     classes = sets[0][0].predictions.shape[1]
     support = np.mean([np.bincount(some[0].targets, minlength=classes) for some in sets], axis=0)
-    found = {k: over_sets(lambda each, w, k=k: sensitivity_curve(each, k, grid, w)) for k in curved}  # type: ignore[misc]
+    some_draws = slice(CURVE_RESAMPLES)
+    found = {k: over_sets(lambda each, w, k=k: sensitivity_curve(each, k, grid, w[some_draws])) for k in curved}  # type: ignore[misc]
     bins = [[reliability(each, resampling.weights(each.ids)) for each in some] for some in sets]
     in_bins = np.mean([np.mean([images for _, _, images in some], axis=0) for some in bins], axis=0)
     confidence = nan_mean(np.stack([mean for some in bins for _, mean, _ in some]))
@@ -209,7 +211,7 @@ def _decide(
         {k: pointwise_band(found[k], resampling, level=level, trials=_all(support[k], grid)) for k in curved},
         {k: nan_mean(np.stack([curve.thresholds for curve in found[k]])) for k in curved},
         {
-            k: band(lambda each, w, k=k: precision_curve(each, k, RECALLS, w), _all(support[k], RECALLS))  # type: ignore[misc]
+            k: band(lambda each, w, k=k: precision_curve(each, k, RECALLS, w[some_draws]), _all(support[k], RECALLS))  # type: ignore[misc]
             for k in curved
         },
     )
