@@ -82,11 +82,12 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
 
-def within_fractions(estimate: Estimate) -> Estimate:
-    """The estimate of a figure that cannot lie outside 0 and 1, its interval cut off there."""
+def within_fractions(estimate: Estimate, least: float = 0.0) -> Estimate:
+    """The estimate of a figure that cannot lie outside 0 and 1, its interval cut off there; `least` of a difference of
+    two is -1."""
     if estimate.low is None or estimate.high is None:
         return estimate
-    return replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, 1.0))
+    return replace(estimate, low=max(estimate.low, least), high=min(estimate.high, 1.0))
 
 
 def check_level(level: float) -> float:

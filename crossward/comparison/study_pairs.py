@@ -13,7 +13,9 @@ from statistics import fmean
 import numpy as np
 from pydantic import TypeAdapter
 
+from crossward.comparison.intervals import within_fractions
 from crossward.comparison.noise_floor import NoiseFloor, noise_floor
+from crossward.comparison.reach import UNBOUNDED
 from crossward.comparison.study_cells import Cell
 from crossward.comparison.study_memo import StudyMemo
 from crossward.comparison.study_results import POOLED, ColumnNoise, PairFigure
@@ -171,6 +173,8 @@ def _mean_over_settings(scored: Sequence[ScoredMethod], seeds: Sequence[int]) ->
 def _pair_figure(each: _Unjudged, column: Column, floor: NoiseFloor | None) -> PairFigure:
     comparison = each.comparison
     difference = comparison.difference
+    if column.metric not in UNBOUNDED:
+        difference = within_fractions(difference, least=-1.0)
     if column.when == "last" and not difference.images:
         difference = replace(difference, how=difference.how.replace("no predictions", "means over rounds"))
     noise = floor.of_means(each.cells) if floor else None

@@ -52,7 +52,8 @@ def _site_gain(figure: SiteFigure, column: Column) -> SiteGain:
     if gain is None:
         return SiteGain(figure.site, estimate, None, 0, 0, None, NOT_DISTINGUISHABLE)
     tests = gain.tests
-    return SiteGain(figure.site, estimate, gain.difference, tests.wins, tests.losses, gain.p_adjusted, gain.verdict)
+    difference = gain.difference if column.metric in UNBOUNDED else within_fractions(gain.difference, least=-1.0)
+    return SiteGain(figure.site, estimate, difference, tests.wins, tests.losses, gain.p_adjusted, gain.verdict)
 
 
 def _scored(method: MethodCells, column: Column, scores: StudyScores) -> ScoredSites:

@@ -97,7 +97,7 @@ class StudySettings(Section):
     baselines: tuple[Literal["local", "central", "ensemble"], ...] = ()
     noise_floor: bool | tuple[str, ...] = False  # true: the first method; or the labels of some
     columns: tuple[str, ...] = ()  # none: chosen by the task
-    pairs: tuple[tuple[str, str], ...] | None = None  # None: the first method against every other
+    pairs: tuple[tuple[str, str], ...] | None = None  # None: every method against "local", or else against the first
     last: Count = 10
     sites: str | None = None
     join: str | None = None
@@ -140,8 +140,9 @@ class StudySettings(Section):
     def compared_pairs(self) -> tuple[tuple[str, str], ...]:
         if self.pairs is not None:
             return self.pairs
-        first, *others = self.labels()
-        return tuple((other, first) for other in others)
+        labels = self.labels()
+        reference = LOCAL if LOCAL in labels else labels[0]
+        return tuple((label, reference) for label in labels if label != reference)
 
 
 SUBSECTIONS: Mapping[str, type[BaseModel]] = MappingProxyType(

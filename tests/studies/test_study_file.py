@@ -92,7 +92,7 @@ def test_pairs_and_labels(tmp_path):
     file.write_text(f'[study]\n{TWO_METHODS}baselines = ["ensemble"]')
     settings = read_study(file).settings
     assert settings.labels() == ("fedavg", "scaffold", "local", "ensemble")
-    assert settings.compared_pairs() == (("scaffold", "fedavg"), ("local", "fedavg"), ("ensemble", "fedavg"))
+    assert settings.compared_pairs() == (("fedavg", "local"), ("scaffold", "local"), ("ensemble", "local"))
     file.write_text(f"[study]\n{TWO_METHODS}pairs = []\nnoise_floor = true")
     settings = read_study(file).settings
     assert settings.compared_pairs() == ()
