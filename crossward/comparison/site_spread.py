@@ -22,6 +22,7 @@ SPREADS: dict[str, Norm] = {
     "Gini's index over sites": gini,
     "largest minus smallest site": largest_gap,
 }
+FEWEST_RESAMPLES = 50  # in which every site has a figure, for an interval
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ def _drawn(scored: ScoredSites) -> Array | None:
     if scored.all_images is None or not all(seed in site.drawn for site in sites for seed in site.figures):
         return None
     drawn = np.stack([np.mean([site.drawn[seed] for seed in site.figures], axis=0) for site in sites])
-    return np.asarray(drawn[:, ~np.isnan(drawn).any(0)])
+    defined = ~np.isnan(drawn).any(0)
+    return np.asarray(drawn[:, defined]) if defined.sum() >= FEWEST_RESAMPLES else None
 
 
 def _gains(scored: ScoredSites, baseline: ScoredSites, level: float) -> dict[str, PairComparison]:
@@ -170,11 +172,17 @@ def _gains(scored: ScoredSites, baseline: ScoredSites, level: float) -> dict[str
 def _spread(name: str, means: Array, drawn: Array | None, norm: Norm, scored: ScoredSites, level: float) -> Estimate:
     value = float(norm(means[:, None])[0])
     if drawn is None or scored.all_images is None:
-        return Estimate(name, value, None, None, level, "no predictions: no interval", scored.seeds)
+        return Estimate(name, value, None, None, level, _no_interval(scored), scored.seeds)
     deviations = (drawn - means[:, None]) * scored.all_images.inflation**0.5
     low, high = norm_interval(means, deviations, norm, centre=float(means.mean()), level=level)
     how = f"inverted test over images, {scored.all_images.resamples} resamples, for these trained networks"
     return _estimate(name, value, low, high, level, how, scored.seeds, scored.all_images)
+
+
+def _no_interval(scored: ScoredSites) -> str:
+    if scored.all_images is None:
+        return "no predictions: no interval"
+    return "some site has so few images that most resamples leave it without a figure: no interval"
 
 
 def _worst(means: Array, drawn: Array | None, scored: ScoredSites, level: float) -> Estimate:
@@ -186,7 +194,7 @@ def _worst(means: Array, drawn: Array | None, scored: ScoredSites, level: float)
     value = float(means[figures.argmin()])
     images = scored.all_images
     if drawn is None or images is None:
-        return Estimate(name, value, None, None, level, "no predictions: no interval", scored.seeds)
+        return Estimate(name, value, None, None, level, _no_interval(scored), scored.seeds)
     low, high = worst_interval(figures, (sign * drawn - figures[:, None]) * images.inflation**0.5, level)
     how = f"simultaneous over the sites that could be worst, {images.resamples} resamples of images, cautious"
     bounds = sorted((sign * low, sign * high))
