@@ -96,3 +96,24 @@ def test_a_prefix_changes_addresses_and_nothing_else():
     assert with_prefix(Figure(1.0, runs=("r1",)), "a").runs == ("a-r1",)
     assert with_prefix(RunSource("r1", "n", "f", "s"), "a") == RunSource("a-r1", "n", "f", "s")
     assert with_prefix(HospitalPage("h", "n", "t", (), (), ()), "a").back == "hospitals"
+
+
+def test_in_a_browser_tabs_are_drawn_and_a_sheet_leads_back_to_its_section(joined, browser, tmp_path):
+    file = tmp_path / "joined.html"
+    file.write_text(render_page(joined), encoding="utf-8")
+    complaints: list[str] = []
+    view = browser.new_page(viewport={"width": 1200, "height": 900})
+    view.on("console", lambda message: complaints.append(message.text))
+    view.on("pageerror", lambda error: complaints.append(str(error)))
+    view.goto(file.as_uri())
+    view.wait_for_selector("html[data-charts=drawn]", state="attached")
+    view.locator("#second-more > [role=tablist] > [role=tab]", has_text="Hospitals").click()
+    view.wait_for_selector("#second-hospital-dots .plot svg")
+    view.locator("#second-hospital-gains a", has_text="north").click()
+    view.wait_for_selector("#second-hospital-north .plot svg")
+    assert not view.locator("main").is_visible()
+    view.locator("#second-hospital-north .back").click()
+    assert view.locator("#second").is_visible()
+    assert view.evaluate("location.hash") == "#second"
+    view.close()
+    assert complaints == []
