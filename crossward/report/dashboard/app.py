@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
@@ -23,7 +24,7 @@ from crossward.report.dashboard.catalogue import ListedRun
 from crossward.report.dashboard.contained import stamp
 from crossward.report.dashboard.live_charts import live_charts
 from crossward.report.dashboard.report_queue import MadeReport, ReportQueue
-from crossward.report.dashboard.run_view import drawn_sites, selected_metric
+from crossward.report.dashboard.run_view import drawn_sites, selected_metric, site_names
 from crossward.report.dashboard.watch import Watch
 from crossward.runs.run_list import config_differences
 
@@ -66,6 +67,10 @@ def _add_pages(app: FastAPI, watch: Watch) -> None:
     def list_page() -> HTMLResponse:
         return HTMLResponse(pages.list_page(printable(str(watch.catalogue.root), 300)))
 
+    @app.get("/favicon.ico")
+    def icon() -> Response:
+        return Response(status_code=204)  # browsers ask for one
+
     @app.get("/assets/{name}")
     def asset(name: str) -> Response:
         known = pages.assets().get(name)
@@ -78,7 +83,7 @@ def _add_pages(app: FastAPI, watch: Watch) -> None:
     def run_page(id: RunId) -> HTMLResponse:
         run = _run(watch, id)
         about = watch.about(run)
-        sites = drawn_sites([printable(name, 120) for name in about.get("sites") or []])
+        sites = drawn_sites(site_names(about.get("sites")))
         planned = run.entry.planned if isinstance(run.entry.planned, int) else None
         charts = live_charts(printable(selected_metric(run)[0], 60), planned, sites)
         return HTMLResponse(pages.run_page(run, watch.catalogue.name_of(run.folder), charts, about))
@@ -88,10 +93,7 @@ def _add_pages(app: FastAPI, watch: Watch) -> None:
         if len(run) != 2:
             raise HTTPException(404)
         picked = [_run(watch, id) for id in run]
-        for each in picked:
-            stamp(each.folder, ("run.json",))
-        found = config_differences(*(each.folder for each in picked))
-        shown = [(printable(key, 200), _value(one), _value(other)) for key, one, other in found]
+        shown = _differences(picked[0].folder, picked[1].folder)
         return HTMLResponse(pages.differences_page([watch.catalogue.name_of(each.folder) for each in picked], shown))
 
     @app.get("/api/runs")
@@ -148,6 +150,17 @@ def _run(watch: Watch, id: str) -> ListedRun:
     if run is None:
         raise HTTPException(404)
     return run
+
+
+def _differences(one: Path, other: Path) -> list[tuple[str, str, str]]:
+    """The settings in which two runs differ, as text."""
+    for folder in (one, other):
+        stamp(folder, ("run.json",))
+    try:
+        found = config_differences(one, other)
+    except (TypeError, AttributeError, ValueError):
+        raise StorageError("a run.json is not as crossward writes it") from None
+    return [(printable(key, 200), _value(first), _value(second)) for key, first, second in found]
 
 
 def _value(value: Any) -> str:

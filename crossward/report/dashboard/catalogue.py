@@ -132,7 +132,7 @@ class Catalogue:
             return RunEntry(str(folder), name, "failed", printable(reason))
         except FileNotFoundError:
             if (folder / "federation.json").exists():
-                return RunEntry(str(folder), name, WAITING, "its sites are gathered before round 1")
+                return RunEntry(str(folder), name, WAITING, "Its sites are gathered before round 1.")
             return RunEntry(str(folder), name, BROKEN, "no run.json: it was cut off before round 1")
         except StorageError as error:
             return RunEntry(str(folder), name, BROKEN, error.what)

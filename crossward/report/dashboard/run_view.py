@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from crossward.errors import StorageError
 from crossward.foreign import plain, printable
 from crossward.report.dashboard.catalogue import RUNNING, ListedRun
 from crossward.report.dashboard.contained import open_file, read_document
-from crossward.report.dashboard.round_log import SITE_LINES, RoundLog, Row
+from crossward.report.dashboard.round_log import MAX_SITES, SITE_LINES, RoundLog, Row
 
 UNBOUNDED = ("hd95", "nll")  # these are shown as they are, all others in percent
 MEAN_LOSS = "mean of the hospitals"
@@ -60,7 +61,8 @@ def shown_value(metric: str, value: float | None) -> float | None:
     """In percent, unless the metric has no upper bound."""
     if value is None:
         return None
-    return round(value if metric.startswith(UNBOUNDED) else 100 * value, 4)
+    shown = value if metric.startswith(UNBOUNDED) else 100 * value
+    return round(shown, 4) if math.isfinite(shown) else None
 
 
 def time_left(run: ListedRun, log: RoundLog, now: float) -> float | None:
@@ -72,7 +74,8 @@ def time_left(run: ListedRun, log: RoundLog, now: float) -> float | None:
     if rest <= 0:
         return 0.0
     begun = min(max(0.0, now - run.changed), each)  # of the round that is under way
-    return rest * each - begun
+    left = rest * each - begun
+    return left if math.isfinite(left) else None
 
 
 def is_silent(run: ListedRun, log: RoundLog, now: float) -> bool:
@@ -105,7 +108,8 @@ def row_score(row: Row, part: str, view: str, metric: str) -> float | None:
 
 def mean_loss(row: Row) -> float | None:
     losses = row["losses"].values()
-    return sum(losses) / len(losses) if losses else None
+    mean = sum(losses) / len(losses) if losses else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 # curves ---------------------------------------------------------------------------------------------------------------
@@ -132,6 +136,11 @@ def curve_rows(run: ListedRun, rows: Sequence[Row], sites: Sequence[str]) -> dic
 def drawn_sites(run_sites: Sequence[str]) -> list[str]:
     """The sites whose losses are drawn: all, unless they are so many that nobody could tell their lines apart."""
     return list(run_sites) if len(run_sites) <= SITE_LINES else []
+
+
+def site_names(named: Any) -> list[str]:
+    """The names of a list of sites, as they are shown; none if it is no list."""
+    return [printable(name, 120) for name in named[:MAX_SITES]] if isinstance(named, list) else []
 
 
 # hospitals and messages -----------------------------------------------------------------------------------------------
@@ -227,7 +236,7 @@ def federation_view(folder: Path) -> dict[str, Any] | None:
     except StorageError as error:
         return {"facts": {"problem": error.what}, "sites": []}
     named = terms.pop("sites", [])
-    sites: dict[str, dict[str, Any]] = {printable(name, 120): {} for name in named if isinstance(named, list)}
+    sites: dict[str, dict[str, Any]] = {name: {} for name in site_names(named)}
     facts = {key: terms[key] for key in ("federation", "least", "deadline", "patience", "wait") if key in terms}
     try:
         state = plain(read_document(folder / FEDERATION_STATE))

@@ -18,8 +18,16 @@ from crossward.errors import StorageError
 from crossward.foreign import plain, printable
 from crossward.report.dashboard.catalogue import Catalogue, ListedRun
 from crossward.report.dashboard.contained import read_document
-from crossward.report.dashboard.round_log import MAX_SITES, RoundLog
-from crossward.report.dashboard.run_view import curve_rows, drawn_sites, federation_view, messages, run_line, site_lines
+from crossward.report.dashboard.round_log import RoundLog
+from crossward.report.dashboard.run_view import (
+    curve_rows,
+    drawn_sites,
+    federation_view,
+    messages,
+    run_line,
+    site_lines,
+    site_names,
+)
 
 OFTEN = 1.0  # seconds between looks while something changes
 RARELY = 4.0  # while nothing does
@@ -158,7 +166,7 @@ class Watch:
             if seen is None and not log.rows:
                 log.look()
             about = self.about(run)
-            sites = [printable(name, 120) for name in list(about.get("sites") or [])[:MAX_SITES]]
+            sites = site_names(about.get("sites"))
             again = seen is None or seen[0] != log.generation
             start = 0 if again or seen is None else seen[1]
             return {

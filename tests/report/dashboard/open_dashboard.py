@@ -76,15 +76,18 @@ def opened(root: Path) -> Iterator[OpenDashboard]:
 
 
 @contextmanager
-def served(root: Path) -> Iterator[str]:
+def served(root: Path, port: int = 0) -> Iterator[str]:
     """The dashboard over HTTP, in a thread; gives the address with the token."""
     listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
     listener.listen()
     port = listener.getsockname()[1]
     watch = Watch(Catalogue(root))
     access = Access(cookie=f"crossward-{port}")
-    server = uvicorn.Server(uvicorn.Config(make_app(watch, access), log_level="error", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(make_app(watch, access), log_level="error", timeout_graceful_shutdown=1, ws="none")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{port}/?token={access.token}"

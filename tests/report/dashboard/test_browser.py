@@ -130,3 +130,26 @@ def test_pages_can_be_read_at_any_width(visit, width):
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     open_run(view)
     assert view.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_page_says_that_the_dashboard_was_started_again(browser, tmp_path, cache):
+    draw_runs(tmp_path, Drawn(methods=("fedavg",), seeds=(0,), rounds=1))
+    context = browser.new_context()
+    view = context.new_page()
+    words = lambda: view.locator("#connection").inner_text()
+    with served(tmp_path) as address:
+        view.goto(address)
+        until(view, lambda: words() == "live")
+    until(view, lambda: "lost" in words())
+    with served(tmp_path, port=int(address.split(":")[2].partition("/")[0])):
+        until(view, lambda: "open the address that crossward dashboard prints" in words())
+    context.close()
+
+
+def test_the_report_opens_from_the_run(visit):
+    view = visit()
+    view.locator("#runs a", has_text="blood/fedrep-s0").click()
+    view.locator("#actions a").click()
+    view.wait_for_selector("#verdict", timeout=120_000)
+    view.wait_for_selector("html[data-charts=drawn]", state="attached", timeout=60_000)
+    assert view.locator("figure[data-chart] svg").count() >= 1

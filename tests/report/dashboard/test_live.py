@@ -236,3 +236,42 @@ def test_two_runs_are_compared_setting_by_setting(dashboard):
 def test_an_empty_folder_has_no_runs(tmp_path):
     with opened(tmp_path) as dashboard:
         assert dashboard.client.get("/api/runs").json()["runs"] == []
+
+
+def test_numbers_beyond_all_bounds_break_no_page(root, running):
+    line = json.loads(running.lines[3]) | {"seconds": 1e308, "loss": {"north": 1e308, "south": 1.7e308}}
+    line["metrics"]["test"]["local"]["mean"]["f1"] = 1.7e308
+    running.lines[3:5] = [json.dumps(line) + "\n", json.dumps(line | {"round": 5}) + "\n"]
+    running.go_on(2)
+    summary = root / "blood" / "local-s0" / "summary.json"
+    document = json.loads(summary.read_text())
+    document["best"]["metrics"]["val"]["local"]["mean"]["f1"] = float("nan")
+    summary.write_text(json.dumps(document))
+    with opened(root) as dashboard:
+        [known] = [run for run in dashboard.client.get("/api/runs").json()["runs"] if run["name"] == "blood/local-s0"]
+        found = dashboard.client.get(f"/api/run/{dashboard.id('new/fedavg-s0')}").json()
+    assert known["best"] is None
+    assert found["rounds"] == 5
+    assert found["run"]["left"] is None
+
+
+@pytest.mark.parametrize("key", ["sites", "config", "method", "task", "warnings", "images", "created", "status"])
+@pytest.mark.parametrize("value", [7, "x", [1, {"a": 2}], {"a": None}])
+def test_a_run_json_of_other_shapes_breaks_no_page(root, running, key, value):
+    file = running.folder / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    with opened(root) as dashboard:
+        id, other = dashboard.id("new/fedavg-s0"), dashboard.id("blood/local-s0")
+        assert dashboard.client.get(f"/run/{id}").status_code == 200
+        assert dashboard.client.get(f"/api/run/{id}").status_code == 200
+        assert dashboard.client.get(f"/differences?run={id}&run={other}").status_code in (200, 409)
+
+
+@pytest.mark.parametrize("content", ["7", "{", '{"sites": 7}', '{"sites": {"a": 1}}', '{"sites": [1, null, "<b>"]}'])
+def test_federation_files_of_other_shapes_break_no_page(root, running, content):
+    for name in ("federation.json", "federation-state.json"):
+        (running.folder / name).write_text(content)
+    with opened(root) as dashboard:
+        document = dashboard.client.get(f"/api/run/{dashboard.id('new/fedavg-s0')}").json()
+    assert document["rounds"] == 3
+    assert "facts" in document["federation"]

@@ -26,7 +26,7 @@ const live = (() => {
   const progress = (run) => {
     const rounds = run.planned ? `round ${run.rounds ?? 0} of ${run.planned}` : "";
     if (run.silent) return { rounds, left: `no news for ${duration(run.quiet)}`, warn: true };
-    return { rounds, left: run.left === null || run.left === undefined ? "" : `about ${duration(run.left)} left`, warn: false };
+    return { rounds, left: run.left === null || run.left === undefined ? "" : run.left ? `about ${duration(run.left)} left` : "ending", warn: false };
   };
 
   const meter = (bar, run) => {

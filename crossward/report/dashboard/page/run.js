@@ -69,6 +69,8 @@
     }
     drawHead(message.run);
     at("site-metric").textContent = message.run.metric ? `${message.run.metric.split(",")[0]} on its test set` : "score on its test set";
+    at("actions").hidden = at("curves-section").hidden = !message.rounds;
+    at("sites-section").hidden = !message.sites.length;
     drawSites(message.sites);
     drawMessages(message.messages);
     drawFederation(message.federation);
