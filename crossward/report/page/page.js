@@ -84,7 +84,13 @@
     plot.replaceChildren(sheet);
     const result = await vegaEmbed(sheet, ready(chart, name), options);
     drawn.set(figure, result);
+    if (chart.spec.data?.name) refill(figure, chart); // rows may have come while it was being drawn
     for (const control of controls(figure)) apply(control, [figure]);
+  };
+
+  const refill = (figure, chart) => {
+    const { name, values } = chart.spec.data;
+    drawn.get(figure)?.view.data(name, values.map((row) => ({ ...row }))).runAsync();
   };
 
   const seen = new IntersectionObserver(
@@ -322,9 +328,7 @@
   const update = (id, rows) => {
     const chart = specs.get(id);
     chart.spec.data.values = rows;
-    for (const figure of document.querySelectorAll(`figure[data-chart="${CSS.escape(id)}"]`)) {
-      drawn.get(figure)?.view.data(chart.spec.data.name, rows).runAsync();
-    }
+    document.querySelectorAll(`figure[data-chart="${CSS.escape(id)}"]`).forEach((figure) => refill(figure, chart));
   };
 
   window.crossward = { mount, unmount, redraw, update };

@@ -149,6 +149,7 @@ def test_a_page_says_that_the_dashboard_was_started_again(browser, tmp_path, cac
 def test_the_report_opens_from_the_run(visit):
     view = visit()
     view.locator("#runs a", has_text="blood/fedrep-s0").click()
+    until(view, lambda: view.locator("#scores .plot svg .mark-symbol path").count() >= 6)  # two views of three rounds
     view.locator("#actions a").click()
     view.wait_for_selector("#verdict", timeout=120_000)
     view.wait_for_selector("html[data-charts=drawn]", state="attached", timeout=60_000)
