@@ -15,6 +15,7 @@ from crossward.report.theme import METHOD_COLOURS, PREFIX
 from crossward.report.wording import number_text
 
 OTHERS = "others"
+LEGEND_COLUMNS = 2  # fit on a narrow screen
 SEEN = ("nothing to segment", "something to segment")
 
 
@@ -80,9 +81,11 @@ def _blocks(source: ReportSource, run: ReportRun, found: FeatureMap) -> list[Blo
 def _chart(found: FeatureMap, by: str, colours: Sequence[str], sites: Sequence[str], classes: Sequence[str]) -> Chart:
     """One colour for each of the most frequent; the others together are grey."""
     count = {name: colours.count(name) for name in dict.fromkeys(colours)}
-    named = sorted(count, key=lambda name: -count[name])[:METHOD_COLOURS]
+    most = len(count) if len(count) == METHOD_COLOURS + 1 else METHOD_COLOURS  # one that is left is grey by its name
+    named = sorted(count, key=lambda name: -count[name])[:most]
     named = [name for name in count if name in named]
-    tokens = {name: f"{PREFIX}method-{number}" for number, name in enumerate(named, 1)}
+    tokens = {name: f"{PREFIX}method-{number}" for number, name in enumerate(named[:METHOD_COLOURS], 1)}
+    tokens |= dict.fromkeys(named[METHOD_COLOURS:], f"{PREFIX}faint")
     left = len(count) - len(named)
     other = f"{left} {OTHERS}"
     if left:
@@ -93,6 +96,7 @@ def _chart(found: FeatureMap, by: str, colours: Sequence[str], sites: Sequence[s
     ]
     tooltip = vega.tips(hospital="hospital", **{"class": "kind"})
     spec = vega.scatter(rows, x="a", y="b", color="colour", colours=tokens, tooltip=tooltip)
+    spec["encoding"]["color"]["legend"]["columns"] = LEGEND_COLUMNS
     title = f"Test images by {by}"
     alt = f"A map of {len(rows)} test images, coloured by {by}."
     return Chart(f"features-{by}", title, spec, alt)
