@@ -7,8 +7,9 @@ address bar. Every response, also one that refuses, has the headers that keep ot
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from http.cookies import CookieError, SimpleCookie
@@ -18,8 +19,11 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from crossward.errors import ConfigError
+
 TOKEN_BYTES = 32
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})")
 MAX_COOKIES = 8192  # characters of the header
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data: blob:; "
@@ -74,6 +78,14 @@ class Access:
         except CookieError:
             return False
         return morsel is not None and self.matches(morsel.value)
+
+
+def host_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names for `hosts`, in lower case; a scheme, a port or a pattern is refused."""
+    for name in names:
+        if not HOST_NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is not the name of a host", hint="Give the name alone: runs.hospital.example.")
+    return tuple(name.lower() for name in names)
 
 
 class Gate:

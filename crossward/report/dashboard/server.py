@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from crossward.errors import ConfigError
-from crossward.report.dashboard.access import LOOPBACK, Access
+from crossward.report.dashboard.access import LOOPBACK, Access, host_names
 from crossward.report.dashboard.app import make_app
 from crossward.report.dashboard.catalogue import Catalogue
 from crossward.report.dashboard.pages import assets
@@ -60,11 +60,12 @@ def serve(
     root: Path, *, port: int | None = None, hosts: Sequence[str] = (), started: Callable[[str], Any] = lambda _: None
 ) -> None:
     """Serve until Ctrl-C. `started` gets the address once it can be opened."""
+    names = (*LOOPBACK, *host_names(hosts))
     watch = Watch(Catalogue(root))
     assets()  # made before anybody waits for them
     listener = bind(port)
     number = listener.getsockname()[1]
-    access = Access(cookie=f"crossward-{number}", hosts=(*LOOPBACK, *(host.lower() for host in hosts)))
+    access = Access(cookie=f"crossward-{number}", hosts=names)
     config = uvicorn.Config(
         make_app(watch, access),
         log_level="error",

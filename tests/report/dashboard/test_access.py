@@ -6,7 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 from open_dashboard import HOST, opened
 
-from crossward.report.dashboard.access import Access, Gate
+from crossward.errors import ConfigError
+from crossward.report.dashboard.access import LOOPBACK, Access, Gate, host_names
 from crossward.report.dashboard.app import make_app
 from crossward.report.dashboard.catalogue import Catalogue
 from crossward.report.dashboard.watch import Watch
@@ -126,3 +127,15 @@ def test_the_token_is_not_shown_with_the_object():
     access = Access()
     assert len(access.token) >= 40
     assert access.token not in repr(access)
+
+
+def test_the_name_of_a_proxy_is_answered_if_it_was_allowed():
+    access = Access(hosts=(*LOOPBACK, *host_names(["Runs.Hospital.Example"])))
+    assert access.knows_host("runs.hospital.example:443")
+    assert not access.knows_host("hospital.example")
+
+
+@pytest.mark.parametrize("name", ["", "*", "https://runs.example", "runs.example:443", "a b", "x" * 300])
+def test_what_is_not_the_name_of_a_host_is_not_allowed(name):
+    with pytest.raises(ConfigError, match="not the name of a host"):
+        host_names([name])
