@@ -50,6 +50,7 @@ def show_demo(situations: int, *, quiet: bool, as_json: bool) -> Iterator[DemoVi
         view = LiveDemoView(situations, console)
         with view.live:
             yield view
+            view.finish()
     else:
         yield PlainDemoView(situations, console)
 
@@ -107,10 +108,11 @@ class LiveDemoView(DemoView):
         self.live = Live(console=console, get_renderable=self.draw, refresh_per_second=4)
 
     def begin_situation(self, situation: Situation) -> None:
-        self._finish()
+        self.finish()
         super().begin_situation(situation)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """The situation that runs is done."""
         if self.situation is not None:
             took = in_words(time.monotonic() - self.since)
             self.finished.append((self.situation.title, f"{self.done} runs in {took}"))

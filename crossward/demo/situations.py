@@ -43,7 +43,7 @@ SITUATIONS = (
     ),
     Situation(
         "missing-classes",
-        "Rare classes, and classes that a hospital has never seen",
+        "Rare classes, and classes never seen",
         "Imbalance",
         "FedNPR-Per (Wicaksana, Yan, Cheng) is for hospitals whose classes are imbalanced and partly missing, and that "
         "want a network for their own patients: features are shared, the classifier is each hospital's own, and "

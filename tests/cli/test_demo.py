@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from crossward.cli import demo as command
-from crossward.cli.demo_progress import results_table
+from crossward.cli.demo_progress import LiveDemoView, results_table
 from crossward.demo import situations
 from crossward.demo.situations import Situation
+from crossward.studies.scheduler import Job
 from crossward.studies.study_file import read_study
 
 STUDY = """
@@ -133,3 +134,29 @@ def test_results_have_a_line_each_and_say_what_may_be_chance():
     assert len(lines) == 4
     assert [line.split("+10.0 ")[1].strip() for line in lines[1:]] == ["better", "worse", "may be chance"]
     assert all("[b]" in line for line in lines[1:])
+
+
+def test_on_a_terminal_every_situation_has_one_line_with_its_bar():
+    console = Console(width=100, file=io.StringIO(), force_terminal=True)
+    view = LiveDemoView(2, console)
+    first, second = (Situation(name, f"The {name}", name, "Why.") for name in ("first", "second"))
+    jobs = [Job(f"k{number}", "fedavg", {"folder": f"cell-{number}"}) for number in range(2)]
+    for situation in (first, second):
+        view.begin_situation(situation)
+        view.begin(jobs, 2, 0, {})
+        view.on_start(jobs[0])
+        assert f"The {situation.name}" in drawn(view)
+        assert "0/2 runs: fedavg" in drawn(view)
+        view.on_done(jobs[0], 1.0, 0)
+        view.on_start(jobs[1])
+        view.on_done(jobs[1], 1.0, 0)
+    view.finish()
+    lines = drawn(view).splitlines()
+    assert len(lines) == 2
+    assert all("✓" in line and "2 runs in" in line for line in lines)
+
+
+def drawn(view: LiveDemoView) -> str:
+    console = Console(width=100, file=io.StringIO())
+    console.print(view.draw())
+    return console.file.getvalue()
