@@ -21,7 +21,18 @@ STUDY_INDEX = "study.json"
 WAITING = "waiting"  # across hospitals: its sites are not gathered yet
 RUNNING = "running"
 LIVE = frozenset({RUNNING, WAITING, "created"})
-STAMPED = ("run.json", "summary.json", "metrics.jsonl", "failed.json", "federation.json", "events.jsonl")
+FEDERATION_STATE = "federation-state.json"  # what a coordinator knows of its sites now, as it changes
+STAMPED = (
+    "run.json", "summary.json", "metrics.jsonl", "failed.json", "federation.json", "events.jsonl", FEDERATION_STATE,
+)  # fmt: skip
+    "run.json",
+    "summary.json",
+    "metrics.jsonl",
+    "failed.json",
+    "federation.json",
+    "events.jsonl",
+    FEDERATION_STATE,
+)
 MAX_RUNS = 20_000
 MAX_NOTES = 20
 

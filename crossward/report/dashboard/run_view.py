@@ -12,7 +12,7 @@ from typing import Any
 from crossward.core.metric_sum import metric_value
 from crossward.errors import StorageError
 from crossward.foreign import plain, printable
-from crossward.report.dashboard.catalogue import RUNNING, ListedRun
+from crossward.report.dashboard.catalogue import FEDERATION_STATE, RUNNING, ListedRun
 from crossward.report.dashboard.contained import open_file, read_document
 from crossward.report.dashboard.round_log import MAX_SITES, SITE_LINES, RoundLog, Row
 
@@ -26,7 +26,6 @@ MAX_MESSAGES = 200
 EVENT_TAIL = 1 << 18  # bytes of events.jsonl
 MAX_NAME = 300
 FEDERATION_TERMS = "federation.json"
-FEDERATION_STATE = "federation-state.json"  # what the coordinator knows of its sites now, as it changes
 
 
 # the list -------------------------------------------------------------------------------------------------------------

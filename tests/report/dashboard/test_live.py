@@ -12,7 +12,7 @@ from drawn_runs import Drawn, draw_runs
 from open_dashboard import draw_running, opened
 
 from crossward.report.dashboard import watch as watch_module
-from crossward.report.dashboard.catalogue import Catalogue
+from crossward.report.dashboard.catalogue import FEDERATION_STATE, Catalogue
 from crossward.report.dashboard.round_log import RoundLog
 from crossward.report.dashboard.watch import Watch
 
@@ -275,3 +275,11 @@ def test_federation_files_of_other_shapes_break_no_page(root, running, content):
         document = dashboard.client.get(f"/api/run/{dashboard.id('new/fedavg-s0')}").json()
     assert document["rounds"] == 3
     assert "facts" in document["federation"]
+
+
+def test_a_change_of_the_coordinators_state_is_news(root, running):
+    watch = Watch(Catalogue(root))
+    watch.look()
+    assert not watch.look()
+    (running.folder / FEDERATION_STATE).write_text(json.dumps({"sites": {}}))
+    assert watch.look()
