@@ -131,8 +131,10 @@ def _indicators(predicted: PredictedSet) -> tuple[Array, Array]:
 
 def _quotients(above: Array, below: Array, weights: Array) -> Curve:
     """Sums over images of `above` (n, G) by those of `below`; NaN where nothing is below."""
-    rows = np.concatenate([np.ones((1, len(above))), weights])
-    numerator, denominator = rows @ above.astype(np.float64), rows @ below.astype(np.float64)
+    parts = [
+        np.concatenate([part.sum(0, keepdims=True), weights @ part.astype(weights.dtype)]) for part in (above, below)
+    ]
+    numerator, denominator = (part.astype(np.float64) for part in parts)  # counts: exact in float32 as well
     values = np.divide(numerator, denominator, out=np.full(numerator.shape, np.nan), where=denominator > 0)
     return Curve(values[0], values[1:], np.full(above.shape[1], np.nan))
 
@@ -162,19 +164,20 @@ def pointwise_band(
     seeds = len(figures)
     tail = (1 + check_level(level)) / 2
     value = nan_mean(figures)
-    patients = _variance(nan_mean(drawn)) * drawn_from.inflation
+    across = _variance(nan_mean(drawn)) * drawn_from.inflation
+    patients, between = across, np.zeros_like(across)
     few, many = float(t.ppf(tail, max(seeds - 1, 1))), float(t.ppf(tail, drawn_from.degrees))
-    between = np.zeros_like(patients)
+    least = many * np.sqrt(across) / 2  # of half the interval: half of that over the images alone
     if seeds > 1:
         within = nan_mean(np.stack([_variance(row) for row in drawn])) * drawn_from.inflation
-        patients = np.maximum(patients - np.maximum(within - patients, 0) / (seeds - 1), 0)
+        patients = np.maximum(across - np.maximum(within - across, 0) / (seeds - 1), 0)
         between = _variance(figures) / seeds
     total = between + patients
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
     if few < many:  # fewer patients than seeds
         few, many, share = many, few, 1 - share
     quantile = many**2 + (few**2 - many**2) * share**SHARE_POWER
-    half = np.sqrt(np.maximum(quantile, 0) * total)
+    half = np.maximum(np.sqrt(np.maximum(quantile, 0) * total), least)
     low, high = value - half, value + half
     if trials is not None:
         low, high = _with_wilson(value, half, low, high, trials, tail)

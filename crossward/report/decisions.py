@@ -182,16 +182,17 @@ def _decide(
     level: float,
 ) -> MethodDecisions:
     def over_sets(curve: Callable[[PredictedSet, Array], Curve]) -> list[Curve]:
-        return [mean_curve([curve(each, resampling.weights(each.ids)) for each in some]) for some in sets]
+        return [mean_curve([curve(each, weights[id(each)]) for each in some]) for some in sets]
 
     def band(curve: Callable[[PredictedSet, Array], Curve], trials: Array) -> Band:
         return pointwise_band(over_sets(curve), resampling, level=level, trials=trials)
 
+    weights = {id(each): resampling.weights(each.ids) for some in sets for each in some}
     classes = sets[0][0].predictions.shape[1]
     support = np.mean([np.bincount(some[0].targets, minlength=classes) for some in sets], axis=0)
     some_draws = slice(CURVE_RESAMPLES)
     found = {k: over_sets(lambda each, w, k=k: sensitivity_curve(each, k, grid, w[some_draws])) for k in curved}  # type: ignore[misc]
-    bins = [[reliability(each, resampling.weights(each.ids)) for each in some] for some in sets]
+    bins = [[reliability(each, weights[id(each)]) for each in some] for some in sets]
     in_bins = np.mean([np.mean([images for _, _, images in some], axis=0) for some in bins], axis=0)
     confidence = nan_mean(np.stack([mean for some in bins for _, mean, _ in some]))
     return MethodDecisions(

@@ -31,6 +31,7 @@ from crossward.report.content import (
 )
 from crossward.report.decisions import RECALLS, Decisions, MethodDecisions, read_decisions
 from crossward.report.source import ReportSource
+from crossward.report.verdict_words import name_of
 from crossward.report.wording import capital, counted, level_words
 
 MOST_LINES = 6
@@ -76,6 +77,8 @@ class _Part:
         self.level = level_words(source.spec.level)
         ranked = sorted(decisions.methods, key=lambda method: -float(np.nanmean(method.recall.value)))
         self.best = ranked[0]
+        self.best_name = name_of(source, self.best.label)
+        self.best_title = self.best.label if self.best_name == self.best.label else capital(self.best_name)
         first = [method.label for method in ranked[:SHOWN_FIRST]]
         alone = [method.label for method in ranked if method.label == source.alone and method.label not in first]
         self.shown = [*first, *alone]
@@ -155,9 +158,9 @@ class _Part:
         top = self.rows[int(np.nanargmax(values))]
         low, high = 100 * float(np.nanmin(values)), 100 * float(np.nanmax(values))
         if low == high:
-            title = f"Under {self.best.label}, every class has {words} {low:.0f} %"
+            title = f"Under {self.best_name}, every class has {words} {low:.0f} %"
             return title, f"{title}."
-        title = f"Under {self.best.label}, {words} is lowest for {self.name(place)}"
+        title = f"Under {self.best_name}, {words} is lowest for {self.name(place)}"
         n = round(float(self.best.support[place]))
         return title, f"{title}: {low:.1f} % (n = {n}); highest for {self.name(top)}: {high:.1f} %."
 
@@ -218,9 +221,9 @@ class _Part:
     def _most_confused(self) -> tuple[str, str]:
         (true, said, share, _), *_ = [*_confusions(self.best.confusion), (0, 0, 0.0, 0)]
         if not share:
-            title = f"{self.best.label} confuses no class with another"
+            title = f"{self.best_title} confuses no class with another"
             return title, f"{title}."
-        title = f"{self.best.label} most often takes {self.name(true)} for {self.name(said)}"
+        title = f"{self.best_title} most often takes {self.name(true)} for {self.name(said)}"
         return title, f"{title}: {100 * share:.0f} % of its images."
 
     def _confusion_table(self) -> DataTable:
@@ -235,7 +238,7 @@ class _Part:
             Column("% of its images", "number"),
             Column("images", "number"),
         )
-        title = f"What {self.best.label} confuses most often"
+        title = f"What {self.best_name} confuses most often"
         foot = f"The {len(rows)} most frequent confusions of {len(self.decisions.classes)} classes, summed over seeds."
         return DataTable(f"confusion{self.suffix}", columns, tuple(rows), title, footnote=foot)
 
@@ -361,10 +364,10 @@ class _Part:
         gap = float((np.nan_to_num(method.confidence) - right) @ n / max(n.sum(), 1)) * 100
         if abs(gap) >= 1:
             title = (
-                f"{method.label} is {'surer' if gap > 0 else 'less sure'} than it is right, by {abs(gap):.0f} points"
+                f"{self.best_title} is {'surer' if gap > 0 else 'less sure'} than it is right, by {abs(gap):.0f} points"
             )
         else:
-            title = f"{method.label} is about as sure as it is right"
+            title = f"{self.best_title} is about as sure as it is right"
         return title, f"Reliability diagram: {title}, in the mean over all images."
 
     def _calibration_table(self) -> DataTable:
