@@ -25,14 +25,6 @@ FEDERATION_STATE = "federation-state.json"  # what a coordinator knows of its si
 STAMPED = (
     "run.json", "summary.json", "metrics.jsonl", "failed.json", "federation.json", "events.jsonl", FEDERATION_STATE,
 )  # fmt: skip
-    "run.json",
-    "summary.json",
-    "metrics.jsonl",
-    "failed.json",
-    "federation.json",
-    "events.jsonl",
-    FEDERATION_STATE,
-)
 MAX_RUNS = 20_000
 MAX_NOTES = 20
 
