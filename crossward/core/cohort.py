@@ -150,8 +150,7 @@ class Cohort:
 
     def _ask_clients(self, step: str, turn: int, payload: Payload) -> Ask:
         jobs = {i: self._job(i, step, turn) for i in self._ids}
-        memory = self._engine.memory
-        memories = {i: memory[i] for i in jobs if i in memory} if self._keeps_memories else {}
+        memories = self._memories(jobs) if self._keeps_memories else {}
         measured = MeasuredPayload(payload)
         replies = TreeStore()
         sent_up: Counter[str] = Counter()
@@ -168,6 +167,10 @@ class Cohort:
             self._on_outcome(received)
         self._count_traffic(step, measured, sent_up, len(replies))
         return Ask(jobs, payload, replies, memories)
+
+    def _memories(self, sites: Collection[int]) -> dict[int, Tree]:
+        memory = self._engine.memory
+        return {site: memory[site] for site in sites if site in memory}
 
     def _received(self, outcome: Outcome) -> Outcome:
         """The outcome; a failure of that client if its reply cannot be accounted for."""

@@ -28,7 +28,7 @@ print(sorted(crossward.__all__))
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == [
         "module 'crossward' has no attribute 'nothing'",
-        "['Result', '__version__', 'load', 'resume', 'run']",
+        "['Result', 'Study', '__version__', 'load', 'resume', 'run', 'study']",
     ]
 
 
