@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 NOT_RUN = "cannot run here"
 TUNED_ON = (
-    "Trials on data.seed = 100, and two looks at the whole demo on data.seed = 0 and 1, after which settings were changed; "
-    "docs/demo.md has the figures. The runs on this page were made when the settings stood."
+    "Trials on data.seed = 100, and two looks at the whole demo on data.seed = 0 and 1, after which settings were "
+    "changed; docs/demo.md has the figures. The runs on this page were made when the settings stood."
 )
 
 
