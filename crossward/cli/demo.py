@@ -43,7 +43,7 @@ def demo(
     situations = (*SITUATIONS, *MORE_SITUATIONS) if every else SITUATIONS
     start = time.monotonic()
     try:
-        with _shown(len(situations), quiet=quiet, as_json=as_json) as view:
+        with _progress_view(len(situations), quiet=quiet, as_json=as_json) as view:
             outcome = run_demo(situations, folder, view, view.begin_situation)
     except KeyboardInterrupt:
         typer.echo(f"Interrupted. What has finished is in {folder}", err=True)
@@ -63,7 +63,7 @@ def demo(
 
 
 @contextmanager
-def _shown(situations: int, *, quiet: bool, as_json: bool) -> Iterator[DemoView]:
+def _progress_view(situations: int, *, quiet: bool, as_json: bool) -> Iterator[DemoView]:
     from crossward.cli.demo_progress import show_demo
 
     with show_demo(situations, quiet=quiet, as_json=as_json) as view:

@@ -133,8 +133,8 @@ def _facts_of(result: Result, spec: TableSpec) -> CellFacts:
         best_round=best.get("round"),
         last_round=last.get("round"),
         averaged=len(documents),
-        best=_kept(best["metrics"].get(spec.split, {})) if best else None,
-        last=_kept(mean_over_rounds(documents)) if documents else None,
+        best=_scores_to_keep(best["metrics"].get(spec.split, {})) if best else None,
+        last=_scores_to_keep(mean_over_rounds(documents)) if documents else None,
     )
 
 
@@ -155,7 +155,7 @@ def _last_documents(folder: Path, spec: TableSpec) -> list[Mapping[str, Any]]:
     return documents[::-1]
 
 
-def _kept(document: Mapping[str, Any]) -> Document:
+def _scores_to_keep(document: Mapping[str, Any]) -> Document:
     """Numbers, and the lists by class of the views over all sites."""
     kept: Document = {}
     if overall := document.get("global"):

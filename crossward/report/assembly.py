@@ -57,7 +57,7 @@ def make_page(source: ReportSource, options: ReportOptions | None = None) -> Pag
         hospitals=hospital_pages(source),
         sources=source.sources(),
         notes=source.notes,
-        made=_made(),
+        made=_colophon(),
         images=options.images,
     )
 
@@ -76,9 +76,9 @@ def make_hospital_page(source: ReportSource, name: str) -> Page:
         sections=(),
         hospitals=sheets,
         sources=source.sources(),
-        made=_made(),
+        made=_colophon(),
     )
 
 
-def _made() -> str:
+def _colophon() -> str:
     return f"Made by Crossward {__version__} on {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"

@@ -182,7 +182,7 @@ def _kept_pictures(source: ReportSource) -> Iterator[Block]:
     for run in _first_seeds(source):
         for pattern, words in ((GENERATED, "Generated images"), (OVERLAYS, "Segmentations from worst to best")):
             files = sorted((run.result.folder / "pictures").glob(pattern))
-            found = [picture for file in _spread(files) if (picture := _kept(run, file)) is not None]
+            found = [picture for file in _spread(files) if (picture := _read_picture(run, file)) is not None]
             if found:
                 yield Details(f"{words}: {run.label}, seed {run.seed}", tuple(found))
 
@@ -202,7 +202,7 @@ def _spread(files: Sequence[Path]) -> list[Path]:
     return [files[round(i * (len(files) - 1) / (MOST_FILES - 1))] for i in range(MOST_FILES)]
 
 
-def _kept(run: ReportRun, file: Path) -> Picture | None:
+def _read_picture(run: ReportRun, file: Path) -> Picture | None:
     """A picture of the run directory, drawn anew within bounds; None if it is no PNG that can be read."""
     from PIL import Image, UnidentifiedImageError
 
