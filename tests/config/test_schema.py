@@ -38,6 +38,7 @@ EVERY_SOURCE = {
     "fashion-mnist": {"source": "fashion-mnist", "size": 32},
     "emnist-letters": {"source": "emnist-letters"},
     "femnist": {"source": "femnist", "max_samples": 149, "users": [35, 5, 10]},
+    "hospitals": {"source": "hospitals", "size": 28, "classes": ["eosinophil", "basophil"]},
 }
 
 

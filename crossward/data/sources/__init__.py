@@ -35,6 +35,7 @@ SOURCES: dict[str, tuple[str, str]] = {  # name -> module, and the class of its 
     "fashion-mnist": ("crossward.data.sources.idx", "IdxSettings"),
     "emnist-letters": ("crossward.data.sources.idx", "IdxSettings"),
     "femnist": ("crossward.data.sources.femnist", "FemnistSettings"),
+    "hospitals": ("crossward.data.sources.hospitals", "HospitalsSettings"),
 }
 
 

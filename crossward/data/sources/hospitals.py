@@ -1,0 +1,27 @@
+"""Images that are at the hospitals of a federation: each site says where its own are, the run only how they are read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+from crossward.data.decode import FIT
+from crossward.data.sources.settings import Loaded, SourceSettings
+from crossward.errors import ConfigError
+from crossward.settings import Count
+
+
+class HospitalsSettings(SourceSettings):
+    source: Literal["hospitals"]
+    prepare: tuple[str, ...] = ()
+    size: Count | None = None  # None: as each site reads its own
+    channels: Literal[1, 3] | None = None
+    fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"
+    classes: tuple[str, ...] | None = None  # all of them in their order; None: those of most sites
+
+    def load(self) -> Loaded:
+        raise ConfigError(
+            "the images of this configuration are at the hospitals, not here",
+            hint="Run it by `crossward federation run`; or name images of this machine in [data], by source and path.",
+        )
