@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from filelock import FileLock
 from tiny_studies import SHARED, StudyMaker, run_here
 
 import crossward
-from crossward.comparison.study_tables import document
 from crossward.errors import ConfigError, StorageError
 from crossward.runs.result import load
 from crossward.studies.ensemble import combine
@@ -450,50 +448,3 @@ def test_one_file_and_one_folder_of_images(make_study: StudyMaker, drawn_folder)
     pairs = {(pair.a, pair.b) for pair in tables.pairs}
     assert pairs == {(name, "fedavg") for name in ("fedprox", "scaffold", "fedrep")}
     assert {pair.verdict for pair in tables.pairs} <= {"better", "worse", "not distinguishable"}
-
-
-# kill -9 --------------------------------------------------------------------------------------------------------------
-def table_of(file: Path, out: Path) -> str:
-    """The figures of a study, as bytes."""
-    study = Study(file, out)
-    tables = study.tables()
-    return json.dumps(document(tables) | {"costs": []}, default=str)  # costs are seconds
-
-
-def interrupted(file: Path, out: Path, kills: int, seconds: float) -> None:
-    """Run a study to its end, killing the whole of it again and again."""
-    import random
-
-    random.seed(0)
-    command = [sys.executable, "-m", "crossward", "study", "run", str(file), "--out", str(out), "-q"]
-    for _ in range(kills):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(random.uniform(*sorted((4.0, seconds))))
-        except subprocess.TimeoutExpired:
-            process.kill()  # SIGKILL: its workers are left alone and end by themselves
-            process.wait()
-        time.sleep(0.5)
-    subprocess.run([*command, "--retry-failed"], check=True, capture_output=True)
-
-
-def test_killed_and_run_again_the_tables_are_the_same(make_study: StudyMaker, tmp_path):
-    study = make_study('seeds = [0, 1]\nmethod = ["scaffold"]', SHARED.replace("rounds = 2", "rounds = 30"))
-    run_here(study)
-    register(study)
-    whole = table_of(study.file.file, study.out)
-    interrupted(study.file.file, tmp_path / "killed", kills=2, seconds=10)
-    assert table_of(study.file.file, tmp_path / "killed") == whole
-
-
-@pytest.mark.e2e
-@pytest.mark.timeout(3000)
-def test_killed_twenty_times(make_study: StudyMaker, tmp_path):
-    study = make_study(
-        'seeds = [0, 1, 2]\nbaselines = ["ensemble"]\nmethod = ["fedavg", "scaffold"]',
-        SHARED.replace("rounds = 2", "rounds = 60"),
-    )
-    assert study.run().complete
-    whole = table_of(study.file.file, study.out)
-    interrupted(study.file.file, tmp_path / "killed", kills=20, seconds=14)
-    assert table_of(study.file.file, tmp_path / "killed") == whole
