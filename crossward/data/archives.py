@@ -19,6 +19,7 @@ from crossward.errors import ConfigError, DataError
 LITTER = frozenset({"__macosx", "thumbs.db", "desktop.ini"})  # what file managers leave behind
 TARBALLS = (".tar.gz", ".tgz", ".tar")
 CUT_SHORT = (tarfile.TarError, OSError, EOFError, zlib.error)
+DAMAGED = (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)  # in a .zip
 LARGEST = 1 << 30  # bytes of one archived file: a larger claim is a zip bomb, not an image
 
 
@@ -37,6 +38,10 @@ class Files(Protocol):
         ...
 
     def read(self, path: str) -> bytes: ...
+
+    def head(self, path: str, length: int) -> bytes:
+        """The first bytes of a file, at most `length`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,14 @@ class FolderFiles:
     def read(self, path: str) -> bytes:
         try:
             return (self.root / safe_path(path)).read_bytes()
+        except OSError as error:
+            raise DataError(_reason(error, self.root)) from error
+
+    def head(self, path: str, length: int) -> bytes:
+        self.stamp(path)  # a pipe or a device would never end
+        try:
+            with (self.root / safe_path(path)).open("rb") as stream:
+                return stream.read(length)
         except OSError as error:
             raise DataError(_reason(error, self.root)) from error
 
@@ -96,7 +109,14 @@ class ZipFiles:
             raise DataError(f"claims {entry.file_size >> 20} MiB inside the archive, more than any image")
         try:
             return self.archive.read(entry)
-        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        except DAMAGED as error:
+            raise DataError(f"is damaged in the archive ({error})") from error
+
+    def head(self, path: str, length: int) -> bytes:
+        try:
+            with self.archive.open(self._entry(path)) as stream:
+                return stream.read(length)
+        except DAMAGED as error:
             raise DataError(f"is damaged in the archive ({error})") from error
 
     def _entry(self, path: str) -> zipfile.ZipInfo:
@@ -129,6 +149,9 @@ class TarFiles:
             return content.read() if content else b""
         except CUT_SHORT as error:
             raise DataError(f"is damaged in the archive ({error})") from error
+
+    def head(self, path: str, length: int) -> bytes:
+        return self.read(path)[:length]
 
 
 @contextmanager

@@ -70,6 +70,10 @@ class MergedFiles:
         name, _, inside = path.partition("/")
         return self.parts[name].read(inside)
 
+    def head(self, path: str, length: int) -> bytes:
+        name, _, inside = path.partition("/")
+        return self.parts[name].head(inside, length)
+
 
 def locate(root: Path | None, sets: Sequence[str] = SETS, paths: Mapping[str, Path] | None = None) -> dict[str, Path]:
     """Where each of the sets is: in its place of `paths`, or else in `root`, the folder of all datasets."""
