@@ -15,3 +15,8 @@ def data_root() -> Path | None:
     """Where all datasets are stored, if CROSSWARD_DATA names it."""
     root = os.environ.get("CROSSWARD_DATA")
     return Path(root) if root else None
+
+
+def key_folder() -> Path:
+    """Where the key of this site is that makes codes of its patients."""
+    return Path(os.environ.get("CROSSWARD_KEYS", "~/.config/crossward")).expanduser()

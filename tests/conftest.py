@@ -48,6 +48,7 @@ def cache(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CROSSWARD_CACHE", str(folder))
+        patch.setenv("CROSSWARD_KEYS", str(folder / "keys"))
         patch.delenv("CROSSWARD_DATA", raising=False)
         yield folder
 
