@@ -17,10 +17,11 @@ from crossward.config.reading import method_of, read_config
 from crossward.config.schema import Config
 from crossward.core.disclosure import uncovered
 from crossward.core.engine import Engine, Outcome
+from crossward.core.evaluation import EvaluatedSites
 from crossward.core.inspection import ExpectedReplies
 from crossward.core.method import Need
 from crossward.core.robust import largest_counts
-from crossward.core.run import Observer, RoundRecord
+from crossward.core.run import Observer, Plan, Progress, RoundRecord
 from crossward.core.store import TreeStore
 from crossward.core.tree import encode
 from crossward.data.archives import open_files
@@ -29,6 +30,7 @@ from crossward.data.decode import Frame, is_image
 from crossward.data.federation import Federation
 from crossward.errors import ConfigError, CrosswardError, DataError, RunError
 from crossward.hospitals.build import build_coordinator_run
+from crossward.hospitals.federation_monitor import FederationMonitor
 from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, event
 from crossward.hospitals.flower.engine import VERSION_KEY, FlowerEngine
 from crossward.hospitals.flower.messenger import Messenger
@@ -52,16 +54,27 @@ def coordinate_run(
     have no keys."""
     rundir = RunDir(folder)
     with lifecycle.held(rundir, HANDOVER):
+        terms = FederationTerms.read(rundir)
+        monitor = FederationMonitor(rundir, terms)
         try:
-            _coordinate(rundir, grid, observers, nodes)
+            _coordinate(rundir, terms, grid, observers, nodes, monitor)
         except Exception as error:
             why = str(error) if isinstance(error, CrosswardError) else f"a defect: {error!r}"
+            monitor.end(why)
             rundir.append(EVENT_LOG, [event("failed", why=why)])
             raise
+        monitor.end()
+        rundir.append(EVENT_LOG, [event("finished")])
 
 
-def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes: Mapping[str, int] | None) -> None:
-    terms = FederationTerms.read(rundir)
+def _coordinate(
+    rundir: RunDir,
+    terms: FederationTerms,
+    grid: Grid,
+    observers: Sequence[Observer],
+    nodes: Mapping[str, int] | None,
+    monitor: FederationMonitor,
+) -> None:
     config = read_config(rundir.folder / "config.toml")
     torch.set_num_threads(config.engine.threads)
     own = _own_federation(config, terms)
@@ -75,6 +88,7 @@ def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes
         registered=nodes,
         known=known,
         sources=sources,
+        watch=monitor,
     )
     _gather_sites(rundir, roster, terms)
     prepared = build_coordinator_run(config, terms.sites, roster.known, own, public)
@@ -97,7 +111,7 @@ def _coordinate(rundir: RunDir, grid: Grid, observers: Sequence[Observer], nodes
 
     def observers_of(engine: Engine) -> Sequence[Observer]:
         assert isinstance(engine, FlowerEngine)
-        return [_Events(rundir, engine), *observers]
+        return [_Events(rundir, engine), _Rounds(monitor), *observers]
 
     def log_missing(reasons: Mapping[str, str]) -> None:
         rundir.append(EVENT_LOG, [event("no weights", site=name, why=why) for name, why in reasons.items()])
@@ -237,6 +251,16 @@ def _log_receipts(rundir: RunDir, sites: Sequence[str]) -> dict[int, dict[str, A
         if line["event"] == LOG_EVENT and line["site"] in sites:
             receipts[sites.index(line["site"])] = {"number": line["number"], "tag": line["tag"]}
     return receipts
+
+
+class _Rounds(Observer):
+    """Tells the monitor when the rounds begin."""
+
+    def __init__(self, monitor: FederationMonitor) -> None:
+        self.monitor = monitor
+
+    def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
+        self.monitor.begin_rounds(plan.rounds, progress.done)
 
 
 class _Events(Observer):

@@ -69,6 +69,7 @@ class FlowerEngine:
                 yield run_job(self.sites, job, payload(SERVER) if callable(payload) else payload, {})[0]
             elif job.site not in self.roster.nodes:
                 reason = self.roster.refused.get(self.sites.name(job.site), "it has not come yet")
+                self.roster.watch.answered(self.sites.name(job.site), 0, reason)
                 yield Outcome(job, failure=reason)
             else:
                 node = self.roster.nodes[job.site]
@@ -76,8 +77,13 @@ class FlowerEngine:
                 encoded = encode(payload(job.site)) if callable(payload) else shared_payload
                 messages[node] = SiteMessage(self._job_header(job), encoded)
         message_type = "evaluate" if jobs[0].step in COMMON_STEPS else "train"
+        for job in jobs_by_node.values():
+            self.roster.watch.asked(self.sites.name(job.site), job.step, job.round + 1, self.roster.messenger.deadline)
         for node, reply in self.roster.messenger.exchange(messages, message_type):
-            yield self._outcome(jobs_by_node[node], messages[node], reply)
+            outcome = self._outcome(jobs_by_node[node], messages[node], reply)
+            received = 0 if isinstance(reply, str) else len(reply.payload)
+            self.roster.watch.answered(self.sites.name(outcome.job.site), received, outcome.failure)
+            yield outcome
 
     def hold_best(self) -> None:
         """Keep the sites' current versions: the round that has just ended is the best so far."""

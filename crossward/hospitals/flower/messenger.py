@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import httpx
 from flwr.app import Message
@@ -21,6 +22,7 @@ MIN_POLL_INTERVAL = 0.1  # seconds between two looks for replies
 MAX_POLL_INTERVAL = 1.0
 POLL_SHARE = 0.05  # the interval grows with the time waited so far: every look costs the SuperLink some work
 RECONNECT_INTERVAL = 1.0  # seconds between two looks at which nodes are connected again
+LOOK_INTERVAL = 5.0  # seconds between two looks at which nodes are connected, while sites work
 PROBE_AFTER = 15.0  # seconds without a reply after which a site is probed for whether it still has the message
 MAX_ATTEMPTS = 5  # a message that is lost this often is not sent again
 TTL_SLACK = 60.0  # seconds that a message lives beyond the deadline: the SuperLink has a clock of its own
@@ -31,6 +33,26 @@ LOST_MESSAGE_ERRORS = (
     "REPLY_MESSAGE_UNAVAILABLE",
     "CLIENT_APP_CRASHED",
 )
+LOSS_WORDS = {
+    "NODE_UNAVAILABLE": "not connected",
+    "MESSAGE_UNAVAILABLE": "the message was lost",
+    "REPLY_MESSAGE_UNAVAILABLE": "the reply was lost",
+    "CLIENT_APP_CRASHED": "a process of the site crashed",
+}
+
+
+class NodeWatch(Protocol):
+    """Is notified of which nodes are connected, and of messages that are lost and sent again."""
+
+    def nodes_connected(self, nodes: set[int]) -> None: ...
+
+    def node_lost(self, node: int, why: str, seconds: float) -> None:
+        """The node has so many seconds to come back."""
+        ...
+
+    def node_asked_again(self, node: int, seconds: float) -> None:
+        """The node has so many seconds to answer."""
+        ...
 
 
 @dataclass
@@ -62,6 +84,7 @@ class Messenger:
     sleep: Callable[[float], None] = time.sleep
     probe_after: float = PROBE_AFTER
     poll_share: float = POLL_SHARE
+    watch: NodeWatch | None = None
     _end: float = field(default=0.0, init=False, repr=False)
     _pending: dict[str, PendingMessage] = field(default_factory=dict, init=False, repr=False)  # by message id
     _probes: dict[str, int] = field(default_factory=dict, init=False, repr=False)  # message id -> node
@@ -69,7 +92,10 @@ class Messenger:
     _one_by_one: bool = field(default=False, init=False, repr=False)  # a reply could not be unpacked: whose is it?
 
     def connected_nodes(self) -> set[int]:
-        return {int(node) for node in self.grid.get_node_ids()}
+        nodes = {int(node) for node in self.grid.get_node_ids()}
+        if self.watch is not None:
+            self.watch.nodes_connected(nodes)
+        return nodes
 
     def exchange(
         self, messages: Mapping[int, SiteMessage], message_type: str
@@ -87,8 +113,8 @@ class Messenger:
         while self._pending or self._lost:
             yield from self._collect_replies()
             yield from self._give_up()
-            if self._lost and self.clock() - last_look >= RECONNECT_INTERVAL:
-                self._resend_lost()
+            if self.clock() - last_look >= (RECONNECT_INTERVAL if self._lost else LOOK_INTERVAL):
+                self._resend_lost(self.connected_nodes())
                 last_look = self.clock()
             self._send_probes()
             if self._pending or self._lost:
@@ -122,6 +148,9 @@ class Messenger:
     def _mark_lost(self, pending: PendingMessage, reason: str) -> None:
         pending.last_loss = reason
         self._lost[pending.node] = (self.clock(), pending)
+        if self.watch is not None:
+            seconds = min(self.patience, max(0.0, self._end - self.clock()))
+            self.watch.node_lost(pending.node, LOSS_WORDS.get(reason, reason), seconds)
 
     def _collect_replies(self) -> Iterator[tuple[int, SiteMessage | str]]:
         replies = self._pull_replies()
@@ -196,12 +225,13 @@ class Messenger:
     def _deadline_reason(self) -> str:
         return f"no answer within {self.deadline:.0f} s"
 
-    def _resend_lost(self) -> None:
+    def _resend_lost(self, connected: set[int]) -> None:
         """Send lost messages again to the nodes that are connected."""
-        connected = self.connected_nodes()
         for node, (_, pending) in list(self._lost.items()):
             if node in connected:
                 del self._lost[node]
+                if self.watch is not None:
+                    self.watch.node_asked_again(node, max(0.0, self._end - self.clock()))
                 self._send(pending)
 
     def _send_probes(self) -> None:

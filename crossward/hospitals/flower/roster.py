@@ -9,6 +9,7 @@ from typing import Any
 
 from crossward import __version__
 from crossward.foreign import MAX_NAME, ForeignError, printable
+from crossward.hospitals.federation_monitor import SiteWatch
 from crossward.hospitals.flower.messenger import Messenger
 from crossward.hospitals.messages import PROTOCOL, SiteMessage
 from crossward.hospitals.site_facts import COMMON_FACTS, checked_facts
@@ -32,6 +33,7 @@ class Roster:
     registered: Mapping[str, int] | None = None  # site -> the node that has its key; None: nodes have no keys
     known: dict[str, Any] = field(default_factory=dict)  # facts that every site must have
     sources: tuple[str, ...] = ("the configuration",)  # who says so
+    watch: SiteWatch = field(default_factory=SiteWatch)
     nodes: dict[int, int] = field(default_factory=dict)  # site -> node
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)  # of each site that takes part: classes, counts ...
     _came: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)  # site -> node and facts, agreed or not
@@ -39,6 +41,9 @@ class Roster:
     _disagreeing: dict[str, str] = field(default_factory=dict)  # site -> in what it differs from the others
     _opened: set[int] = field(default_factory=set)  # nodes that have answered the opening
     _duplicates: dict[int, int] = field(default_factory=dict)  # node -> the one that has the same name and came before
+
+    def __post_init__(self) -> None:
+        self.messenger.watch = self
 
     def open_new_nodes(self) -> None:
         """Open the run at nodes that are new, and again at duplicates whose rival has gone."""
@@ -48,11 +53,15 @@ class Roster:
             for node in sorted(self._with_keys(connected))
             if node not in self._opened or self._duplicates.get(node, node) not in connected
         ]
+        names = self._names_by_node()
+        self.watch.opening([names[node] for node in new if node in names])
         opening = SiteMessage({"do": "open", **self.opening}, self.opening_payload)
         for node, answer in self.messenger.exchange(dict.fromkeys(new, opening), "query.open"):
             self._handle_answer(node, answer, self.messenger.connected_nodes())
         self._opened &= connected | {*self.nodes.values()}
         self._compare(final=False)
+        if new:
+            self.messenger.connected_nodes()  # names of nodes without keys are known by now
 
     def wait_for_sites(self, seconds: float, least: int | None = None) -> None:
         """Wait until every site has joined or cannot take part, until so many cannot that fewer than `least` (all, if
@@ -82,6 +91,27 @@ class Roster:
     def refused_sites(self) -> dict[str, str]:
         """The sites of this federation that do not take part, and why; without strangers and unnamed nodes."""
         return {name: reason for name, reason in self.refused.items() if name in self.names}
+
+    # what the messenger notifies of ------------------------------------------------------------------------------------
+    def nodes_connected(self, nodes: set[int]) -> None:
+        names = self._names_by_node()
+        self.watch.connected({names[node] for node in nodes if node in names})
+
+    def node_lost(self, node: int, why: str, seconds: float) -> None:
+        names = self._names_by_node()
+        if node in names:
+            self.watch.lost(names[node], why, seconds)
+
+    def node_asked_again(self, node: int, seconds: float) -> None:
+        names = self._names_by_node()
+        if node in names:
+            self.watch.asked_again(names[node], seconds)
+
+    def _names_by_node(self) -> dict[int, str]:
+        """The sites of this run that nodes are, by their keys, or by what nodes without keys said of themselves."""
+        if self.registered is not None:
+            return {node: site for site, node in self.registered.items() if site in self.names}
+        return {node: self.names[site] for site, (node, _) in self._came.items()}
 
     def _with_keys(self, connected: set[int]) -> set[int]:
         """The nodes that may know of the run. Strangers are written down."""
@@ -175,6 +205,7 @@ class Roster:
         self.nodes = {site: node for site, (node, _) in taking_part.items()}
         self.facts.clear()  # the same object: replies are held against it
         self.facts.update({site: facts for site, (_, facts) in taking_part.items()})
+        self.watch.opened([self.names[site] for site in self.nodes], self.refused_sites)
 
     def _minority(self, largest: list[int], others: Iterable[list[int]]) -> dict[int, str]:
         """Why each site that differs from most does not take part."""

@@ -15,13 +15,13 @@ from pathlib import Path
 from crossward.errors import StorageError
 from crossward.foreign import printable
 from crossward.report.dashboard.contained import read_document, stamp
+from crossward.runs.run_directory import FEDERATION_STATE
 from crossward.runs.run_list import BROKEN, HALF_WRITTEN, MAX_DEPTH, RunEntry, read_run_entry
 
 STUDY_INDEX = "study.json"
 WAITING = "waiting"  # across hospitals: its sites are not gathered yet
 RUNNING = "running"
 LIVE = frozenset({RUNNING, WAITING, "created"})
-FEDERATION_STATE = "federation-state.json"  # what a coordinator knows of its sites now, as it changes
 STAMPED = (
     "run.json", "summary.json", "metrics.jsonl", "failed.json", "federation.json", "events.jsonl", FEDERATION_STATE,
 )  # fmt: skip

@@ -12,9 +12,10 @@ from typing import Any
 from crossward.core.metric_sum import metric_value
 from crossward.errors import StorageError
 from crossward.foreign import plain, printable
-from crossward.report.dashboard.catalogue import FEDERATION_STATE, RUNNING, ListedRun
+from crossward.report.dashboard.catalogue import RUNNING, ListedRun
 from crossward.report.dashboard.contained import open_file, read_document
 from crossward.report.dashboard.round_log import MAX_SITES, SITE_LINES, RoundLog, Row
+from crossward.runs.run_directory import FEDERATION_STATE
 
 UNBOUNDED = ("hd95", "nll")  # these are shown as they are, all others in percent
 MEAN_LOSS = "mean of the hospitals"
