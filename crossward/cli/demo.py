@@ -54,7 +54,7 @@ def demo(
                     "folder": str(folder), "seconds": round(time.monotonic() - start, 1)})  # fmt: skip
         return
     if not quiet:
-        _print_results(rows, outcome.title)
+        _print_results(rows, outcome.title, time.monotonic() - start)
     print_line(outcome.page.resolve().as_uri())
     if open_page and _has_screen():
         import webbrowser
@@ -70,14 +70,15 @@ def _progress_view(situations: int, *, quiet: bool, as_json: bool) -> Iterator[D
         yield view
 
 
-def _print_results(rows: Sequence[dict[str, Any]], title: str) -> None:
+def _print_results(rows: Sequence[dict[str, Any]], title: str, seconds: float) -> None:
     from rich.console import Console
 
-    from crossward.cli.demo_progress import results_table
+    from crossward.cli.demo_progress import result_lines
+    from crossward.cli.study_progress import in_words
 
     console = Console()
-    console.print(results_table(rows))
-    console.print(f"[bold]{title}.[/]", highlight=False)
+    for line in [*result_lines(rows), f"[bold]{title}.[/] [dim]{in_words(seconds)}[/]"]:
+        console.print(line, highlight=False)
 
 
 def _has_screen() -> bool:

@@ -76,7 +76,7 @@ class JsonDemoView(DemoView):
 
 
 class PlainDemoView(DemoView):
-    """Two lines for each situation: for files and terminals that cannot draw."""
+    """A line for each situation: for files and terminals that cannot draw."""
 
     def __init__(self, situations: int, console: Console) -> None:
         super().__init__(situations)
@@ -86,11 +86,6 @@ class PlainDemoView(DemoView):
         super().begin(jobs, workers, before, seconds)
         title = self.situation.title if self.situation else ""
         self._print(f"{self.number} of {self.situations}  {title}: {len(jobs)} runs, {workers} at a time")
-
-    def on_done(self, job: Job, seconds: float, peak_bytes: int) -> None:
-        super().on_done(job, seconds, peak_bytes)
-        if self.before + self.done == self.total:
-            self._print(f"        done in {in_words(time.monotonic() - self.since)}")
 
     def on_note(self, text: str) -> None:
         self._print(f"note: {text}")
@@ -136,26 +131,25 @@ class LiveDemoView(DemoView):
 
 
 # results --------------------------------------------------------------------------------------------------------------
-def results_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Each situation with its methods, the best first; verdicts in words."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-    table.add_column("situation")
-    table.add_column("method")
-    table.add_column("result", justify="right")
-    table.add_column("over training alone")
-    table.add_column("over FedAvg")
-    last = ""
+def result_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each situation with rich's markup: its verdict, then a line for each method, the best first."""
+    width = max((len(row["method"]) for row in rows), default=0)
+    lines = [f"[dim]  {'':{width}}  result  {'over training alone':21}over FedAvg[/]"]
+    situation = None
     for row in rows:
-        name = row["situation"] if row["situation"] != last else ""
-        last = row["situation"]
-        method = f"[bold]{escape(row['method'])}[/]" if row["of_the_paper"] else escape(row["method"])
-        differences = [_difference(row[f"over_{reference}"]) for reference in (ALONE, FEDAVG)]
-        table.add_row(name, method, f"{100 * row['value']:.1f}", *differences)
-    return table
+        if row["situation"] != situation:
+            situation = row["situation"]
+            lines.append(f"[bold]{escape(row['nav'])}[/]: {escape(row['verdict'])} [dim]({escape(row['measured'])})[/]")
+        method = escape(f"{row['method']:{width}}")
+        method = f"[bold]{method}[/]" if row["of_the_paper"] else method
+        alone, fedavg = (_difference(row[f"over_{reference}"]) for reference in (ALONE, FEDAVG))
+        lines.append(f"  {method}  {100 * row['value']:6.1f}  {alone}{fedavg}".rstrip())
+    return lines
 
 
 def _difference(row: Mapping[str, Any] | None) -> str:
+    """In points, with its verdict, padded."""
     if row is None:
-        return ""
+        return " " * 21
     word, colour = {"better": ("better", "blue"), "worse": ("worse", "yellow")}.get(row["verdict"], UNCLEAR)
-    return f"{100 * row['value']:+.1f} [{colour}]{word}[/]"
+    return f"{100 * row['value']:+6.1f} [{colour}]{word:14}[/]"

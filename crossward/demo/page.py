@@ -11,6 +11,8 @@ from crossward.demo.situations import ALONE, FEDAVG, Situation
 from crossward.report.assembly import make_page
 from crossward.report.content import (
     BETTER,
+    NOT_DISTINGUISHABLE,
+    WORSE,
     Cell,
     CodeBlock,
     Column,
@@ -20,6 +22,7 @@ from crossward.report.content import (
     Link,
     MethodName,
     Page,
+    Prose,
     Section,
     Text,
     Verdict,
@@ -28,12 +31,14 @@ from crossward.report.differences import Difference, differences
 from crossward.report.joined_pages import as_one_section
 from crossward.report.source import ReportSource, read_report_source
 from crossward.report.verdict_words import headline_figures, view_words
-from crossward.report.wording import listed, metric_name
+from crossward.report.wording import TRAINING_ALONE, listed, metric_name
 
 if TYPE_CHECKING:
     from crossward.comparison.study_spec import Column as FigureColumn
 
 NOT_RUN = "cannot run here"
+REFERENCES = {ALONE: TRAINING_ALONE, FEDAVG: "FedAvg"}  # as sentences call them
+STANDINGS = {BETTER: "ahead of", NOT_DISTINGUISHABLE: "not distinguishable from", WORSE: "behind"}
 TUNED_ON = (
     "Trials on data.seed = 100, and two looks at the whole demo on data.seed = 0 and 1, after which settings were "
     "changed; docs/demo.md has the figures. The runs on this page were made when the settings stood."
@@ -106,7 +111,32 @@ def leads(report: SituationReport, method: str) -> bool:
 
 
 def _against_references(report: SituationReport, method: str) -> list[Difference]:
-    return [row for reference in (ALONE, FEDAVG) if (row := report.against(method, reference)) is not None]
+    return [row for reference in REFERENCES if (row := report.against(method, reference)) is not None]
+
+
+# verdicts -------------------------------------------------------------------------------------------------------------
+def situation_verdict(report: SituationReport) -> str:
+    """Where the papers' methods of a situation stand, in a sentence without its full stop; where there are none, what
+    the report of the situation says first."""
+    standings: dict[str, list[str]] = {}
+    for method in report.situation.methods:
+        standings.setdefault(_standing(report, method), []).append(method)
+    sentences = [
+        f"{listed(methods, 6)} {'is' if len(methods) == 1 else 'are'} {standing}"
+        for standing, methods in standings.items()
+    ]
+    return "; ".join(sentences) or report.page.title
+
+
+def _standing(report: SituationReport, method: str) -> str:
+    """ "ahead of training alone, not distinguishable from FedAvg"."""
+    rows = _against_references(report, method)
+    parts = []
+    for verdict, words in STANDINGS.items():
+        names = [REFERENCES[row.reference] for row in rows if row.drawn_verdict == verdict]
+        if names:
+            parts.append(f"{words} {listed(names, 2)}")
+    return ", ".join(parts) or "compared with nothing"
 
 
 def _lead(reports: Sequence[SituationReport]) -> Text:
@@ -159,18 +189,22 @@ def _overview(reports: Sequence[SituationReport], folder: Path) -> Section:
         rows=tuple(rows),
         sortable=False,
     )
+    words = [
+        Prose((Link(report.situation.nav, f"#{report.situation.name}"), f": {situation_verdict(report)}."))
+        for report in reports
+    ]
     again = CodeBlock(
         f"crossward study run {folder / reports[0].situation.name}.toml --out {folder}",
         "Study files beside this page say how each situation was set up. Change one, and run it again",
     )
-    return Section("overview", "Overview", (table, again))
+    return Section("overview", "Overview", (*words, table, again))
 
 
 def _rows(report: SituationReport) -> list[tuple[Cell, ...]]:
     """A row for each method of a paper; of a situation without one, for the best method."""
     figures = {figure.label: figure for figure in headline_figures(report.source)}
     column = report.source.headline
-    measured = f"{metric_name(column.metric)}, {view_words(report.source, column.view)}"
+    measured = _measured(report.source)
     rows: list[tuple[Cell, ...]] = []
     for method in report.situation.methods or tuple(figures)[:1]:
         figure = figures.get(method)
@@ -184,6 +218,11 @@ def _rows(report: SituationReport) -> list[tuple[Cell, ...]]:
             *_difference_cells(report, method, FEDAVG),
         ))  # fmt: skip
     return rows
+
+
+def _measured(source: ReportSource) -> str:
+    """ "F1, common test set"."""
+    return f"{metric_name(source.headline.metric)}, {view_words(source, source.headline.view)}"
 
 
 def _result(figure: Any, column: FigureColumn) -> Cell:
@@ -210,14 +249,17 @@ def result_rows(reports: Sequence[SituationReport]) -> list[dict[str, Any]]:
         {
             "situation": report.situation.name,
             "title": report.situation.title,
+            "nav": report.situation.nav,
+            "verdict": situation_verdict(report),
             "metric": report.source.headline.name,
+            "measured": _measured(report.source),
             "method": figure.label,
             "of_the_paper": figure.label in report.situation.methods,
             "value": figure.spread.mean,
             **{
                 f"over_{reference}": None if row is None else {"value": row.value, "low": row.low, "high": row.high,
                                                              "verdict": row.word}
-                for reference in (ALONE, FEDAVG)
+                for reference in REFERENCES
                 for row in [report.against(figure.label, reference)]
             },
         }

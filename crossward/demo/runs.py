@@ -14,7 +14,7 @@ from crossward.errors import RunError
 from crossward.report.assets import vl_convert
 from crossward.report.render import render_page
 from crossward.studies.progress import StudyProgress
-from crossward.studies.scheduler import Execute, on_this_machine
+from crossward.studies.scheduler import Execute, Job, Listener, on_this_machine
 from crossward.studies.states import BLOCKED, FAILED
 from crossward.studies.study import Study, workers_to_use
 
@@ -45,13 +45,23 @@ def run_demo(
     with ThreadPoolExecutor(1) as reader, on_this_machine(workers_to_use(None), {}) as execute:
         for situation, study in studies.items():
             on_situation(situation)
-            _run(study, view, execute)
+            _run(study, view, longest_first(execute, study.file.settings.labels()))
             # a study is read while the next one runs
             pending.append(reader.submit(report_situation, situation, study.file.file, folder))
     reports = tuple(each.result() for each in pending)
     page = demo_page(reports, folder)
     write_atomically(folder / PAGE, render_page(page).encode(), durable=False)
     return DemoOutcome(reports, folder / PAGE, page.title)
+
+
+def longest_first(execute: Execute, labels: Sequence[str]) -> Execute:
+    """Run jobs in the order of these methods, all seeds of the first before the second: the demo's studies name the
+    method that takes longest first, so that no worker is left alone with a long run at the end."""
+
+    def ordered(jobs: Sequence[Job], listener: Listener) -> None:
+        execute(sorted(jobs, key=lambda job: labels.index(job.label)), listener)
+
+    return ordered
 
 
 def _run(study: Study, view: StudyProgress, execute: Execute) -> None:

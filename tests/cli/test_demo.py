@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from crossward.cli import demo as command
-from crossward.cli.demo_progress import LiveDemoView, results_table
+from crossward.cli.demo_progress import LiveDemoView, result_lines
 from crossward.demo import situations
 from crossward.demo.situations import Situation
 from crossward.studies.scheduler import Job
@@ -68,6 +68,7 @@ def test_the_demo_runs_its_situations_and_ends_with_the_address_of_one_report(cl
     assert opened == [report.as_uri()]
     assert len(lines) <= 25
     assert "1 of 2  Few of them: 6 runs" in output.out
+    assert [line.partition(":")[0] for line in lines if "fednpr-per is " in line] == ["Few", "Many"]
     html = report.read_text(encoding="utf-8")
     assert 'href="#few"' in html
     assert 'id="many-hospital-hospital-1' in html
@@ -122,18 +123,22 @@ def test_nothing_is_opened_where_there_is_no_screen(monkeypatch):
     assert not command._has_screen()
 
 
-def test_results_have_a_line_each_and_say_what_may_be_chance():
-    row = {"situation": "few", "method": "[b]", "of_the_paper": True, "value": 0.5, "over_fedavg": None}
+def test_results_have_a_verdict_for_each_situation_and_a_line_for_each_method():
+    row = {"situation": "few", "nav": "[few]", "verdict": "[b] is ahead", "measured": "F1", "method": "[b]",
+           "of_the_paper": True, "value": 0.5, "over_fedavg": None}  # fmt: skip
     rows = [
         {**row, "over_local": {"value": 0.1, "low": 0.0, "high": 0.2, "verdict": verdict}}
         for verdict in ("better", "worse", "not distinguishable")
     ]
     console = Console(width=80, file=io.StringIO())
-    console.print(results_table(rows))
-    lines = console.file.getvalue().splitlines()
-    assert len(lines) == 4
-    assert [line.split("+10.0 ")[1].strip() for line in lines[1:]] == ["better", "worse", "may be chance"]
-    assert all("[b]" in line for line in lines[1:])
+    for line in result_lines([*rows, {**rows[0], "situation": "many", "nav": "many"}]):
+        console.print(line)
+    _, first, *lines = console.file.getvalue().splitlines()
+    assert first == "[few]: [b] is ahead (F1)"
+    assert [line.split("+10.0 ")[1].strip() for line in lines[:3]] == ["better", "worse", "may be chance"]
+    assert all("[b]" in line for line in lines)
+    assert lines[3] == "many: [b] is ahead (F1)"
+    assert len(lines) == 5
 
 
 def test_on_a_terminal_every_situation_has_one_line_with_its_bar():
