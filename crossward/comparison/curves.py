@@ -29,14 +29,9 @@ class MetricSpec:
     def __str__(self) -> str:
         return f"{self.metric} on {self.split}, {self.view} view"
 
-    def curve(self, result: Result) -> Curve:
-        """The metric in each round of a run in which it is defined."""
-        points = []
-        for line in result.rounds:
-            value = metric_at(line["metrics"] or {}, self.split, self.view, self.metric)
-            if value is not None:
-                points.append((line["round"], value))
-        return points
+    def value(self, line: Mapping[str, Any]) -> float | None:
+        """The metric in a line of metrics.jsonl; None if it is undefined there."""
+        return metric_at(line["metrics"] or {}, self.split, self.view, self.metric)
 
     def smoothed(self, curve: Curve) -> Curve:
         """The mean over each evaluated round and those before it, `window` in all."""
@@ -54,16 +49,25 @@ class ComparedRun:
     method: str  # the label under which it is compared
     seed: int
     result: Result
+    rounds: int  # that are done
     curve: Curve
     traffic: Sequence[Mapping[str, Any]]  # the lines of traffic.jsonl
     chosen: float | None  # the metric in the round that validation chose; None: it is undefined there
 
 
 def read_run(result: Result, method: str, spec: MetricSpec) -> ComparedRun:
-    curve = spec.curve(result)
-    chosen_round = next((line["round"] for line in reversed(result.rounds) if line.get("best")), None)
-    chosen = next((value for round, value in curve if round == chosen_round), None)
-    return ComparedRun(method, result.config["run"]["seed"], result, curve, result.traffic, chosen)
+    """The run, in one pass over metrics.jsonl: it is the largest file of a run directory."""
+    rounds = 0
+    chosen_round = None
+    points = []
+    for line in result.each_round():
+        rounds += 1
+        if line.get("best"):
+            chosen_round = line["round"]
+        if (value := spec.value(line)) is not None:
+            points.append((line["round"], value))
+    chosen = next((value for round, value in points if round == chosen_round), None)
+    return ComparedRun(method, result.config["run"]["seed"], result, rounds, points, result.traffic, chosen)
 
 
 def method_labels(results: Sequence[Result]) -> list[str]:
@@ -106,7 +110,7 @@ def _why_no_traffic(run: ComparedRun) -> str:
     """Why a run sent nothing; empty if it did send something."""
     if run.result.about["pooled"]:
         return f"{run.method} trains on all images in one place"
-    if not run.result.rounds:
+    if not run.rounds:
         return "no round is done"
     if not any(line["bytes"] for line in run.traffic):
         return f"{run.method} sends nothing"
@@ -127,7 +131,7 @@ def _check_metric(runs: Sequence[ComparedRun], spec: MetricSpec) -> None:
 
 def _available_metrics(result: Result, spec: MetricSpec) -> list[str]:
     """The metrics that are single numbers, on this split in this view."""
-    evaluated = [line["metrics"] for line in result.rounds if line["metrics"]]
+    evaluated = [line["metrics"] for line in result.each_round() if line["metrics"]]
     views = [metrics.get(spec.split, {}).get(spec.view, {}) for metrics in evaluated]
     if spec.view == "local":
         views = [view.get("mean", {}) for view in views]

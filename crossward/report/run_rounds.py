@@ -6,12 +6,10 @@ once, what charts need is kept, and the rest is dropped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crossward.errors import StorageError
 from crossward.runs.result import Result
 
 VIEWS = ("mean", "worst", "global")
@@ -50,7 +48,7 @@ def read_rounds(result: Result) -> RunRounds:
     sent: dict[int, int] = {}
     failures: dict[int, tuple[str, ...]] = {}
     last, seconds, best, kept = 0, 0.0, None, {}
-    for line in _lines(result):
+    for line in result.each_round():
         last = int(line["round"])
         seconds += float(line.get("seconds") or 0.0)
         sent[last] = sum(int(count) for count in line["bytes"].values())
@@ -67,17 +65,6 @@ def read_rounds(result: Result) -> RunRounds:
         elif best is None:
             kept = metrics
     return RunRounds(last, tuple(evaluated), scores, best, kept, seconds, sent, failures)
-
-
-def _lines(result: Result) -> Iterator[dict[str, Any]]:
-    file = result.folder / "metrics.jsonl"
-    try:
-        with file.open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.endswith("\n"):
-                    yield json.loads(line)
-    except (OSError, ValueError) as error:
-        raise StorageError(f"cannot read {file}: {error}") from None
 
 
 def _scores(test: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:

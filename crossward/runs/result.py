@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ class Result:
     def rounds(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         return self._rundir.lines("metrics.jsonl")
+
+    def each_round(self) -> Iterator[dict[str, Any]]:
+        """The same lines one by one: those of a long run with many sites need not be in memory together."""
+        return self._rundir.each_line("metrics.jsonl")
 
     @property
     def traffic(self) -> list[dict[str, Any]]:
