@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
 from drawn_runs import Drawn, draw_runs
+from opened_page import browser  # noqa: F401  # a fixture
 
 from crossward.report.assembly import make_page
 from crossward.report.content import Page
@@ -35,18 +34,3 @@ def source(drawn_folder) -> ReportSource:
 @pytest.fixture(scope="session")
 def page(source) -> Page:
     return make_page(source)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    """Debian's chromium without a window; tests that need it are skipped where it is not installed."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("no browser: apt-get install -y chromium")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync"]  # fmt: skip
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=flags)
-        yield started
-        started.close()

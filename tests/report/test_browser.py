@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from opened_page import serious_violations, visits
 from PIL import Image
 
 from crossward.report.render import render_page
-
-AXE = Path(__file__).parents[2] / ".venv" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
-SERIOUS = {"serious", "critical"}
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +24,8 @@ def file(page, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def visit(browser, file):
-    """Open the page; what it complained of and what it asked for is checked when the test ends."""
-    opened, complaints, requests = [], [], []
-
-    def go(hash: str = "", *, width: int = 1200, scheme: str = "light", bypass: bool = False):
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=bypass, accept_downloads=True
-        )
-        view = context.new_page()
-        opened.append(context)
-        view.on("console", lambda message: complaints.append(message.text))
-        view.on("pageerror", lambda error: complaints.append(str(error)))
-        view.on("request", lambda request: requests.append(request.url))
-        view.goto(f"{file.as_uri()}{hash}")
-        view.wait_for_selector("html[data-charts=drawn]", state="attached")
-        return view
-
-    yield go
-    for context in opened:
-        context.close()
-    assert complaints == []
-    assert [url for url in requests if not url.startswith((file.as_uri(), "blob:", "data:"))] == []
+    with visits(browser, file) as go:
+        yield go
 
 
 def until(view, condition, seconds: float = 10) -> None:
@@ -167,10 +146,5 @@ def test_the_page_can_be_read_at_any_width(visit, width):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_violation(visit, scheme):
-    if not AXE.exists():
-        pytest.skip("no axe-core: npm install --no-save --prefix .venv/npm axe-core")
     view = visit(scheme=scheme, bypass=True)  # the page's policy would not let axe in
-    view.add_script_tag(path=str(AXE))
-    found = view.evaluate("axe.run()")["violations"]
-    serious = [f"{each['id']}: {each['nodes'][0]['html'][:150]}" for each in found if each["impact"] in SERIOUS]
-    assert serious == []
+    assert serious_violations(view) == []
