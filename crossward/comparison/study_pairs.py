@@ -48,6 +48,11 @@ class MethodCells:
         kept = [[each.seed, each.figures[column.name]] for each in self.stored if column.name in each.figures]
         return [*([cell.run.seed, cell.stamp] for cell in self.cells), kept]
 
+    def site_key(self) -> list[object]:
+        """The same for its figures site by site."""
+        kept = [[each.seed, dict(each.sites)] for each in self.stored]
+        return [*([cell.run.seed, cell.stamp] for cell in self.cells), kept]
+
     def data(self) -> dict[int, str]:
         return {cell.run.seed: cell.facts.data for cell in self.cells}
 
@@ -141,7 +146,7 @@ def _in(setting: str) -> str:
 
 def figures_of(method: MethodCells, column: Column) -> dict[int, float]:
     """By seed, without a look at predictions; figures that are undefined are left out."""
-    figures = {each.seed: each.figures[column.name] / 100 for each in method.stored if column.name in each.figures}
+    figures = {each.seed: value for each in method.stored if (value := each.value(column)) is not None}
     figures |= {cell.run.seed: value for cell in method.cells if (value := figure(cell, column)) is not None}
     return dict(sorted(figures.items()))
 

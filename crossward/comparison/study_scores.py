@@ -132,7 +132,7 @@ class StudyScores:
 
     def scored(self, cells: Iterable[Cell], column: Column, stored: Iterable[LabelledFigures] = ()) -> ScoredMethod:
         """By seed; stored figures stand where there is no run."""
-        figures = {each.seed: each.figures[column.name] / 100 for each in stored if column.name in each.figures}
+        figures = {each.seed: value for each in stored if (value := each.value(column)) is not None}
         drawn = {}
         for cell in cells:
             value = figure(cell, column)

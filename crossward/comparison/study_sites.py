@@ -57,16 +57,18 @@ def _site_gain(figure: SiteFigure, column: Column) -> SiteGain:
 
 
 def _scored(method: MethodCells, column: Column, scores: StudyScores) -> ScoredSites:
-    """The sites that have the figure in every seed."""
+    """The sites that have the figure in every seed; stored figures stand where there is no run."""
     cells = [cell for cell in method.cells if _sites(cell, column)]
-    everywhere = [site for site in (_sites(cells[0], column) if cells else ()) if all(
-        column.metric in _sites(cell, column).get(site, {}) for cell in cells
-    )]  # fmt: skip
+    by_seed = {each.seed: found for each in method.stored if (found := each.site_values(column))}
+    by_seed |= {cell.run.seed: _site_values(cell, column) for cell in cells}
+    by_seed = dict(sorted(by_seed.items()))
     sites = {}
-    for site in everywhere:
-        figures = {cell.run.seed: _sites(cell, column)[site][column.metric] for cell in cells}
-        drawn = {cell.run.seed: row for cell in cells if (row := scores.site_drawn(cell, column).get(site)) is not None}
-        sites[site] = ScoredMethod(figures, drawn)
+    for site in next(iter(by_seed.values()), {}):
+        if all(site in found for found in by_seed.values()):
+            figures = {seed: found[site] for seed, found in by_seed.items()}
+            rows = {cell.run.seed: scores.site_drawn(cell, column).get(site) for cell in cells}
+            drawn = {seed: row for seed, row in rows.items() if row is not None}
+            sites[site] = ScoredMethod(figures, drawn)
     counts = {site: scores.image_count(cells, column.when, "local", site) for site in sites}
     together = scores.image_count(cells, column.when, "local")
     return ScoredSites(method.label, column.metric, scores.spec.split, sites, counts, together)
@@ -75,6 +77,10 @@ def _scored(method: MethodCells, column: Column, scores: StudyScores) -> ScoredS
 def _sites(cell: Cell, column: Column) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = cell.document(column.when).get("local", {}).get("sites", {})
     return found
+
+
+def _site_values(cell: Cell, column: Column) -> dict[str, float]:
+    return {site: each[column.metric] for site, each in _sites(cell, column).items() if column.metric in each}
 
 
 def local_label(methods: Sequence[MethodCells], wanted: str | None) -> str | None:

@@ -32,12 +32,22 @@ class LabelledRun:
 
 @dataclass(frozen=True)
 class LabelledFigures:
-    """The stored figures of a run whose folder is gone: by column, in percent, as in studies/results."""
+    """The stored figures of a run whose folder is gone, as in studies/results: fractions in percent."""
 
     label: str
     setting: str
     seed: int
-    figures: Mapping[str, float]
+    figures: Mapping[str, float]  # by column
+    sites: Mapping[str, float] = field(default_factory=dict)  # by site, in the column that is shown site by site
+
+    def value(self, column: Column) -> float | None:
+        """As runs have it, fractions of 1; None if it is not stored."""
+        stored = self.figures.get(column.name)
+        return None if stored is None else stored / column.scale
+
+    def site_values(self, column: Column) -> dict[str, float]:
+        """The same by site, in the column of sites."""
+        return {site: stored / column.scale for site, stored in self.sites.items()}
 
 
 @dataclass(frozen=True)

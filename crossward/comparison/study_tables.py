@@ -203,8 +203,8 @@ class _Study:
         local = local_label(list(self.methods.values()), self.spec.baseline)
         for method in self.methods.values():
             other = self.methods.get((local, method.setting)) if local and local != method.label else None
-            stamps = [[cell.run.seed, cell.stamp] for cell in other.cells] if other else None
-            key = self._key("sites", method, column.name, local, stamps)
+            keys = [each.site_key() for each in (method, other) if each]
+            key = self._key("sites", method, column.name, local, keys)
             row = self.memo.recall(key, SITES, partial(site_row, method, other, column, self.scores))
             if row is not None:
                 yield row

@@ -24,6 +24,7 @@ def cell_row(cell: Cell, columns: Sequence[str], sites: str | None, last: int) -
         if value is not None:
             row[name] = value
     if sites:
+        row["sites_column"] = sites
         row["sites"] = site_values(lines, parse_column(sites, by_site=True), last)
     return row
 

@@ -16,7 +16,7 @@ from crossward.errors import StorageError
 from crossward.studies.study_file import StudyFile
 from crossward.studies.study_folder import FIGURES
 
-Row = dict[str, Any]  # method, value, seed, key, minutes, a number for each column in percent, and those of its sites
+Row = dict[str, Any]  # method, value, seed, key, minutes, each column, fractions in percent, and those of its sites
 
 
 def figures_file(study: StudyFile, folder: Path) -> Path:
@@ -46,8 +46,26 @@ def _read(file: Path) -> list[Row]:
     return rows
 
 
+def row_columns(row: Mapping[str, Any]) -> dict[str, float]:
+    """The columns of a row, fractions in percent."""
+    return {name: value for name, value in row.items() if name.count(".") == 2 and _is_number(value)}
+
+
+def row_sites(row: Mapping[str, Any], column: str | None) -> dict[str, float]:
+    """Site -> its figure in this column, as in `row_columns`; empty if none are stored. Older rows do not name their
+    column: it is the one that the study file has."""
+    sites = row.get("sites")
+    if column is None or row.get("sites_column", column) != column or not isinstance(sites, dict):
+        return {}
+    return {site: value for site, value in sites.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def has_columns(row: Mapping[str, Any], columns: Iterable[str]) -> bool:
-    return all(isinstance(row.get(column), int | float) for column in columns)
+    return all(_is_number(row.get(column)) for column in columns)
 
 
 def store_rows(study: StudyFile, folder: Path, rows: Sequence[Row]) -> None:

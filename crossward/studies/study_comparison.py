@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -15,8 +15,9 @@ from crossward.runs.result import Result, load
 from crossward.runs.run_list import read_documents
 from crossward.studies.cells import Cell
 from crossward.studies.states import FINISHED, HAS_FIGURES, STORED
-from crossward.studies.status import StudyStatus
-from crossward.studies.study_file import StudyFile
+from crossward.studies.status import CellStatus, StudyStatus
+from crossward.studies.stored_figures import row_columns, row_sites
+from crossward.studies.study_file import LOCAL, StudyFile, StudySettings
 
 
 def compare_study(
@@ -30,13 +31,13 @@ def compare_study(
             f"no cell of {study.file} has finished", hint=f"Run it by `crossward study run {study.file}`."
         )
     runs = [LabelledRun(cell.label, cell.setting, cell.seed, cell.repeat, status.path(cell)) for cell in finished]
-    stored = [LabelledFigures(cell.label, cell.setting, cell.seed, _numbers(rows[cell.key])) for cell in gone]
+    stored = [_stored_figures(cell, rows[cell.key], study.settings.sites) for cell in gone]
     columns = study.settings.columns
     if not columns:
         columns = default_columns(load(status.path(finished[0]))) if finished else tuple(stored[0].figures)
     spec = table_spec(study, columns, {cell.label for cell in finished}, {cell.label for cell in gone})
     tables = compare_runs(runs, spec, stored=stored, cache=cache)
-    return replace(tables, notes=(*tables.notes, *_notes(study, status)))
+    return replace(tables, notes=(*tables.notes, *_notes(study, status, stored)))
 
 
 def table_spec(study: StudyFile, columns: tuple[str, ...], with_runs: set[str], stored: set[str]) -> TableSpec:
@@ -47,12 +48,14 @@ def table_spec(study: StudyFile, columns: tuple[str, ...], with_runs: set[str], 
     if reach and not {name for name in (reach["reference"], reach.get("target")) if isinstance(name, str)} <= with_runs:
         reach = None
     options: dict[str, Any] = {} if settings.resamples is None else {"resamples": settings.resamples}
+    alone = [entry.shown for entry in settings.methods() if entry.name == LOCAL and entry.shown in known]
     return TableSpec(
         columns=columns,
         pairs=tuple(pair for pair in settings.compared_pairs() if {*pair} <= known),
         last=settings.last,
         level=settings.level,
-        sites=settings.sites if with_runs else None,
+        sites=settings.sites,
+        baseline=alone[0] if alone else None,
         reach=reach,
         specificity=settings.specificity,
         attributes=settings.attributes,
@@ -70,25 +73,34 @@ def default_columns(result: Result) -> tuple[str, ...]:
     return tuple(columns) or (f"best.global.{metric}",)
 
 
-def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The columns of a stored row."""
-    return {name: value for name, value in row.items() if name.count(".") == 2 and isinstance(value, int | float)}
+def _stored_figures(cell: CellStatus, row: Mapping[str, Any], sites: str | None) -> LabelledFigures:
+    return LabelledFigures(cell.label, cell.setting, cell.seed, row_columns(row), row_sites(row, sites))
 
 
-def _notes(study: StudyFile, status: StudyStatus) -> list[str]:
+def _notes(study: StudyFile, status: StudyStatus, stored: Sequence[LabelledFigures]) -> list[str]:
     """What the tables leave out."""
     notes = []
     missing = {state: count for state, count in status.counts().items() if state not in HAS_FIGURES}
     if missing:
         how = ", ".join(f"{count} {state}" for state, count in missing.items())
         notes.append(f"{sum(missing.values())} of {len(status.cells)} cells have no figures yet: {how}")
-    gone = len(status.in_state(STORED))
-    if gone and (study.settings.sites or study.settings.reach or study.settings.join):
+    if stored and (lost := [*_not_stored(study.settings, stored)]):
         notes.append(
-            f"the folders of {gone} runs are gone: what their stored figures do not hold (sites, rounds to a target, "
-            "who joined) is not shown of them"
+            f"the folders of {len(stored)} run(s) are gone, and with them {', '.join(lost)}: not shown of them"
         )
     return notes
+
+
+def _not_stored(settings: StudySettings, stored: Sequence[LabelledFigures]) -> Iterator[str]:
+    """What the study asks for and the stored figures of its runs do not hold."""
+    if settings.sites and (without := sum(not each.sites for each in stored)):
+        yield "the figures of their sites" if without == len(stored) else f"the figures of the sites of {without}"
+    if settings.reach:
+        yield "the rounds to a target"
+    if settings.join:
+        yield f"what {settings.join} gains by joining"
+    if settings.specificity is not None or settings.attributes:
+        yield "operating points and subgroups"
 
 
 # a site that joins ----------------------------------------------------------------------------------------------------

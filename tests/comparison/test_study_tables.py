@@ -152,6 +152,27 @@ def test_stored_figures_stand_for_runs_that_are_gone(two_methods):
     assert any("stored figures" in note for note in tables.notes)
 
 
+def test_stored_figures_of_sites_stand_for_runs_that_are_gone(written, two_methods):
+    spec = replace(QUICK, sites="best.site.f1", baseline="local")
+    mine = {"north": 80.0, "east": 60.0, "south": 70.0, "west": 50.0}
+    gone = [LabelledFigures("strong", "", seed, {F1: 80.0 + seed}, sites=mine) for seed in (0, 1)]
+    alone = [LabelledFigures("local", "", seed, {F1: 70.0}, sites={**mine, "west": 40.0}) for seed in (0, 1)]
+    [row, local] = compare_runs([], spec, stored=[*gone, *alone]).sites
+    assert [site.estimate.value for site in row.sites] == pytest.approx([0.8, 0.6, 0.7, 0.5])
+    assert [site.gain.value for site in row.sites] == pytest.approx([0, 0, 0, 0.1])
+    assert (row.baseline, row.worst_site, row.sites_better, row.sites_compared) == ("local", "west", 1, 4)
+    assert row.std.low is None
+    assert "no predictions" in row.sites[0].estimate.how
+    assert local.baseline is None
+
+    mixed = compare_runs(two_methods[:2], spec, stored=[replace(gone[0], seed=2), *alone])
+    [strong] = [row for row in mixed.sites if row.label == "strong"]
+    real = [json.loads((run.folder / "summary.json").read_text())["best"]["metrics"] for run in two_methods[:2]]
+    north = [each["test"]["local"]["sites"]["north"]["f1"] for each in real]
+    assert strong.sites[0].estimate.value == pytest.approx((sum(north) + 0.8) / 3)
+    assert strong.sites[0].estimate.seeds == 3
+
+
 def test_sites_are_those_of_site_spread(written, two_methods):
     local = [written("local", seed, 1.5) for seed in range(3)]
     tables = compare_runs([*two_methods, *local], replace(QUICK, sites="best.site.f1"))

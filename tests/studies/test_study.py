@@ -179,12 +179,16 @@ def test_runs_under_the_former_names_count_if_they_are_the_same(make_study: Stud
 
 
 def test_figures_stand_for_runs_whose_folders_are_gone(make_study: StudyMaker, tmp_path):
-    section = f'{TWO}\ncolumns = ["last.global.f1", "best.mean.accuracy"]\nsites = "last.site.f1"\nlast = 2'
+    columns = ["last.global.f1", "best.mean.accuracy", "best.global.nll"]
+    section = f'{TWO}\ncolumns = {columns}\nsites = "last.site.f1"\nlast = 2'
     (tmp_path / "results").mkdir()
     study = make_study(section)
     run_here(study)
     register(study)
     figures = {(f.label, f.column): f.values for f in study.tables().methods}
+    sites = {(row.label, site.site): site.estimate.value for row in study.tables().sites for site in row.sites}
+    assert len(figures) == 6
+    assert len(sites) == 4
     stored = read_rows(study.file, study.folder)
     assert (tmp_path / "results" / "tiny.json").exists()
     shutil.rmtree(study.folder)
@@ -192,6 +196,11 @@ def test_figures_stand_for_runs_whose_folders_are_gone(make_study: StudyMaker, t
     tables = Study(study.file.file, study.out).tables()
     for key, values in {(f.label, f.column): f.values for f in tables.methods}.items():
         assert values == pytest.approx(figures[key])
+    for row in tables.sites:
+        for site in row.sites:
+            assert site.estimate.value == pytest.approx(sites.pop((row.label, site.site)))
+    assert not sites
+    assert not any("are gone, and with them" in note for note in tables.notes), "nothing is missing"
     assert study.run(execute=refuse).complete
     changed = make_study(section, SHARED.replace("rounds = 2", "rounds = 3"))
     assert states(changed) == [WAITING, WAITING]
