@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pypdf
 import pytest
 from opened_page import serious_violations, visits
 from PIL import Image
 
 from crossward.report.render import render_page
+from crossward.report.theme import THEMES
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,11 @@ def until(view, condition, seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < end
         view.wait_for_timeout(30)
+
+
+def printed_text(view) -> str:
+    sheets = pypdf.PdfReader(io.BytesIO(view.pdf(prefer_css_page_size=True))).pages
+    return "\n".join(sheet.extract_text() for sheet in sheets)
 
 
 def visible_charts(view):
@@ -133,6 +140,31 @@ def test_the_report_prints_without_navigation_and_buttons(visit):
     assert not view.locator(".menu").first.is_visible()
     assert view.locator("#comparison-table thead").inner_text().startswith("method")
     assert view.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_tabs_and_folds_hide_is_printed_and_hidden_again_afterwards(visit, scheme):
+    view = visit(scheme=scheme)
+    shown_before = view.locator("[role=tabpanel]:visible").count()
+    text = printed_text(view)
+    for label in ("Model card", "CLAIM 2024", "TRIPOD+AI"):
+        assert re.search(rf"^{re.escape(label)}$", text, re.MULTILINE)
+    assert "Ethical approval" in text  # an item of a checklist whose tab was never opened
+    assert "keep_predictions = true" in text  # of a configuration that is folded
+    assert "fedrep" in text.split("Worst hospital")[1].split("Common test set")[0]  # the label of a curve in a hidden tab
+    until(view, lambda: view.locator("#differences .plot").get_attribute("data-drawn") == scheme)
+    assert view.locator("[role=tabpanel]:visible").count() == shown_before
+    assert view.locator("details.fold[open]").count() == 0
+
+
+def test_charts_are_printed_in_the_colours_of_paper_from_a_dark_screen(visit):
+    view = visit(scheme="dark")
+    view.evaluate("dispatchEvent(new Event('beforeprint'))")
+    charts = view.locator("main figure[data-chart] .plot")
+    until(view, lambda: {plot.get_attribute("data-drawn") for plot in charts.all()} == {"paper"})
+    assert all(plot.bounding_box()["width"] < 720 for plot in charts.all())  # as wide as a sheet of A4, not as the screen
+    ink = view.locator("#differences .plot svg text").first.get_attribute("fill")
+    assert ink in THEMES["light"].values()
 
 
 @pytest.mark.parametrize("width", [360, 1600])

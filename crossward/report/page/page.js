@@ -13,6 +13,7 @@
   const specs = new Map(); // id of a chart -> {title, spec, width}
 
   const theme = () => root.dataset.theme || (dark.matches ? "dark" : "light");
+  const look = () => ("printing" in root.dataset ? "paper" : theme()); // of charts
 
   // specifications -----------------------------------------------------------------------------------------------------
   const unpacked = (packed) => {
@@ -41,7 +42,7 @@
   };
 
   const ready = (chart, name, extra) => {
-    const tokens = TOKENS[name];
+    const tokens = TOKENS[name === "paper" ? "light" : name];
     return { ...themed(chart.spec, tokens), config: themed(TOKENS.config, tokens), ...extra };
   };
 
@@ -74,8 +75,8 @@
   const draw = async (figure) => {
     const chart = specs.get(figure.dataset.chart);
     const plot = figure.querySelector(".plot");
-    if (!chart || plot.dataset.drawn === theme() || !plot.offsetWidth) return;
-    const name = theme();
+    if (!chart || plot.dataset.drawn === look() || !plot.offsetWidth) return;
+    const name = look();
     plot.dataset.drawn = name;
     drawn.get(figure)?.finalize();
     if (chart.width) plot.style.minWidth = `${chart.width}px`;
@@ -105,6 +106,24 @@
     root.dataset.charts = "drawn";
   };
   const redraw = () => Promise.all([...document.querySelectorAll("figure[data-chart]")].map(draw));
+
+  // printing: tabs and folds open, and charts are drawn for the width and the colour of paper. Drawing waits for nothing
+  // but promises, so charts are there before the browser lays out the sheets.
+  const opened = [];
+  const toPaper = () => {
+    if ("printing" in root.dataset) return;
+    opened.push(...document.querySelectorAll("details.fold:not([open])"));
+    opened.forEach((fold) => { fold.open = true; });
+    root.dataset.printing = "";
+    redraw();
+  };
+  const fromPaper = () => {
+    opened.splice(0).forEach((fold) => { fold.open = false; });
+    delete root.dataset.printing;
+    redraw();
+  };
+  addEventListener("beforeprint", toPaper);
+  addEventListener("afterprint", fromPaper);
 
   // saving -------------------------------------------------------------------------------------------------------------
   const save = (name, blob) => {
@@ -276,15 +295,7 @@
       if (control.matches("fieldset")) bound(control);
       control.addEventListener("input", () => change(control));
     });
-    part.querySelectorAll("button.print").forEach((button) => button.addEventListener("click", async () => {
-      const before = root.dataset.theme;
-      root.dataset.theme = "light";
-      await redraw();
-      print();
-      if (before === undefined) delete root.dataset.theme;
-      else root.dataset.theme = before;
-      redraw();
-    }));
+    part.querySelectorAll("button.print").forEach((button) => button.addEventListener("click", () => print()));
     return rest(figures);
   };
   const unmount = (part) => part.querySelectorAll("figure[data-chart]").forEach((figure) => {
