@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -108,22 +110,25 @@ def run(
 
 
 @federation.command()
-def status(coordinator_folder: CoordinatorFolder, insecure: Insecure = False, as_json: Json = False) -> None:
-    """Show how many sites are connected, and the status of every run."""
-    from crossward.hospitals.flower.federation_runs import federation_status
+def status(
+    coordinator_folder: CoordinatorFolder,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on showing what happens, until Ctrl-C.")] = False,
+    insecure: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Show whether the coordinator is up, which sites are connected, and how every run stands: who does what since
+    when, who is waited for, who was left out and why."""
+    from crossward.hospitals.flower.federation_status import federation_status, follow_federation, status_lines
 
-    overview = federation_status(coordinator_folder, insecure=insecure)
+    overview = federation_status(coordinator_folder)
     if as_json:
         typer.echo(json.dumps(overview))
         return
-    sites = overview["sites"]
-    online = "the coordinator is not up" if overview["online"] is None else f"{overview['online']} connected"
-    typer.echo(f"{overview['federation']}: {len(sites)} sites ({', '.join(sites)}), {online}")
-    for run_status in overview["runs"]:
-        counts = f"{run_status['rounds']} rounds, {run_status['faults']} faults"
-        typer.echo(f"  {run_status['run']}: {run_status['status']}, {counts}")
-        if run_status["last_fault"]:
-            typer.echo(f"    {run_status['last_fault']}")
+    for line in status_lines(overview, coordinator_folder):
+        typer.echo(line)
+    if follow:
+        with suppress(KeyboardInterrupt):
+            follow_federation(coordinator_folder, typer.echo, time.sleep)
 
 
 @federation.command()

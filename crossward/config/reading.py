@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,14 @@ from crossward.methods import METHODS, method_class
 NOT_VALID = "the configuration is not valid:"
 
 
-def read_config(file: Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in a TOML file, with "a.b=c" overrides."""
+def read_config(
+    file: Path,
+    overrides: Sequence[str] = (),
+    complete: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda document: document,
+) -> Config:
+    """The configuration in a TOML file, with "a.b=c" overrides; `complete` adds what the file may leave out."""
     document, where = read_toml(file)
-    return config_from(with_overrides(document, overrides), {**where, **_override_places(overrides)})
+    return config_from(complete(with_overrides(document, overrides)), {**where, **_override_places(overrides)})
 
 
 def config_from(document: Mapping[str, Any], where: Where | None = None) -> Config:

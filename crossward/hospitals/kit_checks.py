@@ -55,6 +55,7 @@ RESERVED_NAMES = (  # other files in a site's folder, beside the key that has th
     "sent.head",
     "log.key",
     "notes.log",
+    "activity.log",
     "usage.json",
     "up",
     "flower",

@@ -129,6 +129,7 @@ def main() -> None:
     from crossward.hospitals.memory import read_memory_key
     from crossward.hospitals.policy import Policy
     from crossward.hospitals.service import Hospital, Service
+    from crossward.hospitals.site_activity import ACTIVITY_FILE, with_activity
     from crossward.hospitals.site_limits import SiteLimits
 
     folder, socket, *overrides = sys.argv[1:]
@@ -141,7 +142,7 @@ def main() -> None:
     limits = SiteLimits.read(file)
     service = Service(Hospital(kit.name, kit.folder, settings, Policy.read(file), key, limits))
     service.log.begin()
-    serve(service.answer, Path(socket), limits=limits)
+    serve(with_activity(service.answer, kit.folder / ACTIVITY_FILE), Path(socket), limits=limits)
 
 
 def is_listening(socket: Path) -> bool:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from crossward.hospitals.certificates import create_authority, create_site_certificate, create_site_key
-from crossward.hospitals.flower.federation_runs import federation_status, follow_run
+from crossward.hospitals.flower.federation_runs import follow_run
+from crossward.hospitals.flower.federation_status import federation_status
 from crossward.testing.e2e import (
     COORDINATOR,
     SITES,
@@ -50,10 +51,12 @@ def count_rounds(run: Path) -> int:
 
 def test_a_method_across_hospitals_ends_as_in_one_process(federation: LocalFederation):
     compare_with_local_run(federation.kit, "fednpr-per")
-    status = federation_status(federation.kit.coordinator, insecure=False)
-    assert status["online"] == len(SITES)
+    status = federation_status(federation.kit.coordinator)
+    assert status["up"]
+    assert status["connected"] == list(SITES)
     assert status["runs"][0] | {"last": None} == {
         "run": "fednpr-per", "status": "finished", "rounds": 2, "last": None, "faults": 0, "last_fault": "",
+        "reason": "", "now": "",
     }  # fmt: skip
     for site in SITES:
         sent = [json.loads(line) for line in (federation.kit.site(site) / "sent.jsonl").read_text().splitlines()]

@@ -13,7 +13,7 @@ import pytest
 from crossward.config.reading import to_toml
 from crossward.errors import ConfigError
 from crossward.hospitals.flower import app_bundle, federation_runs, own_apps
-from crossward.hospitals.flower.coordinator_up import resume_runs
+from crossward.hospitals.flower.coordinator_up import FLOWER_RUN_FILE, resume_runs, unfinished_runs
 from crossward.hospitals.flower.federation_runs import RunOptions, start_run
 from crossward.hospitals.flower.processes import FlowerWorkspace
 from crossward.hospitals.flower.run_register import enter_run, is_registered
@@ -116,7 +116,9 @@ def coordinator(tmp_path):
 @pytest.fixture
 def start(coordinator, tmp_path, monkeypatch):
     """Start a run with a network, as the operator does; its folder."""
-    monkeypatch.setattr(federation_runs, "submit_run", lambda workspace, folder: None)
+    submit = lambda workspace, folder: (folder / FLOWER_RUN_FILE).write_text('{"run": "1"}')
+    monkeypatch.setattr(federation_runs, "submit_run", submit)
+    monkeypatch.setattr(federation_runs, "is_up", lambda workspace: True)
 
     def start_with(net, name="ours"):
         file = tmp_path / "run.toml"
@@ -133,7 +135,7 @@ def test_a_run_that_was_planted_is_not_resumed(coordinator, start, monkeypatch):
     monkeypatch.setattr(
         "crossward.hospitals.flower.coordinator_up.submit_run", lambda workspace, run: resumed.append(run.name)
     )
-    resume_runs(coordinator, FlowerWorkspace(coordinator), lines.append)
+    resume_runs(unfinished_runs(coordinator), FlowerWorkspace(coordinator), lines.append)
     assert resumed == ["ours"]
     assert lines[1].startswith("planted was not started by this coordinator")
 

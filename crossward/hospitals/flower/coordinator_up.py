@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,21 @@ from crossward.hospitals.flower.node_registry import (
 from crossward.hospitals.flower.processes import (
     SUPERLINK_NAME,
     FlowerWorkspace,
+    accepts_connections,
     check_port_free,
     stop_process,
-    wait_until_listening,
+    wait_until,
 )
 from crossward.hospitals.flower.run_register import is_registered
 from crossward.hospitals.kit import CoordinatorKit, read_coordinator
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.hospitals.run_following import ENDED, RunsFollower, federation_runs, run_status
+from crossward.hospitals.site_worker import is_listening
+from crossward.runs.run_directory import RunDir
 
-ENDED = ("finished", "failed", "stopped")
+NOT_UP = "the coordinator is not up"
 FLOWER_RUN_FILE = "flower.json"  # in a run directory: the number that Flower gave the run
 SUPERLINK_LOG = "superlink.log"
+DOOR_FILE = "open"  # in FLWR_HOME, while the coordinator lets its sites in
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # where the public door is: here without TLS and keys, else everywhere
 NEW_RUN_INTERVAL = "0.5"  # seconds between two looks for a run to start
 RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072"}  # of requests that have been answered
@@ -49,6 +53,9 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
     host = LOOPBACK if insecure else EVERYWHERE
     check_port_free(host, kit.port)
     workspace = open_workspace(kit)
+    door = workspace.home / DOOR_FILE
+    door.unlink(missing_ok=True)
+    interrupted = unfinished_runs(folder)  # before anybody can start another
     if insecure:
         (workspace.home / INSECURE_FILE).touch()
     else:
@@ -58,14 +65,19 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
     variables = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN_INTERVAL, **RETURN_MEMORY}
     superlink = workspace.start_process(_superlink_command(kit, workspace, host), SUPERLINK_LOG, variables)
     try:
-        wait_until_listening(f"127.0.0.1:{kit.port}", superlink)
         if not insecure:
+            wait_until(lambda: is_listening(workspace.socket), superlink)
             register_keys(kit, workspace, say)
             remove_unknown_nodes(workspace, say)
-        resume_runs(folder, workspace, say)
+        door.touch()
+        wait_until(lambda: accepts_connections(f"127.0.0.1:{kit.port}"), superlink)
+        follower = RunsFollower(folder)
+        resume_runs(interrupted, workspace, say)
 
         def check() -> None:
             workspace.bound_logs([SUPERLINK_LOG])
+            for line in follower.news():
+                say(line)
             exit_code = superlink.poll()
             if exit_code is not None:
                 lines = workspace.log_lines(SUPERLINK_LOG)
@@ -76,6 +88,7 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
         yield check
     finally:
         stop_process(superlink)
+        door.unlink(missing_ok=True)
 
 
 def open_workspace(kit: CoordinatorKit) -> FlowerWorkspace:
@@ -85,17 +98,21 @@ def open_workspace(kit: CoordinatorKit) -> FlowerWorkspace:
     return workspace
 
 
-def resume_runs(folder: Path, workspace: FlowerWorkspace, say: Say) -> None:
-    """Go on with the runs that were interrupted, if the operator of this coordinator started them."""
-    for run in unfinished_runs(folder):
-        if is_registered(workspace.home, run):
-            say(f"going on with {run.name}")
-            submit_run(workspace, run)
-        else:
+def resume_runs(runs: Sequence[Path], workspace: FlowerWorkspace, say: Say) -> None:
+    """Go on with the runs that were interrupted, if the operator of this coordinator started them. One that Flower
+    never accepted has ended: the person who asked for it saw an error."""
+    for run in runs:
+        if not is_registered(workspace.home, run):
             say(
                 f"{run.name} was not started by this coordinator, or its terms or settings were changed: "
                 "it is left alone"
             )
+        elif not (run / FLOWER_RUN_FILE).exists():
+            RunDir(run).fail("it was not started: the coordinator was not up, or went down at that moment")
+            say(f"{run.name} was never started, and is not started now")
+        else:
+            say(f"going on with {run.name}")
+            submit_run(workspace, run)
 
 
 def submit_run(workspace: FlowerWorkspace, run: Path) -> None:
@@ -111,15 +128,12 @@ def submit_run(workspace: FlowerWorkspace, run: Path) -> None:
 
 def unfinished_runs(folder: Path) -> list[Path]:
     """The runs of a coordinator that have not ended."""
-    runs = [file.parent for file in sorted((folder / "runs").glob(f"*/{TERMS}"))]
-    return [run for run in runs if run_status(run) not in ENDED]
+    return [run for run in federation_runs(folder) if run_status(run) not in ENDED]
 
 
-def run_status(run: Path) -> str:
-    """ "waiting" for sites, "running", or one of ENDED."""
-    if (run / "run.json").exists():
-        return str(RunDir(run).about["status"])
-    return "failed" if (run / "failed.json").exists() else "waiting"
+def is_up(workspace: FlowerWorkspace) -> bool:
+    """Whether the coordinator of this folder is up, and has registered its sites' keys."""
+    return (workspace.home / DOOR_FILE).exists() and is_listening(workspace.socket)
 
 
 def list_supernodes(workspace: FlowerWorkspace) -> list[dict[str, Any]]:
@@ -161,7 +175,8 @@ def _database(kit: CoordinatorKit) -> Path:
 
 def _superlink_command(kit: CoordinatorKit, workspace: FlowerWorkspace, host: str) -> list[str]:
     keys = {site: str(file.absolute()) for site, file in kit.public_keys.items()}
-    command = [sys.executable, "-m", "crossward.hospitals.flower.superlink", str(workspace.socket), json.dumps(keys)]
+    command = [sys.executable, "-m", "crossward.hospitals.flower.superlink"]
+    command += [str(workspace.socket), str(workspace.home / DOOR_FILE), json.dumps(keys)]
     command += [host, str(kit.port), str(kit.reply_megabytes * MEGABYTE)]
     command += ["--database", str(_database(kit))]
     if host == LOOPBACK:

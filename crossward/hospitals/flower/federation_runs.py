@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crossward.config.reading import method_of, plugins_of, read_config
-from crossward.errors import ConfigError, RunError, StorageError
-from crossward.hospitals.build import check_allowed_nets, refuse_pooled_method
+from crossward.errors import ConfigError, RunError
+from crossward.hospitals.build import SOURCES_WITH_CLASS_NAMES, check_allowed_nets, refuse_pooled_method
 from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, create_run_directory, new_run_id
-from crossward.hospitals.flower.coordinator_up import (
-    ENDED,
-    FLOWER_RUN_FILE,
-    list_supernodes,
-    open_workspace,
-    run_status,
-    submit_run,
-)
-from crossward.hospitals.flower.processes import SUPERLINK_NAME
+from crossward.hospitals.flower.coordinator_up import FLOWER_RUN_FILE, NOT_UP, is_up, open_workspace, submit_run
+from crossward.hospitals.flower.processes import SUPERLINK_NAME, FlowerWorkspace
 from crossward.hospitals.flower.run_register import enter_run
 from crossward.hospitals.kit import read_coordinator
 from crossward.hospitals.kit_files import FEDERATION_FILE
+from crossward.hospitals.run_following import ENDED, RunFollower, federation_runs, run_status
 from crossward.names import nearest, require_plain_name
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.runs.run_directory import FAILURE, TERMS, RunDir
 
 POLL_INTERVAL = 0.5  # seconds between two looks at a run's files
-METRICS_FILE = "metrics.jsonl"
+UP_INTERVAL = 5.0  # seconds between two looks at whether the coordinator is up
 Say = Callable[[str], None]
 
 
@@ -50,7 +43,7 @@ class RunOptions:
 def start_run(file: Path, coordinator: Path, overrides: Sequence[str], options: RunOptions) -> Path:
     """Create the directory of a run and have Flower start it. Mistakes that can be found before are refused."""
     kit = read_coordinator(coordinator)
-    config = read_config(file, overrides)
+    config = read_config(file, overrides, (lambda document: document) if options.own_data else with_images_at_sites)
     plugins_of(config)
     refuse_pooled_method(method_of(config), config.method.name)
     least = len(kit.sites) if options.least is None else options.least
@@ -73,32 +66,68 @@ def start_run(file: Path, coordinator: Path, overrides: Sequence[str], options: 
     )
     check_allowed_nets(config.canonical(), list(kit.net), FEDERATION_FILE)
     workspace = open_workspace(kit)
-    create_run_directory(folder, config, terms)
-    enter_run(workspace.home, folder)
-    submit_run(workspace, folder)
+    if not is_up(workspace):
+        raise RunError(
+            f"{NOT_UP}, and nothing was started", hint=f"`crossward coordinator up {coordinator}` starts it."
+        )
+    rundir = create_run_directory(folder, config, terms)
+    try:
+        enter_run(workspace.home, folder)
+        submit_run(workspace, folder)
+    except BaseException as error:  # a run that was refused must not come back when the coordinator is started again
+        rundir.fail(f"it was not started: {error}" if str(error) else "it was not started")
+        raise
     return folder
 
 
+def with_images_at_sites(document: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run whose images are at the sites: [data] needs no source, and no path of images."""
+    data = document.get("data", {})
+    if not isinstance(data, dict):
+        return document
+    names_no_images = data.get("source") in SOURCES_WITH_CLASS_NAMES and "path" not in data
+    if "source" in data and not names_no_images:
+        return document
+    return document | {"data": data | {"source": "hospitals"}}
+
+
 def follow_run(run: Path, say: Say) -> None:
-    """Report events and rounds as they happen, until the run ends; raises if it does not finish."""
+    """Report events, rounds and whom the run waits for as it happens, until the run ends; raises if it does not
+    finish."""
     rundir = RunDir(run)
-    reported_events = 0
-    reported_rounds = 0
+    follower = RunFollower(run)
+    coordinator = _CoordinatorWatch(FlowerWorkspace(run.absolute().parents[1]), say)
     while True:
         status = run_status(run)
-        for event in _lines(rundir, EVENT_LOG)[reported_events:]:
-            reported_events += 1
-            say(_event_line(event))
-        for metrics in _lines(rundir, METRICS_FILE)[reported_rounds:]:
-            reported_rounds += 1
-            say(_round_line(metrics))
+        for line in follower.news():
+            say(line)
         if status in ENDED:
             break
+        coordinator.look()
         time.sleep(POLL_INTERVAL)
     if status != "finished":
-        document = rundir.about if (run / "run.json").exists() else rundir.read("failed.json")
+        document = rundir.about if rundir.described else rundir.read(FAILURE)
         error_lines = str(document.get("error", "")).splitlines()
         raise RunError(f"{run} {status}", details=error_lines, hint=f"{run / EVENT_LOG} has more.")
+
+
+@dataclass
+class _CoordinatorWatch:
+    """Says when the coordinator goes down, or comes back, while somebody follows a run."""
+
+    workspace: FlowerWorkspace
+    say: Say
+    _next_look: float = 0.0
+    _was_up: bool = True
+
+    def look(self) -> None:
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + UP_INTERVAL
+        up = is_up(self.workspace)
+        if up != self._was_up:
+            self.say("the coordinator is up again" if up else f"{NOT_UP}: the run goes on when it is started again")
+            self._was_up = up
 
 
 def stop_run(coordinator: Path, name: str, *, insecure: bool) -> Path:
@@ -111,10 +140,10 @@ def stop_run(coordinator: Path, name: str, *, insecure: bool) -> Path:
     if (run / FLOWER_RUN_FILE).exists():
         workspace = open_workspace(read_coordinator(coordinator))
         workspace.run_flwr("stop", rundir.read(FLOWER_RUN_FILE)["run"], SUPERLINK_NAME)
-    if (run / "run.json").exists():
+    if rundir.described:
         rundir.mark("stopped")
     else:
-        rundir.write("failed.json", {"error": "stopped before its first round"})
+        rundir.fail("stopped before its first round")
     return run
 
 
@@ -122,60 +151,9 @@ def find_run(coordinator: Path, name: str) -> Path:
     """The directory of a run of this coordinator."""
     runs = coordinator / "runs"
     if not (runs / name / TERMS).is_file():
-        known = [file.parent.name for file in sorted(runs.glob(f"*/{TERMS}"))]
+        known = [run.name for run in federation_runs(coordinator)]
         raise ConfigError(f"there is no run {name!r} in {runs}", hint=nearest(name, known) if known else "")
     return runs / name
-
-
-def federation_status(coordinator: Path, *, insecure: bool) -> dict[str, Any]:
-    """How many sites are connected, and the status of every run, as JSON."""
-    kit = read_coordinator(coordinator)
-    online: int | None = None
-    with suppress(RunError):  # the coordinator is not up
-        supernodes = list_supernodes(open_workspace(kit))
-        online = sum(node.get("status") == "online" for node in supernodes)
-    runs = [_describe_run(file.parent) for file in sorted((coordinator / "runs").glob(f"*/{TERMS}"))]
-    return {"federation": kit.name, "sites": list(kit.sites), "online": online, "runs": runs}
-
-
-def _describe_run(run: Path) -> dict[str, Any]:
-    rundir = RunDir(run)
-    rounds = _lines(rundir, METRICS_FILE)
-    faults = [event for event in _lines(rundir, EVENT_LOG) if event["event"] in ("fault", "refused")]
-    return {
-        "run": run.name,
-        "status": run_status(run),
-        "rounds": len(rounds),
-        "last": rounds[-1] if rounds else None,
-        "faults": len(faults),
-        "last_fault": _event_line(faults[-1]) if faults else "",
-    }
-
-
-def _round_line(metrics: dict[str, Any]) -> str:
-    clients = len(metrics["clients"])
-    parts = [f"round {metrics['round']}: {clients - len(metrics['failures'])} of {clients} sites"]
-    means = (metrics["metrics"] or {}).get("val", {}).get("local", {}).get("mean", {})
-    parts += [f"{name} {means[name]:.3f}" for name in ("f1", "dice") if isinstance(means.get(name), float)]
-    return f"{', '.join(parts)}, {metrics['seconds']:.1f} s"
-
-
-def _event_line(event: dict[str, Any]) -> str:
-    line = str(event["event"])
-    if "site" in event:
-        line += f" {event['site']}"
-        if "round" in event:
-            line += f", round {event['round']}"
-    if "why" in event:
-        line += f": {event['why']}"
-    return line
-
-
-def _lines(rundir: RunDir, name: str) -> list[dict[str, Any]]:
-    try:
-        return rundir.lines(name)
-    except StorageError:  # the file is not there yet
-        return []
 
 
 def _new_run_folder(runs: Path, name: str | None, default_name: str) -> Path:

@@ -34,6 +34,7 @@ FLOWER_ENVIRONMENT = {
 SOCKET_FILE = "superlink.sock"  # in a coordinator's FLWR_HOME
 CHECK_INTERVAL = 0.5  # seconds between two checks of running processes
 MAX_LOG_BYTES = 32 * 2**20  # of the log of a process; as much again is kept of what was before
+KNOCK_INTERVAL = 3.0  # seconds between two attempts to reach a coordinator that is not up yet
 STOP_TIMEOUT = 10.0  # seconds for a process to end by itself
 
 
@@ -162,16 +163,44 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def wait_until_listening(address: str, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
-    """Wait until a process that was just started accepts connections."""
+def wait_until(is_ready: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+    """Wait until a process that was just started is ready."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if process.poll() is not None:
             raise RunError(f"it ended at once, with exit code {process.returncode}: its log says why")
-        with suppress(OSError), socket.create_connection(split_address(address), 1.0):
+        if is_ready():
             return
         time.sleep(0.1)
-    raise RunError(f"nothing listens at {address} after {seconds:.0f} s")
+    raise RunError(f"it is not ready after {seconds:.0f} s: its log may say why")
+
+
+def accepts_connections(address: str) -> bool:
+    """Whether something listens at an address of this machine."""
+    with suppress(OSError), socket.create_connection(split_address(address), 1.0):
+        return True
+    return False
+
+
+class Unreachable(ConfigError):
+    """Nothing answers at the coordinator's address; it may not be up yet."""
+
+
+def wait_for_coordinator(check: Callable[[], None], address: str, say: Callable[[str], None]) -> None:
+    """Call `check` until the coordinator can be reached: a site may be started first. Other mistakes raise at once."""
+    told = ""
+    while True:
+        try:
+            check()
+        except Unreachable as error:
+            if error.what != told:
+                say(f"{error.what}. Waiting for it; Ctrl-C ends this. {error.hint}")
+                told = error.what
+            time.sleep(KNOCK_INTERVAL)
+        else:
+            if told:
+                say(f"the coordinator at {address} can be reached now")
+            return
 
 
 def check_reachable(address: str, ca: Path | None, certificate: Path, key: Path) -> None:
@@ -195,9 +224,9 @@ def check_reachable(address: str, ca: Path | None, certificate: Path, key: Path)
     except ssl.SSLError as error:
         raise ConfigError(f"{address} does not speak TLS: {error.reason}") from None
     except OSError as error:
-        raise ConfigError(
-            f"the coordinator at {address} cannot be reached: {error}",
-            hint="Is it up, and does a firewall let this machine through? `crossward coordinator up` starts it.",
+        raise Unreachable(
+            f"the coordinator at {address} cannot be reached: {error.strerror or error}",
+            hint="Is it up, and does a firewall let this machine through?",
         ) from None
 
 

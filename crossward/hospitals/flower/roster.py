@@ -92,7 +92,7 @@ class Roster:
         """The sites of this federation that do not take part, and why; without strangers and unnamed nodes."""
         return {name: reason for name, reason in self.refused.items() if name in self.names}
 
-    # what the messenger notifies of ------------------------------------------------------------------------------------
+    # what the messenger notifies of -----------------------------------------------------------------------------------
     def nodes_connected(self, nodes: set[int]) -> None:
         names = self._names_by_node()
         self.watch.connected({names[node] for node in nodes if node in names})

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,18 @@ from crossward.hospitals.flower.connections import (
     SOCKET_VARIABLE,
     require_loopback,
 )
-from crossward.hospitals.flower.processes import FlowerWorkspace, check_reachable, split_address, stop_process
+from crossward.hospitals.flower.processes import (
+    FlowerWorkspace,
+    check_reachable,
+    split_address,
+    stop_process,
+    wait_for_coordinator,
+)
 from crossward.hospitals.kit import SiteKit, read_site
 from crossward.hospitals.messages import socket_address
+from crossward.hospitals.site_activity import ACTIVITY_FILE
 from crossward.hospitals.site_worker import is_listening
+from crossward.hospitals.text_tail import TextTail
 
 TLS_KEY_FILE = "tls.key"  # the site's key as OpenSSL reads it, as long as the site is up
 WORKER = "worker"
@@ -33,6 +42,8 @@ FORKSERVER = "forks"
 SUPERNODE = "supernode"
 WORKER_START_TIMEOUT = 120.0  # seconds: a worker imports torch
 REFUSED_EXIT = "Exit Code: 305"  # printed by a SuperNode whose key is unknown, or is that of one still connected
+DISCONNECTED_LINE = "Connection attempt failed"  # in a SuperNode's log
+CONNECTED_LINE = "Connection successful"
 SUPERNODE_BANNER = "Starting Flower SuperNode"
 UP_FILE = "up"  # holds the fingerprint of this site's key, from its start to its orderly end
 RESTART_DELAY = 3.0  # seconds
@@ -55,7 +66,8 @@ def running_site(
     workspace = FlowerWorkspace(kit.folder.absolute())
     with tempfile.TemporaryDirectory(prefix="crossward-") as sockets:  # mode 0700; the path of a socket must be short
         tls_key = write_tls_key(kit.key, Path(sockets) / TLS_KEY_FILE)
-        check_reachable(kit.address, None if insecure else kit.ca, kit.certificate, tls_key)
+        check = partial(check_reachable, kit.address, None if insecure else kit.ca, kit.certificate, tls_key)
+        wait_for_coordinator(check, kit.address, say)
         processes = SiteProcesses(kit, workspace, Path(sockets), settings, insecure=insecure, say=say)
         try:
             processes.start()
@@ -107,6 +119,11 @@ class SiteProcesses:
         self._crashed = mark_up(workspace, kit)
         self._start_time = time.monotonic()
         self._was_refused = False
+        self._activity = TextTail(workspace.folder / ACTIVITY_FILE)
+        self._supernode_log = TextTail(workspace.folder / f"{SUPERNODE}.log")
+        for tail in (self._activity, self._supernode_log):
+            tail.skip()
+        self._is_connected = True
 
     def start(self) -> None:
         self._start(WORKER)
@@ -116,7 +133,10 @@ class SiteProcesses:
 
     def check(self) -> None:
         """Restart processes that have ended; raises if the SuperNode ended for good."""
-        self.workspace.bound_logs([f"{name}.log" for name in self._processes])
+        self.workspace.bound_logs([*(f"{name}.log" for name in self._processes), ACTIVITY_FILE])
+        for line in self._activity.new_lines():
+            self.say(line)
+        self._say_connection()
         exit_code = self._processes[SUPERNODE].poll()
         if exit_code is not None:
             self._restart_supernode(exit_code)
@@ -130,6 +150,16 @@ class SiteProcesses:
         for process in reversed(self._processes.values()):
             stop_process(process)
         (self.workspace.folder / UP_FILE).unlink(missing_ok=True)
+
+    def _say_connection(self) -> None:
+        """Say when the coordinator stops answering, and when it answers again."""
+        for line in self._supernode_log.new_lines():
+            is_lost = DISCONNECTED_LINE in line
+            if is_lost == self._is_connected and (is_lost or CONNECTED_LINE in line):
+                self._is_connected = not is_lost
+                stamp = time.strftime("%H:%M:%S")
+                words = "does not answer: this site tries again" if is_lost else "answers again"
+                self.say(f"{stamp} the coordinator at {self.kit.address} {words}")
 
     def _start(self, name: str) -> None:
         self._processes[name] = self.workspace.start_process(self._commands[name], f"{name}.log", self._variables)

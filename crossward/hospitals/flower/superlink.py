@@ -3,9 +3,11 @@
 The whole of it is served by a Unix socket that only the coordinator's user can open: for `flwr`, and for the processes
 that run ServerApps. The network sees what `public_door` lets through.
 
-    python -m crossward.hospitals.flower.superlink SOCKET KEYS HOST PORT MIN_REPLY_BYTES [OPTION …]
+    python -m crossward.hospitals.flower.superlink SOCKET DOOR KEYS HOST PORT MIN_REPLY_BYTES [OPTION …]
 
-KEYS is JSON: site -> the file of its public key. The options are those of `flower-superlink`.
+The door to the network opens when the file DOOR is there: when the coordinator has registered its sites' keys. A site
+that knocked before would be refused for good. KEYS is JSON: site -> the file of its public key. The options are those
+of `flower-superlink`.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE = 30  # seconds that an idle connection is kept
 MAX_CONNECTIONS = 1024
+DOOR_INTERVAL = 0.05  # seconds between two looks at whether the door to the network may open
 
 
 class Server(uvicorn.Server):
@@ -55,7 +58,7 @@ class Server(uvicorn.Server):
 
 
 def main(arguments: list[str]) -> None:
-    socket_path, keys_json, host, port, min_reply_bytes, *options = arguments
+    socket_path, door_file, keys_json, host, port, min_reply_bytes, *options = arguments
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections without a handshake take one each
     guard = FleetGuard(int(min_reply_bytes))
@@ -73,7 +76,7 @@ def main(arguments: list[str]) -> None:
     public = Server(public_config(app, config, keys, host, int(port)))
     loop_factory = private.config.get_loop_factory()
     with bind_private_socket(Path(socket_path)) as listener, asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(serve(private, public, listener))
+        runner.run(serve(private, public, listener, Path(door_file)))
 
 
 def public_config(
@@ -107,7 +110,7 @@ def public_config(
     )
 
 
-async def serve(private: Server, public: Server, listener: socket.socket) -> None:
+async def serve(private: Server, public: Server, listener: socket.socket, door: Path) -> None:
     """Serve both doors until a signal, or the end of one of them."""
 
     def stop() -> None:
@@ -117,8 +120,8 @@ async def serve(private: Server, public: Server, listener: socket.socket) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     tasks = [asyncio.create_task(private.serve([listener]))]
-    while not private.started and not tasks[0].done():
-        await asyncio.sleep(0.02)
+    while not (private.started and door.exists()) and not tasks[0].done():
+        await asyncio.sleep(DOOR_INTERVAL)
     tasks.append(asyncio.create_task(public.serve()))
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     stop()

@@ -22,6 +22,7 @@ from crossward.testing.loopback_federation import create_grid
 def start(kit_folder, tiny, tmp_path, monkeypatch):
     """start("fedavg") is the folder of a run that Flower was asked to start."""
     monkeypatch.setattr(module, "submit_run", lambda workspace, folder: None)
+    monkeypatch.setattr(module, "is_up", lambda workspace: True)
 
     def start_method(method, **options):
         file = tmp_path / "run.toml"
