@@ -131,7 +131,8 @@ def _print_plan(study: Study, workers: int | None, *, estimate: bool, as_json: b
     known = study.estimate(workers=workers) if estimate else None
     if as_json:
         methods = [asdict(method) for method in known.methods] if known else None
-        print_json({"cells": cells, "folder": str(study.folder), "methods": methods})
+        searches = [asdict(search) for search in known.searches] if known else None
+        print_json({"cells": cells, "folder": str(study.folder), "methods": methods, "searches": searches})
         return
     for cell in cells:
         print_line(f"{cell['state']:<9} {cell['cell']}" + (f"  {cell['reason']}" if cell["reason"] else ""))
@@ -151,6 +152,13 @@ def _estimate_lines(estimate: StudyEstimate) -> Iterator[str]:
     for method in estimate.methods:
         if method.failure:
             yield f"{method.label} fails: {method.failure}"
+    for search in estimate.searches:
+        yield (
+            f"search: {search.label}, {search.runs} trial(s) of {search.rounds} rounds in all, about "
+            f"{in_words(search.seconds)} of one worker, at most {_size(search.disk_bytes)} of disk"
+        )
+    if estimate.searches:
+        yield "The cells above have the values of the file; the study runs with those that the search will choose."
     yield (
         f"In all about {in_words(estimate.seconds)} with {estimate.workers} worker(s), "
         f"{_size(estimate.peak_bytes)} of memory and {_size(estimate.disk_bytes)} of disk "
@@ -269,10 +277,10 @@ def _print_text(study: Study, form: TableFormat, *, full: bool = False) -> None:
 # pruning --------------------------------------------------------------------------------------------------------------
 @app.command()
 def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove what finished cells no longer need: checkpoints, and, after a question, predictions of rounds between the
-    best and the last."""
+    """Remove what finished cells, and trials of a search, no longer need: checkpoints, and, after a question,
+    predictions of rounds between the best and the last."""
     from crossward.studies.choices import current_results, with_choices
-    from crossward.studies.prune import prunable, remove
+    from crossward.studies.prune import ended_trials, prunable, remove
     from crossward.studies.status import study_status
     from crossward.studies.study_file import read_study
     from crossward.studies.study_folder import StudyFolder
@@ -281,9 +289,11 @@ def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = Fal
     folder = out / written.name
     study = with_choices(written, current_results(written, folder))
     freed = {"checkpoints": 0, "predictions": 0}
+    trials: list[Path] = []
     if folder.is_dir():
         with StudyFolder.open(folder).locked():
-            found = prunable(study_status(study, folder))
+            trials = ended_trials(written, folder)
+            found = prunable(study_status(study, folder), trials)
             remove(found.checkpoints)
             freed["checkpoints"] = found.checkpoint_bytes
             question = f"Remove {len(found.predictions)} predictions of older rounds, {_size(found.prediction_bytes)}?"
@@ -294,7 +304,8 @@ def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = Fal
         print_json(freed)
         return
     parts = [f"{_size(count)} of {what}" for what, count in freed.items()]
-    print_line(f"removed {' and '.join(parts)} from finished cells in {folder}")
+    whose = "finished cells and trials" if trials else "finished cells"
+    print_line(f"removed {' and '.join(parts)} from {whose} in {folder}")
 
 
 # text -----------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from crossward.errors import ConfigError, RunError, StorageError
 from crossward.runs.build import partitioned
 from crossward.studies.cells import Cell, make_cell
 from crossward.studies.choices import SearchResult, keep_choices, read_choices, search_key, searched_cells
+from crossward.studies.estimate import DueSearch
 from crossward.studies.grid import GridCell, put_key
 from crossward.studies.identity import Collections
 from crossward.studies.rungs import better_first, run_to_rungs, rung_rounds, selection, value_at_rung
@@ -66,21 +67,14 @@ class MethodSearch:
         self.space: Space = space_of(study, written)
         self.key = search_key(study, written)
         self.config: Config = config_from(written.document)
-        halving = self.settings.pruner == "halving"
-        self.rungs = rung_rounds(self.config, RUNGS if halving else 1)
+        self.rungs = search_rungs(self.settings, self.config)
         self.metric = self.settings.metric or self.config.evaluate.select or ""  # "": the task's own, known of a run
         self._store: optuna.Study | None = None
 
     @property
     def budget(self) -> int:
         """Rounds of all trials and seeds together."""
-        rounds = 0
-        for start in range(0, self.settings.trials, self.settings.batch):
-            alive = min(self.settings.batch, self.settings.trials - start)
-            for before, rung in zip((0, *self.rungs), self.rungs):
-                rounds += alive * (rung - before)
-                alive = ceil(alive / 2)
-        return rounds * len(self.settings.seeds)
+        return search_budget(self.settings, self.rungs)
 
     # drawing ---------------------------------------------------------------------------------------------------------
     def store(self) -> optuna.Study:
@@ -211,6 +205,22 @@ class MethodSearch:
         )
 
 
+def search_rungs(settings: SearchSettings, config: Config) -> tuple[int, ...]:
+    """The rounds at which trials are judged; the last is the last round."""
+    return rung_rounds(config, RUNGS if settings.pruner == "halving" else 1)
+
+
+def search_budget(settings: SearchSettings, rungs: Sequence[int]) -> int:
+    """Rounds of all trials and seeds of one method in one setting together."""
+    rounds = 0
+    for start in range(0, settings.trials, settings.batch):
+        alive = min(settings.batch, settings.trials - start)
+        for before, rung in zip((0, *rungs), rungs):
+            rounds += alive * (rung - before)
+            alive = ceil(alive / 2)
+    return rounds * len(settings.seeds)
+
+
 def _sampler(settings: SearchSettings, seed: int) -> optuna.samplers.BaseSampler:
     import optuna
 
@@ -247,24 +257,48 @@ def open_store(folder: Path) -> optuna.storages.BaseStorage:
         ) from error
 
 
-def run_search(
-    study: StudyFile, folder: Path, collections: Collections, execute: Execute, view: Listener, workers: int
-) -> list[SearchResult]:
-    """Search for every method and setting that has none yet; all results. The caller holds the study's lock."""
-    require_optuna()
+def known_choices(
+    study: StudyFile, folder: Path, collections: Collections
+) -> tuple[dict[str, SearchResult], list[tuple[GridCell, str]]]:
+    """What has been chosen on these images, by key; and the methods and settings for which nothing has, each with the
+    fingerprint of its images."""
     stored = read_choices(folder)
     results: dict[str, SearchResult] = {}
-    searches: list[MethodSearch] = []
-    storage: optuna.storages.BaseStorage | None = None
+    due: list[tuple[GridCell, str]] = []
     for written in searched_cells(study):
         key = search_key(study, written)
         fingerprint = collections.fingerprint(config_from(written.document).data)
         if key in stored and stored[key].fingerprint == fingerprint:
             results[key] = stored[key]
-            continue
-        storage = storage or open_store(folder)
-        searches.append(MethodSearch(study, written, folder, fingerprint, storage))
-    if searches:
+        else:
+            due.append((written, fingerprint))
+    return results, due
+
+
+def due_searches(study: StudyFile, folder: Path, collections: Collections) -> list[DueSearch]:
+    """The searches that have not chosen yet, with what they will run."""
+    settings = study.settings.search
+    if settings is None:
+        return []
+    found = []
+    for written, _ in known_choices(study, folder, collections)[1]:
+        if space_of(study, written):
+            config = config_from(written.document)
+            rounds = search_budget(settings, search_rungs(settings, config))
+            runs = settings.trials * len(settings.seeds)
+            found.append(DueSearch(written.label, runs, rounds, config.run.rounds))
+    return found
+
+
+def run_search(
+    study: StudyFile, folder: Path, collections: Collections, execute: Execute, view: Listener, workers: int
+) -> list[SearchResult]:
+    """Search for every method and setting that has none yet; all results. The caller holds the study's lock."""
+    require_optuna()
+    results, due = known_choices(study, folder, collections)
+    if due:
+        storage = open_store(folder)
+        searches = [MethodSearch(study, written, folder, fingerprint, storage) for written, fingerprint in due]
         _announce(searches, study.settings.seeds, view)
         trials = _run_batches(searches, execute, view, workers)
         barren: list[RunError] = []

@@ -31,7 +31,7 @@ from crossward.studies.progress import StudyProgress
 from crossward.studies.race import RaceReport, run_race, serving_methods
 from crossward.studies.records import Record, run_records
 from crossward.studies.scheduler import Execute, Job, Listener, on_this_machine, usable_cores
-from crossward.studies.search import run_search
+from crossward.studies.search import due_searches, run_search
 from crossward.studies.search_checks import check_search
 from crossward.studies.states import BLOCKED, FAILED, FINISHED, STORED, TO_DO, WAITING
 from crossward.studies.status import StudyStatus, study_status
@@ -212,10 +212,11 @@ class Study:
             store_rows(self.file, self.folder, rows)
 
     def estimate(self, *, workers: int | None = None) -> StudyEstimate:
-        """Time, memory and disk of what is left to do, from finished cells or from one measured round of each
-        method."""
+        """Time, memory and disk of what is left to do, trials of a search included, from finished cells or from one
+        measured round of each method."""
         count = workers_to_use(workers)
-        return estimate_study(self.plan(), StudyFolder.open(self.folder), count)
+        searches = due_searches(self.file, self.folder, self._collections)
+        return estimate_study(self.plan(), StudyFolder.open(self.folder), count, searches)
 
     # reading ---------------------------------------------------------------------------------------------------------
     def status(self) -> StudyStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from crossward.errors import ConfigError, RunError, StorageError
 from crossward.runs.run_directory import RunDir
 from crossward.studies.choices import current_results, read_choices, searched_cells
+from crossward.studies.prune import ended_trials, prunable, remove
 from crossward.studies.search import MethodSearch, images_of_both, open_store
 from crossward.studies.search_space import Range, SearchSettings, flattened, parse_domain
 from crossward.studies.study import Study
@@ -253,6 +255,55 @@ def test_a_rung_is_a_round_that_is_evaluated(make_study, tmp_path):
     study = make_study(SECTION, SHARED.replace("rounds = 4", "rounds = 20\n[evaluate]\nevery = 4"))
     written = next(iter(searched_cells(study.file)))
     assert MethodSearch(study.file, written, tmp_path, "", None).rungs == (8, 12, 20)
+
+
+# what is said before, and removed after -------------------------------------------------------------------------------
+
+
+def test_the_estimate_has_the_trials(make_study, finished):
+    estimate = make_study(SECTION, SHARED).estimate(workers=2)
+    assert [(each.label, each.runs, each.rounds) for each in estimate.searches] == [
+        ("fedavg", 5, 12),
+        ("fedprox", 5, 12),
+    ]
+    for method, search in zip(estimate.methods, estimate.searches, strict=True):
+        assert method.seconds > 0
+        assert search.seconds == pytest.approx(12 / 4 * method.seconds)
+        assert method.disk_bytes > 0
+        assert search.disk_bytes == pytest.approx(5 * method.disk_bytes)
+    of_cells = sum(method.cells * method.seconds for method in estimate.methods)
+    of_trials = sum(search.seconds for search in estimate.searches)
+    assert estimate.seconds == pytest.approx((of_cells + of_trials) / 2)
+    assert estimate.disk_bytes == pytest.approx(sum(6 * method.disk_bytes for method in estimate.methods))
+    assert finished.estimate().searches == (), "its search has chosen"
+
+
+def test_pruning_has_the_trials(finished, tmp_path):
+    shutil.copytree(finished.out, tmp_path, dirs_exist_ok=True)
+    study = Study(tmp_path / "tiny.toml", tmp_path)
+    trials = study.folder / "search"
+    assert len(list(trials.glob("*/checkpoint"))) == 10
+    found = prunable(study.status(), ended_trials(study.file, study.folder))
+    remove(found.checkpoints)
+    remove(found.predictions)
+    assert not list(trials.glob("*/checkpoint"))
+    for folder in trials.glob("fed*"):
+        assert 1 <= len(list((folder / "predictions").glob("round-*"))) <= 2
+    again = RunHere()
+    assert Study(tmp_path / "tiny.toml", tmp_path).run(execute=again).complete
+    assert again.jobs == []
+    assert Study(tmp_path / "tiny.toml", tmp_path).tables().methods == finished.tables().methods
+
+
+def test_trials_that_are_to_go_on_keep_their_checkpoints(make_study):
+    study = make_study(SECTION, SHARED)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(execute=RunHere(stop_after=13))  # the first batch of both methods, and one of four at the next rungs
+    ended = ended_trials(study.file, study.folder)
+    assert {RunDir(folder).about["status"] for folder in ended} == {"finished"}
+    assert len(ended) < len(list((study.folder / "search").glob("fed*")))
+    remove(prunable(study.status(), ended).checkpoints)
+    assert study.run(execute=RunHere()).complete
 
 
 # what is refused ------------------------------------------------------------------------------------------------------
