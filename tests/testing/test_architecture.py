@@ -66,7 +66,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "studies": (*BELOW_HOSPITALS, "comparison"),
     "report": (*BELOW_HOSPITALS, "comparison", "studies", "report.sections"),
     "report.sections": (*BELOW_HOSPITALS, "comparison", "studies", "report"),
-    "report.dashboard": (*FOUNDATION, "core", "runs", "report"),
+    "report.dashboard": (*FOUNDATION, "core", "runs", "hospitals.federation_state", "report"),
     "demo": (*BELOW_HOSPITALS, "comparison", "studies", "report"),
     "cli": (
         *BELOW_HOSPITALS,

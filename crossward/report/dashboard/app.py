@@ -57,6 +57,7 @@ def make_app(watch: Watch, access: Access) -> Gate:
     app.add_exception_handler(RequestValidationError, _not_found)
     app.add_exception_handler(StorageError, _cannot_read)
     _add_pages(app, watch)
+    _add_documents(app, watch)
     _add_reports(app, watch, reports)
     _add_streams(app, watch)
     return Gate(app, access)
@@ -88,6 +89,11 @@ def _add_pages(app: FastAPI, watch: Watch) -> None:
         charts = live_charts(printable(selected_metric(run)[0], 60), planned, sites)
         return HTMLResponse(pages.run_page(run, watch.catalogue.name_of(run.folder), charts, about))
 
+    @app.get("/run/{id}/federation")
+    def federation_page(id: RunId) -> HTMLResponse:
+        run = _run(watch, id)
+        return HTMLResponse(pages.federation_page(run, watch.catalogue.name_of(run.folder)))
+
     @app.get("/differences")
     def differences_page(run: AskedIds) -> HTMLResponse:
         if len(run) != 2:
@@ -96,6 +102,8 @@ def _add_pages(app: FastAPI, watch: Watch) -> None:
         shown = _differences(picked[0].folder, picked[1].folder)
         return HTMLResponse(pages.differences_page([watch.catalogue.name_of(each.folder) for each in picked], shown))
 
+
+def _add_documents(app: FastAPI, watch: Watch) -> None:
     @app.get("/api/runs")
     def runs_document() -> JSONResponse:
         watch.look_if_stale()

@@ -19,7 +19,7 @@ from crossward.report.theme import CONFIG, THEMES
 PACKAGE = "crossward.report.dashboard"
 JAVASCRIPT = "text/javascript; charset=utf-8"
 CSS = "text/css; charset=utf-8"
-SCRIPTS = ("live.js", "list.js", "run.js")
+SCRIPTS = ("live.js", "list.js", "run.js", "federation.js")
 MAX_CONFIGURATION = 100_000  # characters that are shown
 
 
@@ -51,6 +51,10 @@ def run_page(run: ListedRun, name: str, charts: dict[str, dict[str, Any]], about
         documents=Markup(safe_json(documents)),
         configuration=configuration[:MAX_CONFIGURATION],
     )
+
+
+def federation_page(run: ListedRun, name: str) -> str:
+    return _render("federation.html.j2", id=run.id, name=name)
 
 
 def differences_page(names: Sequence[str], differences: Sequence[tuple[str, str, str]]) -> str:

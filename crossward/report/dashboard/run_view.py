@@ -13,9 +13,8 @@ from crossward.core.metric_sum import metric_value
 from crossward.errors import StorageError
 from crossward.foreign import plain, printable
 from crossward.report.dashboard.catalogue import RUNNING, ListedRun
-from crossward.report.dashboard.contained import open_file, read_document
+from crossward.report.dashboard.contained import open_file
 from crossward.report.dashboard.round_log import MAX_SITES, SITE_LINES, RoundLog, Row
-from crossward.runs.run_directory import FEDERATION_STATE
 
 UNBOUNDED = ("hd95", "nll")  # these are shown as they are, all others in percent
 MEAN_LOSS = "mean of the hospitals"
@@ -26,7 +25,6 @@ SILENT_ROUNDS = 5.0  # so many times the duration of a round: then people may wo
 MAX_MESSAGES = 200
 EVENT_TAIL = 1 << 18  # bytes of events.jsonl
 MAX_NAME = 300
-FEDERATION_TERMS = "federation.json"
 
 
 # the list -------------------------------------------------------------------------------------------------------------
@@ -220,32 +218,3 @@ def _parsed(line: bytes) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
-
-
-# across hospitals -----------------------------------------------------------------------------------------------------
-def federation_view(folder: Path) -> dict[str, Any] | None:
-    """A run across hospitals: its terms, and what its coordinator knows of the sites now; None of any other run.
-
-    The state file is the coordinator's. What it says of the federation is shown as facts, and `sites` (site -> facts)
-    as a table, whatever facts there are.
-    """
-    try:
-        terms = plain(read_document(folder / FEDERATION_TERMS))
-    except FileNotFoundError:
-        return None
-    except StorageError as error:
-        return {"facts": {"problem": error.what}, "sites": []}
-    named = terms.pop("sites", [])
-    sites: dict[str, dict[str, Any]] = {name: {} for name in site_names(named)}
-    facts = {key: terms[key] for key in ("federation", "least", "deadline", "patience", "wait") if key in terms}
-    try:
-        state = plain(read_document(folder / FEDERATION_STATE))
-        of_sites = state.pop("sites", {})
-        for name, known in of_sites.items() if isinstance(of_sites, dict) else ():
-            sites[name] = known if isinstance(known, dict) else {"state": known}
-        facts |= {key: value for key, value in state.items() if not isinstance(value, dict | list)}
-    except FileNotFoundError:
-        pass
-    except StorageError as error:
-        facts["problem"] = error.what
-    return {"facts": facts, "sites": [{"site": name, **known} for name, known in sites.items()]}

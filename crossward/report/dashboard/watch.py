@@ -18,11 +18,11 @@ from crossward.errors import StorageError
 from crossward.foreign import plain, printable
 from crossward.report.dashboard.catalogue import Catalogue, ListedRun
 from crossward.report.dashboard.contained import read_document
+from crossward.report.dashboard.federation_view import federation_view
 from crossward.report.dashboard.round_log import RoundLog
 from crossward.report.dashboard.run_view import (
     curve_rows,
     drawn_sites,
-    federation_view,
     messages,
     run_line,
     site_lines,

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
 from drawn_runs import Drawn, draw_runs
 from fastapi.testclient import TestClient
 
+from crossward.hospitals.federation_state import Activity, FederationState, Phase, SiteState
 from crossward.report.dashboard.access import Access
 from crossward.report.dashboard.app import make_app
 from crossward.report.dashboard.catalogue import Catalogue
 from crossward.report.dashboard.watch import Watch
+from crossward.runs.run_directory import FEDERATION_STATE
 
 HOST = "http://127.0.0.1"
 
@@ -53,6 +56,18 @@ def draw_running(
     running = RunningRun(place, lines)
     running.begin(done)
     return running
+
+
+def write_state(folder: Path, lost: str = "south", **changes: object) -> None:
+    """What a coordinator knows in round 6: north has done its part, the other is away."""
+    now = time.time()
+    north = SiteState(Activity.DONE, True, now, step="train", round=6, seconds=12.0, bytes=1_500_000)
+    other = SiteState(
+        Activity.LOST, False, now - 12, now + 18, step="train", round=6, why="not connected", left_out=2
+    )  # fmt: skip
+    sites = {"north": north, lost: other}
+    state = FederationState("alps", Phase.ROUNDS, now - 20, round=6, rounds=20, written=now, sites=sites)
+    (folder / FEDERATION_STATE).write_text(json.dumps(replace(state, **changes).document()))
 
 
 @dataclass

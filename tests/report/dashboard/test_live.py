@@ -9,7 +9,7 @@ import time
 
 import pytest
 from drawn_runs import Drawn, draw_runs
-from open_dashboard import draw_running, opened
+from open_dashboard import draw_running, opened, write_state
 
 from crossward.report.dashboard import watch as watch_module
 from crossward.report.dashboard.catalogue import FEDERATION_STATE, Catalogue
@@ -209,19 +209,24 @@ def test_a_run_across_hospitals_that_waits_shows_its_terms_and_its_sites(root):
     with opened(root) as dashboard:
         id = dashboard.id("across")
         waiting = dashboard.client.get(f"/api/run/{id}").json()
-        (place / "federation-state.json").write_text(
-            json.dumps(
-                {"round": 6, "sites": {"north": {"state": "done", "seconds": 12}, "south": {"state": "not connected"}}}
-            )
-        )
+        write_state(place)
         known = dashboard.client.get(f"/api/run/{id}").json()
+        page = dashboard.client.get(f"/run/{id}/federation").text
     assert waiting["run"]["status"] == "waiting"
     assert waiting["federation"]["sites"] == [{"site": "north"}, {"site": "south"}]
-    assert waiting["federation"]["facts"] == {"federation": "alps", "wait": 600.0}
+    assert waiting["federation"]["terms"] == {"federation": "alps", "wait": 600.0}
+    assert waiting["federation"]["state"] is None
     assert waiting["messages"][1]["kind"] == "came"
     assert waiting["messages"][1]["text"] == "site: north"
-    assert known["federation"]["facts"]["round"] == 6
-    assert known["federation"]["sites"][1] == {"site": "south", "state": "not connected"}
+    assert known["federation"]["state"]["round"] == 6
+    assert known["federation"]["state"]["waiting"] == ["south"]
+    assert known["federation"]["state"]["bytes"] == 1_500_000
+    north, south = known["federation"]["sites"]
+    assert (north["activity"], north["connected"], north["seconds"]) == ("done", True, 12.0)
+    assert (south["activity"], south["connected"], south["why"]) == ("lost", False, "not connected")
+    assert 11 < south["for"] < 60
+    assert south["left"] < 19
+    assert f'data-run="{id}"' in page
 
 
 def test_two_runs_are_compared_setting_by_setting(dashboard):
@@ -274,7 +279,8 @@ def test_federation_files_of_other_shapes_break_no_page(root, running, content):
     with opened(root) as dashboard:
         document = dashboard.client.get(f"/api/run/{dashboard.id('new/fedavg-s0')}").json()
     assert document["rounds"] == 3
-    assert "facts" in document["federation"]
+    assert document["federation"]["problem"]
+    assert document["federation"]["state"] is None
 
 
 def test_a_change_of_the_coordinators_state_is_news(root, running):

@@ -20,6 +20,11 @@ const live = (() => {
     return `${Math.round(seconds / 86400)} days`;
   };
 
+  const size = (bytes) => {
+    for (const [unit, step] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (bytes >= step) return `${(bytes / step).toFixed(1)} ${unit}`;
+    return `${bytes} bytes`;
+  };
+
   const count = (amount, one, many) => `${amount.toLocaleString("en")} ${amount === 1 ? one : many}`;
   const state = (word) => element("span", { class: `state ${/^[a-z]+$/.test(word) ? word : ""}` }, word);
 
@@ -36,6 +41,23 @@ const live = (() => {
     bar.setAttribute("aria-valuenow", done);
     bar.firstElementChild.style.transform = `scaleX(${done / planned})`;
   };
+
+  const drawFacts = (place, facts) => document.getElementById(place).replaceChildren(...facts.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([label, value]) =>
+    element("div", {}, element("dt", {}, label), element("dd", {}, String(value)))));
+
+  const drawRows = (id, lines) => {
+    const body = document.getElementById(id).tBodies[0];
+    const text = JSON.stringify(lines.map((cells) => cells.map((cell) => cell.textContent ?? cell)));
+    if (body.dataset.text === text) return;
+    body.dataset.text = text;
+    body.replaceChildren(...lines.map((cells) => element("tr", {}, ...cells)));
+  };
+
+  const cell = (value, kind = "") => element("td", { class: kind || null }, value === null || value === undefined || value === "" ? "–" : String(value));
+
+  const drawMessages = (messages) => drawRows("messages", messages.length
+    ? messages.map((message) => [element("td", {}, state(message.kind)), cell(message.when), cell(message.text)])
+    : [[element("td", { colspan: 3 }, "Nothing to report: no site was left out, and there are no warnings.")]]);
 
   // A stream that ends is opened again by the browser. One that is refused has met a dashboard that was started anew.
   const follow = (address, name, take) => {
@@ -61,5 +83,5 @@ const live = (() => {
       root.dataset.theme = dark ? "light" : "dark";
     });
   }
-  return { element, number, duration, count, state, progress, meter, follow };
+  return { element, number, duration, size, count, state, progress, meter, drawFacts, drawRows, cell, drawMessages, follow };
 })();

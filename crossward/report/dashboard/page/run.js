@@ -1,7 +1,7 @@
 // The page of a run: its state, curves that grow, its hospitals, its federation and its log.
 "use strict";
 {
-  const { element, number, duration, state, progress, meter, follow } = live;
+  const { element, number, duration, size, state, progress, meter, drawFacts, drawRows, cell, drawMessages, follow } = live;
   const at = (id) => document.getElementById(id);
   const curves = { scores: [], losses: [], seconds: [] };
 
@@ -20,18 +20,6 @@
     document.title = `${run.live && run.planned ? `${run.rounds ?? 0}/${run.planned} ` : ""}${run.name} · Crossward`;
   };
 
-  const drawFacts = (place, facts) => at(place).replaceChildren(...facts.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([label, value]) =>
-    element("div", {}, element("dt", {}, label), element("dd", {}, String(value)))));
-
-  const drawRows = (id, lines) => {
-    const body = at(id).tBodies[0];
-    const text = JSON.stringify(lines.map((cells) => cells.map((cell) => cell.textContent ?? cell)));
-    if (body.dataset.text === text) return;
-    body.dataset.text = text;
-    body.replaceChildren(...lines.map((cells) => element("tr", {}, ...cells)));
-  };
-
-  const cell = (value, kind = "") => element("td", { class: kind || null }, value === null || value === undefined || value === "" ? "–" : String(value));
   const head = (value) => element("th", { scope: "row" }, value);
 
   const drawSites = (sites) => drawRows("sites", sites.map((site) => [
@@ -39,17 +27,13 @@
     cell(site.score === null ? null : number(site.score), "number"), cell(site.failures, "number"),
     cell(site.reason && `round ${site.failed_in}: ${site.reason}`, "text")]));
 
-  const drawMessages = (messages) => drawRows("messages", messages.length
-    ? messages.map((message) => [element("td", {}, state(message.kind)), cell(message.when), cell(message.text)])
-    : [[element("td", { colspan: 3 }, "Nothing to report: no site was left out, and there are no warnings.")]]);
-
   const drawFederation = (federation) => {
     at("federation-section").hidden = !federation;
     if (!federation) return;
-    drawFacts("federation-facts", Object.entries(federation.facts));
-    const columns = [...new Set(federation.sites.flatMap(Object.keys))];
-    at("federation").tHead.rows[0].replaceChildren(...columns.map((name) => element("th", { scope: "col" }, name.replaceAll("_", " "))));
-    drawRows("federation", federation.sites.map((site) => columns.map((name) => (name === "site" ? head(site.site) : cell(typeof site[name] === "object" && site[name] ? JSON.stringify(site[name]) : site[name], "text")))));
+    const { state: known, sites, problem } = federation;
+    const connected = sites.filter((site) => site.connected).length;
+    drawFacts("federation-facts", [["problem", problem], ["connected", known ? `${connected} of ${sites.length}` : null],
+      ["waiting for", known && known.waiting.join(", ")], ["received", known ? size(known.bytes) : null]]);
   };
 
   const grow = (message) => {
