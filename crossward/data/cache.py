@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,24 +26,33 @@ from torch import Tensor
 from crossward.data import decode
 from crossward.data.archives import Files
 from crossward.data.collection import map_images
-from crossward.data.decode import Frame
+from crossward.data.decode import Decoded, Frame
 from crossward.data.prepare import Pixels
+from crossward.data.site_key import shown_name
 from crossward.disk import Draft, draft_file
 from crossward.errors import DataError, StorageError
 
 VERSION = 1  # of the decoding and of the files: entries of another version are never found
+PARTS_VERSION = 1  # the same of DICOM and volumes
 CHUNK = 256  # rows in flight, which bounds the memory
 FRESH = 2_000_000_000  # ns: a file may change again within one tick of its clock, so that its stamp proves nothing yet
 ABANDONED = 24 * 3600  # s: a part file this old belongs to a process that was killed
 
 Digests = dict[str, str]  # path -> hash of the file
 Reasons = dict[str, str]  # path -> why it cannot be read
+Decoder = Callable[[bytes, str, Frame, Sequence[str]], list[Decoded | DataError]]
 
 
 @dataclass(frozen=True)
 class ImagePaths:
     image: str  # paths inside the Files
     mask: str = ""
+    part: str = ""  # of a file with several images: the number of a frame, or "axial:17"
+
+    @property
+    def name(self) -> str:
+        """What the image is called outside of its folder, where it may be named after a patient."""
+        return f"{shown_name(self.image)}/{self.part}" if self.part else shown_name(self.image)
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class DecodedImages:
     file: Path | None
     rows: tuple[int, ...]  # which of the wanted rows these are
     problems: tuple[tuple[int, str], ...]  # row and reason of the others
-    notes: tuple[str, ...] = ()  # what a person should know of the masks
+    notes: tuple[str, ...] = ()  # what a person should know of the images and masks
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class CacheEntry:
     hashes: list[str]
     ids: list[str]
     bad: list[list[Any]]  # [position among the rows, reason]
-    habits: list[list[Any]] = field(default_factory=list)  # [position among the rows, habit of its mask]
+    habits: list[list[Any]] = field(default_factory=list)  # [position among the rows, habit of its image or mask]
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class _DecodedRow:
     hash: str
     problems: tuple[str, ...]
     digests: Digests
-    habit: str = ""
+    habits: tuple[str, ...] = ()
 
 
 def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) -> DecodedImages:
@@ -106,8 +116,14 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
         images,
         decoded_rows,
         tuple(sorted(problems)),
-        decode.mask_notes((wanted[place].mask, habit) for place, habit in entry.habits),
+        decode.habit_notes(_habits(wanted, entry)),
     )
+
+
+def _habits(rows: Sequence[ImagePaths], entry: CacheEntry) -> Iterator[tuple[str, str]]:
+    for place, habit in entry.habits:
+        row = rows[place]
+        yield (row.name if habit in decode.IMAGE_HABITS else shown_name(row.mask)), habit
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -116,7 +132,7 @@ def digest(data: bytes | memoryview) -> str:
 
 
 def _reasons(row: ImagePaths, unreadable: Reasons) -> list[str]:
-    named = [(row.image, "")] + ([(row.mask, f"mask {row.mask}: ")] if row.mask else [])
+    named = [(row.image, "")] + ([(row.mask, f"mask {shown_name(row.mask)}: ")] if row.mask else [])
     return [prefix + unreadable[path] for path, prefix in named if path in unreadable]
 
 
@@ -128,31 +144,36 @@ def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Dig
     unreadable: Reasons = {}
     learned: dict[str, list[Any]] = {}
     for path in dict.fromkeys(path for row in rows for path in (row.image, row.mask) if path):
+        name = shown_name(path)
         try:
             stamp = list(files.stamp(path))
-            if path in known and known[path][:-1] == stamp:
-                digests[path] = known[path][-1]
+            if name in known and known[name][:-1] == stamp:
+                digests[path] = known[name][-1]
                 continue
             digests[path] = digest(files.read(path))
         except DataError as error:
             unreadable[path] = error.what
             continue
         if time.time_ns() - stamp[-1] > FRESH:
-            learned[path] = [*stamp, digests[path]]
+            learned[name] = [*stamp, digests[path]]
     if learned:
         with _storage(cache):
-            _write_sealed(file, {"root": str(files.root), "files": known | learned})
+            _write_sealed(file, {"files": known | learned})
     return digests, unreadable
 
 
 def _cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Digests) -> str:
     # entries of images that nothing was done to have the keys they always had; those of two-class masks knew no habits
-    framing = {name: value for name, value in asdict(frame).items() if name != "prepare" or value}
+    defaults = asdict(Frame(1))
+    later = ("prepare", "max_pixels", "burned_in")
+    framing = {name: value for name, value in asdict(frame).items() if name not in later or value != defaults[name]}
     framing |= {"masks": 2} if frame.classes else {}  # as VERSION, of the decoding of masks alone
     state = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
     for row in rows:
         for path in (row.image, row.mask):
             state.update(json.dumps([path, digests.get(path, "")]).encode())
+        if row.part:
+            state.update(json.dumps([row.part, PARTS_VERSION]).encode())
     return state.hexdigest()
 
 
@@ -192,8 +213,8 @@ def _build(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) 
             if masks is not None and done.mask is not None:
                 masks.stream.write(done.mask.data)
             hashes.append(done.hash)
-            ids.append(rows[position].image)
-            habits += [[position, done.habit]] if done.habit else []
+            ids.append(rows[position].name)
+            habits += [[position, habit] for habit in done.habits]
         # of what was really read: a file that changed since its stamp was taken gets the key of its new content
         key = _cache_key(rows, frame, digests)
         entry = CacheEntry(VERSION, [len(ids), frame.size, frame.size, frame.channels], hashes, ids, bad, habits)
@@ -205,31 +226,53 @@ def _build(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) 
 def _decode_all(files: Files, rows: Sequence[ImagePaths], frame: Frame) -> Iterator[_DecodedRow]:
     with ThreadPoolExecutor(2) as pool:
         for start in range(0, len(rows), CHUNK):
-            yield from pool.map(partial(_decode_row, files, frame), rows[start : start + CHUNK])
+            for decoded in pool.map(partial(_decode_rows, files, frame), _by_file(rows[start : start + CHUNK])):
+                yield from decoded
 
 
-def _decode_row(files: Files, frame: Frame, row: ImagePaths) -> _DecodedRow:
+def _by_file(rows: Sequence[ImagePaths]) -> list[list[ImagePaths]]:
+    """The rows, those of one file that follow each other together: it is opened once."""
+    return [list(some) for _, some in groupby(rows, key=lambda row: (row.image, row.mask))]
+
+
+def _decode_rows(files: Files, frame: Frame, rows: Sequence[ImagePaths]) -> list[_DecodedRow]:
+    """The rows of one file, and of one file of masks."""
     digests: Digests = {}
-    problems: list[str] = []
-    image = mask = None
-    size = (0, 0)
-    mask_size = (0, 0)
-    habit = ""
+    parts = [row.part for row in rows]
+    image_path, mask_path = rows[0].image, rows[0].mask
+    images = _decode_file(decode.decode_parts, files, image_path, frame, parts, digests)
+    if not mask_path:
+        return [_row(image, None, "", digests) for image in images]
+    masks = _decode_file(decode.decode_mask_parts, files, mask_path, frame, parts, digests)
+    return [_row(image, mask, mask_path, digests) for image, mask in zip(images, masks, strict=True)]
+
+
+def _decode_file(
+    decoder: Decoder, files: Files, path: str, frame: Frame, parts: Sequence[str], digests: Digests
+) -> list[Decoded | DataError]:
     try:
-        image, size = decode.decode_image(_read_and_digest(files, row.image, digests), row.image, frame)
+        data = _read_and_digest(files, path, digests)
     except DataError as error:
-        problems.append(error.what)
-    if row.mask:
-        try:
-            mask, mask_size, habit = decode.decode_mask(_read_and_digest(files, row.mask, digests), row.mask, frame)
-        except DataError as error:
-            problems.append(f"mask {row.mask}: {error.what}")
-        if image is not None and mask is not None and size != mask_size:
-            is_, should_be = (f"{width} x {height} pixels" for width, height in (mask_size, size))
-            problems.append(f"its mask {row.mask} is {is_}, but the image is {should_be}")
-    if problems or image is None:
+        return [error] * len(parts)
+    return decoder(data, path, frame, parts)
+
+
+def _row(image: Decoded | DataError, mask: Decoded | DataError | None, mask_path: str, digests: Digests) -> _DecodedRow:
+    problems = [image.what] if isinstance(image, DataError) else []
+    name = shown_name(mask_path) if mask_path else ""
+    if isinstance(mask, DataError):
+        problems.append(f"mask {name}: {mask.what}")
+    if isinstance(image, Decoded) and isinstance(mask, Decoded):
+        if image.size != mask.size:
+            is_, should_be = (f"{width} x {height} pixels" for width, height in (mask.size, image.size))
+            problems.append(f"its mask {name} is {is_}, but the image is {should_be}")
+        elif image.placement and mask.placement and image.placement != mask.placement:
+            problems.append(f"its mask {name} lies elsewhere in the patient: their affines differ")
+    if problems or isinstance(image, DataError) or isinstance(mask, DataError):
         return _DecodedRow(None, None, "", tuple(problems), digests)
-    return _DecodedRow(image, mask, digest(image.data), (), digests, habit)
+    habits = tuple(one.habit for one in (image, mask) if one is not None and one.habit)
+    pixels = image.pixels
+    return _DecodedRow(pixels, mask.pixels if mask else None, digest(pixels.data), (), digests, habits)
 
 
 def _read_and_digest(files: Files, path: str, digests: Digests) -> bytes:

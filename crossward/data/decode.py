@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,29 +15,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossward.data.masks import HABITS, class_ids, foreground
+from crossward.data.dicom_reading import refuse_too_many
+from crossward.data.file_format import DICOM, DICOMDIR, HEAD, NIFTI, PICTURES, SUFFIXES, content_format, name_format
+from crossward.data.masks import HABITS as MASK_HABITS
+from crossward.data.masks import class_ids, foreground
 from crossward.data.prepare import EXAMPLE, Pixels, Preparation, Window, preparation
+from crossward.data.value_range import ImageRange, Limits, Percentiles, StoredBits, ValueRange, eight_bits
 from crossward.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = {  # in the order they are tried; nothing else is opened (some of Pillow's formats run other programs)
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "PNG": (".png",),
-    "BMP": (".bmp", ".dib"),
-    "GIF": (".gif",),
-    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
-    "TIFF": (".tif", ".tiff"),
-    "WEBP": (".webp",),
-    "JPEG2000": (".jp2", ".j2k"),
-}
-SUFFIXES = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
 LOSSY = ("JPEG", "WEBP", "JPEG2000")
 LOSSY_TIFF = ("jpeg", "tiff_jpeg", "webp")  # compressions
 PAGED = ("TIFF", "GIF", "WEBP")
 EXACT = ("PNG", "TIFF")  # whose 16-bit values Pillow gives as they are: others it may spread over the whole range
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG2000": b"\xff\xd9"}  # the marks whose absence Pillow forgives
+MOST_PIXELS = 100_000_000  # of one image, unless data.max_pixels says otherwise
+SMALL_PART = 8  # values below this part of their range make an image too dark to see anything
+IMAGE_HABITS = {  # of images that were read, though not as their files suggest
+    "misnamed": "have the extension of another format: read by their content",
+    "no window": "carry no window: the range from percentile 0.5 to 99.5 of each is used; set prepare = "
+    '["window:40:80"] or ["range:percentiles"]',
+    "dark": f"use less than 1/{SMALL_PART} of the range of their bits and are almost black: set prepare = "
+    '["range:bits:12"] or ["range:percentiles"]',
+    "unplaced": "say nothing of where their voxels are in the patient: shown as they are stored",
+}
+HABITS = MASK_HABITS | IMAGE_HABITS
 
 
 FIT = r"stretch|crop|centre:[1-9]\d*"
@@ -54,6 +58,8 @@ class Frame:
     fit: str = "stretch"
     classes: int = 0  # of the masks; 0 when there are none
     prepare: tuple[str, ...] = ()  # operations on every image, as prepare.preparation understands them
+    max_pixels: int = MOST_PIXELS  # of an image; larger ones are refused
+    burned_in: bool = False  # DICOM that may show names in its pixels is read, too
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -69,53 +75,192 @@ class Frame:
         return preparation(self.prepare, self.channels)
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """An image, or a mask, that was decoded."""
+
+    pixels: Pixels  # (S, S, C), or (S, S) class ids
+    size: tuple[int, int]  # width and height of the upright original
+    habit: str = ""
+    placement: tuple[float, ...] = ()  # of a slice: where its volume is in the patient
+
+
 def is_image(path: str) -> bool:
     """Whether the name is that of an image."""
-    return PurePosixPath(path).suffix.lower() in SUFFIXES
+    return bool(name_format(path))
 
 
-def decode_image(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int]]:
-    """(S, S, C) pixels, and the (width, height) of the upright original. Raises DataError with the reason."""
-    from PIL import Image, ImageOps
+def decode_image(data: bytes, path: str, frame: Frame, part: str = "") -> tuple[Pixels, tuple[int, int]]:
+    """(S, S, C) pixels, and the (width, height) of the upright original. Raises DataError with the reason.
 
-    with _open_image(data, path) as picture:
-        shape = _upright_size(picture)
-        least = 2 * frame.size * _enlargement(shape, frame.fit)
-        picture.draft(None, (least, least))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
-        ImageOps.exif_transpose(picture, in_place=True)
-        window = frame.preparation.window
-        mode = "L" if frame.channels == 1 else "RGB"
-        plain = _windowed(picture, window) if window else _eight_bits(picture, mode)
-        box = _box_in(plain.size, shape, frame.fit)
-        small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=box)
-        pixels = np.asarray(small, dtype=np.uint8).reshape(1, frame.size, frame.size, frame.channels)
-        return frame.preparation(pixels)[0], shape
+    `part` is the number of a frame of DICOM, counted from 0, or an axis and the number of a slice of a volume, as in
+    "axial:17"; it is empty for files of one image.
+    """
+    (decoded,) = decode_parts(data, path, frame, [part])
+    if isinstance(decoded, DataError):
+        raise decoded
+    return decoded.pixels, decoded.size
 
 
 def decode_mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int, int], str]:
     """(S, S) class ids below `frame.classes`, the (width, height) of the upright original, and its habit or ""."""
+    (decoded,) = decode_mask_parts(data, path, frame, [""])
+    if isinstance(decoded, DataError):
+        raise decoded
+    return decoded.pixels, decoded.size, decoded.habit
+
+
+def decode_parts(data: bytes, path: str, frame: Frame, parts: Sequence[str]) -> list[Decoded | DataError]:
+    """Each of the parts, or the reason why it cannot be decoded; the file is opened once."""
+    return _each(parts, lambda: _image_opener(data, path, frame))
+
+
+def decode_mask_parts(data: bytes, path: str, frame: Frame, parts: Sequence[str]) -> list[Decoded | DataError]:
+    """The masks of `decode_parts`: (S, S) class ids below `frame.classes`."""
+    return _each(parts, lambda: _mask_opener(data, path, frame))
+
+
+def _each(parts: Sequence[str], open_file: Callable[[], Callable[[str], Decoded]]) -> list[Decoded | DataError]:
+    try:
+        decode = open_file()
+    except DataError as error:
+        return [error] * len(parts)
+    results: list[Decoded | DataError] = []
+    for part in parts:
+        try:
+            results.append(decode(part))
+        except DataError as error:
+            results.append(error)
+    return results
+
+
+def _image_opener(data: bytes, path: str, frame: Frame) -> Callable[[str], Decoded]:
+    """What decodes the parts of a file, which is opened."""
+    kind = content_format(data[:HEAD])
+    if kind == DICOMDIR:
+        raise DataError('is a DICOMDIR, which names images and holds none: set data.path to it, with source = "dicom"')
+    if kind == DICOM:
+        from crossward.data.dicom_pixels import open_dicom
+
+        images = open_dicom(data, most_pixels=frame.max_pixels, burned_in=frame.burned_in)
+
+        def dicom_frame(part: str) -> Decoded:
+            if not part and images.frames > 1:
+                raise DataError(f'holds {images.frames} frames: read it with source = "dicom"')
+            pixels, habit = images.pixels(int(part or 0), frame.preparation.wanted_range)
+            return _fitted(pixels, frame, habit)
+
+        return dicom_frame
+    if kind == NIFTI:
+        from crossward.data.volumes import open_volume
+
+        volume = open_volume(data)
+
+        def volume_slice(part: str) -> Decoded:
+            axis, number = _slice(part)
+            pixels = volume.pixels(axis, number, frame.preparation.wanted_range, frame.max_pixels)
+            return _fitted(pixels, frame, volume.habit, volume.placement)
+
+        return volume_slice
+    return lambda part: _decode_picture(data, path, frame)
+
+
+def _mask_opener(data: bytes, path: str, frame: Frame) -> Callable[[str], Decoded]:
+    from PIL import Image
+
+    if content_format(data[:HEAD]) != NIFTI:
+        return lambda part: _decode_mask_picture(data, path, frame)
+    from crossward.data.volumes import open_volume
+
+    volume = open_volume(data)
+
+    def mask_slice(part: str) -> Decoded:
+        ids = volume.slice(*_slice(part))
+        top = frame.classes - 1
+        if ids.min() < 0 or ids.max() > top or (ids != ids.astype(np.uint8)).any():
+            raise DataError(f"has values other than the whole numbers from 0 to {top}, one for each class")
+        whole = Image.fromarray(np.ascontiguousarray(ids.astype(np.uint8)))
+        small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=crop_box(whole.size, frame.fit))
+        return Decoded(np.asarray(small, dtype=np.uint8), whole.size, "", volume.placement)
+
+    return mask_slice
+
+
+def _slice(part: str) -> tuple[str, int]:
+    axis, _, number = part.partition(":")
+    if not number:
+        raise DataError('is a volume: read its slices with source = "nifti"')
+    return axis, int(number)
+
+
+def _fitted(pixels: Pixels, frame: Frame, habit: str, placement: tuple[float, ...] = ()) -> Decoded:
+    """(H, W) or (H, W, 3) in the frame."""
+    from PIL import Image
+
+    picture = Image.fromarray(pixels)
+    plain = picture.convert("L" if frame.channels == 1 else "RGB")
+    return Decoded(_resized(plain, plain.size, frame), picture.size, habit, placement)
+
+
+def _resized(plain: Image, original: tuple[int, int], frame: Frame) -> Pixels:
+    from PIL import Image
+
+    box = _box_in(plain.size, original, frame.fit)
+    small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=box)
+    pixels = np.asarray(small, dtype=np.uint8).reshape(1, frame.size, frame.size, frame.channels)
+    prepared: Pixels = frame.preparation(pixels)[0]
+    return prepared
+
+
+def _decode_picture(data: bytes, path: str, frame: Frame) -> Decoded:
+    from PIL import ImageOps
+
+    with _open_image(data, path, frame.max_pixels) as picture:
+        shape = _upright_size(picture)
+        least = 2 * frame.size * _enlargement(shape, frame.fit)
+        picture.draft(None, (least, least))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
+        bits = _stored_bits(picture, data)
+        ImageOps.exif_transpose(picture, in_place=True)
+        mode = "L" if frame.channels == 1 else "RGB"
+        preparation = frame.preparation
+        habit = ""
+        if preparation.window:
+            plain = _windowed(picture, preparation.window)
+        elif preparation.value_range:
+            plain = _ranged(picture, preparation.value_range, bits)
+        else:
+            plain, habit = _eight_bits(picture, bits)
+        plain = plain if plain.mode == mode else plain.convert(mode)
+        misnamed = "misnamed" if name_format(path) != _format(picture) else ""
+        return Decoded(_resized(plain, shape, frame), shape, habit or misnamed)
+
+
+def _decode_mask_picture(data: bytes, path: str, frame: Frame) -> Decoded:
     from PIL import Image, ImageOps
 
-    with _open_image(data, path) as picture:
+    with _open_image(data, path, frame.max_pixels) as picture:
         lossy = _format(picture) in LOSSY or picture.info.get("compression") in LOSSY_TIFF
         ImageOps.exif_transpose(picture, in_place=True)
         two = frame.classes == 2
         ids, habit = foreground(picture, lossy) if two else (class_ids(picture, lossy, frame.classes), "")
         whole = Image.fromarray(ids)
         small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=crop_box(whole.size, frame.fit))
-        return np.asarray(small, dtype=np.uint8), whole.size, habit
+        return Decoded(np.asarray(small, dtype=np.uint8), whole.size, habit)
 
 
-def mask_notes(masks: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """A line for each habit among (mask, habit): how many masks have it, and the first of them."""
+def habit_notes(habits: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """A line for each habit among (name of an image or mask, habit): how many have it, and the first of them."""
     having: dict[str, list[str]] = defaultdict(list)
-    for path, habit in masks:
-        having[habit].append(path)
-    return tuple(f"{len(m)} mask(s) {HABITS[habit]}; first: {', '.join(m[:3])}" for habit, m in having.items())
+    for name, habit in habits:
+        having[habit].append(name)
+    return tuple(
+        f"{len(names)} {'mask' if habit in MASK_HABITS else 'image'}(s) {HABITS[habit]}; first: {', '.join(names[:3])}"
+        for habit, names in having.items()
+    )
 
 
 @contextmanager
-def _open_image(data: bytes, path: str) -> Iterator[Image]:
+def _open_image(data: bytes, path: str, most_pixels: int) -> Iterator[Image]:
     from PIL import Image, UnidentifiedImageError
 
     suffix = PurePosixPath(path).suffix.lower()
@@ -123,12 +268,11 @@ def _open_image(data: bytes, path: str) -> Iterator[Image]:
         raise DataError(f'has the extension "{suffix}", which is not of an image (known: {", ".join(SUFFIXES)})')
     if not data:
         raise DataError("is empty (0 bytes)")
+    if most_pixels > MOST_PIXELS:
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, most_pixels)  # a limit of Pillow's own
     try:
-        with Image.open(BytesIO(data), formats=list(FORMATS)) as picture:
-            if _format(picture) != SUFFIXES[suffix]:
-                raise DataError(
-                    f"has the extension {suffix} of {SUFFIXES[suffix]}, but its content is {_format(picture)}"
-                )
+        with Image.open(BytesIO(data), formats=list(PICTURES)) as picture:
+            refuse_too_many(*picture.size, most_pixels)
             if _format(picture) in PAGED and getattr(picture, "n_frames", 1) > 1:
                 raise DataError(f"holds {getattr(picture, 'n_frames', 1)} pages: export one image per file")
             if ENDS.get(_format(picture), b"") not in data:
@@ -138,6 +282,8 @@ def _open_image(data: bytes, path: str) -> Iterator[Image]:
         raise
     except UnidentifiedImageError as error:
         raise DataError(f"has the extension {suffix} of {SUFFIXES[suffix]}, but its content is not an image") from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"has more pixels than data.max_pixels = {most_pixels} allows") from error
     except Exception as error:  # Pillow's readers raise errors of every kind at damaged bytes: all are the file's fault
         raise DataError(f"cannot be decoded ({error or type(error).__name__})") from error
 
@@ -181,20 +327,53 @@ def _box_in(decoded: tuple[int, int], original: tuple[int, int], fit: str) -> Bo
     return left * across, top * down, right * across, bottom * down
 
 
-def _eight_bits(picture: Image, mode: str) -> Image:
+def _stored_bits(picture: Image, data: bytes) -> int:
+    """How many bits of each grey value are in use, by what the file says: PNG's sBIT, TIFF's BitsPerSample."""
+    if not picture.mode.startswith("I"):
+        return 8
+    if _format(picture) == "PNG":
+        at = data.find(b"sBIT", 0, HEAD)
+        return data[at + 4] if at > 0 and 8 < data[at + 4] <= 16 else 16
+    said = getattr(picture, "tag_v2", {}).get(258)  # BitsPerSample
+    return said[0] if said and 8 < said[0] <= 16 else 16
+
+
+def _eight_bits(picture: Image, bits: int) -> tuple[Image, str]:
+    """The picture by the bits that it stores, and its habit."""
     from PIL import Image
 
     if picture.mode == "F":
-        raise DataError("has floating-point pixels, which have no fixed range: save it with 8 or 16 bits")
+        raise DataError(
+            "has floating-point pixels, which have no fixed range: save it with 8 or 16 bits, or set prepare = "
+            '["range:percentiles"]'
+        )
     if picture.mode.startswith("I"):
         values = np.asarray(picture)
-        if values.min() < 0 or values.max() > 65535:
+        top = int(values.max())
+        if values.min() < 0 or top > 65535:
             window = f", or set {EXAMPLE} if these are Hounsfield units" if _signed(picture) else ""
-            raise DataError(f"has pixels from {values.min()} to {values.max()}: save it with 8 or 16 bits{window}")
-        picture = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))  # 65535 = 257 * 255
-    elif "transparency" in picture.info:
-        picture = picture.convert("RGBA")
-    return picture if picture.mode == mode else picture.convert(mode)
+            raise DataError(f"has pixels from {values.min()} to {top}: save it with 8 or 16 bits{window}")
+        bits = bits if top < 2**bits else 16  # of a file that stores more than it says
+        eight, _ = eight_bits(values, ImageRange(bits), StoredBits(bits))
+        return Image.fromarray(eight), "dark" if 0 < top < 2**bits / SMALL_PART else ""
+    return (picture.convert("RGBA") if "transparency" in picture.info else picture), ""
+
+
+def _ranged(picture: Image, wanted: ValueRange, bits: int) -> Image:
+    """A grey picture by a range."""
+    from PIL import Image
+
+    if not isinstance(wanted, Percentiles | StoredBits | Limits):
+        raise DataError(f"is {_format(picture)}, whose files carry no window")
+    if picture.mode not in ("L", "F") and not picture.mode.startswith("I"):
+        if isinstance(wanted, StoredBits):
+            return picture
+        raise DataError("is in colour: a range is for grey images")
+    values = np.asarray(picture)
+    if picture.mode == "F" and not np.isfinite(values).all():
+        raise DataError("has pixels that are no numbers")
+    image = ImageRange(None if picture.mode == "F" else bits, _signed(picture))
+    return Image.fromarray(eight_bits(values, image, wanted)[0])
 
 
 def _windowed(picture: Image, window: Window) -> Image:

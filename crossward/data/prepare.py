@@ -6,9 +6,10 @@ shades-of-grey[:P]   colour constancy: Finlayson and Trezzi, "Shades of Gray and
 brightness[:TARGET]  one gain for all pixels and channels, so that their mean is TARGET of the range (0.5), or less
                      where bright pixels are clipped.
 window:LEVEL:WIDTH   a CT window in Hounsfield units (the brain's is 40:80), LEVEL - WIDTH / 2 becoming 0 and
-                     LEVEL + WIDTH / 2 becoming 255. Signed pixels (TIFF, arrays) are Hounsfield units, unsigned
-                     ones (PNG) are Hounsfield units + 1024. It comes first, for it makes the 8 bits that all others
-                     work on, and images are resized after it; the others are done to resized images.
+                     LEVEL + WIDTH / 2 becoming 255. Of pictures and arrays, signed pixels (TIFF) are Hounsfield
+                     units, unsigned ones (PNG) are Hounsfield units + 1024. It comes first, for it makes the 8 bits
+                     that all others work on, and images are resized after it; the others are done to resized images.
+window:NAME, range:… in place of it, as value_range.py understands them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossward.data.value_range import (
+    PRESETS,
+    TAGS,
+    FromTags,
+    Limits,
+    Percentiles,
+    StoredBits,
+    ValueRange,
+)
+from crossward.data.value_range import Pixels as Pixels
+from crossward.data.value_range import Window as Window
 from crossward.errors import ConfigError
 
-Pixels = NDArray[np.uint8]
 Values = NDArray[np.float32]  # (B, H, W * C) from 0 to 255: numpy is far faster along a last axis that is long
 
 BLOCK = 1 << 14  # values at once: what fits into a core's cache takes a third of the time
 NOTHING = np.float32(1e-12)  # in place of a light or a mean of 0: black times a finite gain stays black
-OFFSET = 1024  # unsigned pixels hold Hounsfield units plus this
 EXAMPLE = 'prepare = ["window:40:80"]'
 
 
@@ -61,24 +71,17 @@ def _power(x: Values, whole: int) -> Values:
 
 
 @dataclass(frozen=True)
-class Window:
-    level: float
-    width: float
-
-    def __call__(self, pixels: NDArray[np.generic]) -> Pixels:
-        """Pixels of any shape as 8 bits; Hounsfield units if signed, else plus 1024."""
-        units = pixels.astype(np.float64) - (OFFSET if pixels.dtype.kind == "u" else 0)
-        share = (units - (self.level - self.width / 2)) / self.width
-        eight: Pixels = np.rint(share.clip(0, 1) * 255).astype(np.uint8)
-        return eight
-
-
-@dataclass(frozen=True)
 class Preparation:
-    """A window, or none, for pixels of 16 bits, and then operations one after the other on pixels of 8 bits."""
+    """A window or a range, or none, for pixels of 16 bits, and then operations one after the other on pixels of 8
+    bits."""
 
     window: Window | None
     steps: tuple[tuple[str, tuple[float, ...]], ...]
+    value_range: ValueRange | None = None  # in place of a window
+
+    @property
+    def wanted_range(self) -> Window | ValueRange | None:
+        return self.window or self.value_range
 
     def __call__(self, images: Pixels) -> Pixels:
         """(B, H, W, C) with the steps done to each image; the window is not among them."""
@@ -113,13 +116,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Operation:
-    apply: Callable[..., object]  # changes Values in place; a window is made of its numbers
+    apply: Callable[..., object]  # changes Values in place; a window or range is made of its numbers
     numbers: tuple[Number, ...]
     channels: tuple[int, ...]  # of the images that it is for
     example: str
 
 
 TINY = 1e-6  # "above 0"
+RANGES = ("window", "range")  # operations that make the 8 bits
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         "shades-of-grey": Operation(shades_of_grey, (Number("norm", 1, 12, 6, int),), (3,), "shades-of-grey:6"),
@@ -127,6 +131,7 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
         "window": Operation(
             Window, (Number("level", -32768, 32767), Number("width", TINY, 65535)), (1,), "window:40:80"
         ),
+        "range": Operation(Limits, (), (1, 3), "range:percentiles"),
     }
 )
 
@@ -134,16 +139,76 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
 def preparation(names: Sequence[str], channels: int | None = None) -> Preparation:
     """What the names say, for images of `channels` where that is known already."""
     problems = [f'"{text}": {problem}' for text in names if (problem := _problem(text, channels))]
-    windows = [place for place, text in enumerate(names) if text.split(":")[0] == "window"]
-    problems += [f'"{names[place]}": there can be one window only' for place in windows[1:]]
-    problems += [f'"{names[place]}": the window must come first' for place in windows[:1] if place]
+    ranges = [place for place, text in enumerate(names) if text.split(":")[0] in RANGES]
+    problems += [f'"{names[place]}": there can be one {_noun(names[place])} only' for place in ranges[1:]]
+    problems += [f'"{names[place]}": the {_noun(names[place])} must come first' for place in ranges[:1] if place]
     if problems:
         known = ", ".join(f'"{operation.example}"' for operation in OPERATIONS.values())
         raise ConfigError(
             "prepare cannot be carried out.", details=problems, hint=f"Operations are written as {known}."
         )
-    steps = tuple(_step(text) for text in names)
-    return Preparation(Window(*steps[0][1]) if windows else None, steps[len(windows) :])
+    chosen = _value_range(names[0]) if ranges else None
+    window = chosen if isinstance(chosen, Window) else None
+    value_range = None if isinstance(chosen, Window) else chosen
+    return Preparation(window, tuple(_step(text) for text in names[len(ranges) :]), value_range)
+
+
+def _noun(text: str) -> str:
+    return text.split(":")[0]
+
+
+def _value_range(text: str) -> Window | ValueRange:
+    """What a sound window or range says."""
+    name, *written = text.split(":")
+    if written == [TAGS]:
+        return FromTags()
+    if name == "window":
+        return Window(*(PRESETS[written[0]] if len(written) == 1 else _step(text)[1]))
+    match written:
+        case ["bits"]:
+            return StoredBits()
+        case ["bits", bits]:
+            return StoredBits(int(bits))
+        case ["percentiles"]:
+            return Percentiles()
+        case ["percentiles", low, high]:
+            return Percentiles(float(low), float(high))
+    return Limits(*map(float, written))
+
+
+def _range_problem(written: Sequence[str]) -> str:
+    """What is wrong with what follows "range:", or nothing."""
+    match written:
+        case ["bits"] | ["percentiles"]:
+            return ""
+        case ["bits", bits]:
+            return _bad(Number("number of bits", 1, 32, number_type=int), bits)
+        case ["percentiles", low, high]:
+            return _bad_pair(Number("percentile", 0, 100), low, high)
+        case [low, high]:
+            return _bad_pair(Number("limit", -1e9, 1e9), low, high)
+    near = difflib.get_close_matches(written[0] if written else "", ("bits", "percentiles"), n=1, cutoff=0.5)
+    meant = f'did you mean "range:{near[0]}"? ' if near else ""
+    return f'{meant}a range is "range:bits:12", "range:percentiles:1:99" or "range:0:4095"'
+
+
+def _bad_pair(number: Number, low: str, high: str) -> str:
+    if problem := _bad(number, low) or _bad(number, high):
+        return problem
+    return "" if float(low) < float(high) else f"the {number.name} {low} must be below {high}"
+
+
+def _window_name_problem(word: str) -> str:
+    known = (*PRESETS, TAGS)
+    if word in known:
+        return ""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    meant = f', did you mean "{near[0]}"?' if near else "."
+    return f'no such window{meant} Known: {", ".join(known)}, or a level and a width, as in "window:40:80"'
+
+
+def _is_word(text: str) -> bool:
+    return text[:1].isalpha() and text not in ("inf", "nan")
 
 
 def _problem(text: str, channels: int | None) -> str:
@@ -153,6 +218,9 @@ def _problem(text: str, channels: int | None) -> str:
         near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.0)
         return f'no such operation, did you mean "{near[0]}"?'
     operation = OPERATIONS[name]
+    if name == "range" or (name == "window" and len(written) == 1 and _is_word(written[0])):
+        problem = _range_problem(written) if name == "range" else _window_name_problem(written[0])
+        return problem or _channel_problem(name, channels)
     needed = sum(number.default is None for number in operation.numbers)
     if not needed <= len(written) <= len(operation.numbers):
         takes = " and ".join(f"a {number.name}" for number in operation.numbers)
@@ -160,10 +228,14 @@ def _problem(text: str, channels: int | None) -> str:
     for number, value in zip(operation.numbers, written, strict=False):
         if problem := _bad(number, value):
             return problem
-    if channels is not None and channels not in operation.channels:
-        needs, is_ = ("colour", "grey") if channels == 1 else ("grey", "colour")
-        return f"{name} needs {needs} images, but these are {is_} (channels = {channels})"
-    return ""
+    return _channel_problem(name, channels)
+
+
+def _channel_problem(name: str, channels: int | None) -> str:
+    if channels is None or channels in OPERATIONS[name].channels:
+        return ""
+    needs, is_ = ("colour", "grey") if channels == 1 else ("grey", "colour")
+    return f"{name} needs {needs} images, but these are {is_} (channels = {channels})"
 
 
 def _bad(number: Number, written: str) -> str:

@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from crossward.data.file_format import names_patients
@@ -49,7 +50,10 @@ def site_key(folder: Path | None = None) -> SiteKey:
 
 def shown_name(path: str) -> str:
     """What a file is called outside of its folder: pictures by their path, DICOM and NIfTI files by a code."""
-    return site_key().code("file", path) if names_patients(path) else path
+    return _known_key(key_folder()).code("file", path) if names_patients(path) else path
+
+
+_known_key = lru_cache(maxsize=4)(site_key)  # it is asked for each file
 
 
 def _read(file: Path) -> bytes:

@@ -56,8 +56,8 @@ def store(tmp_path):
 def decodings(monkeypatch):
     """The paths that were really decoded, in whatever order the threads took them."""
     seen: list[str] = []
-    plain = decode.decode_image
-    monkeypatch.setattr(decode, "decode_image", lambda data, path, frame: seen.append(path) or plain(data, path, frame))
+    plain = decode.decode_parts
+    monkeypatch.setattr(decode, "decode_parts", lambda data, path, *more: seen.append(path) or plain(data, path, *more))
     return seen
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from crossward.data.decode import Frame, decode_image, is_image
+from crossward.data.decode import Frame, decode_image, decode_parts, habit_notes, is_image
 from crossward.data.prepare import preparation
 from crossward.errors import ConfigError, DataError
 from crossward.testing.drawn_images import encoded, grey
@@ -35,6 +35,46 @@ def test_sixteen_bits_are_scaled_by_257():
     assert decode_image(data, "a.png", Frame(2, 1))[0][..., 0].tolist() == [[0, 1], [128, 255]]
     tiff = encoded(grey([[0, 65535]], np.uint16), "TIFF")
     assert decode_image(tiff, "a.tif", Frame(2, 1))[0][0, :, 0].tolist() == [0, 255]
+
+
+def with_significant_bits(png: bytes, bits: int) -> bytes:
+    """A PNG with the chunk that says how many bits are in use."""
+    body = b"sBIT" + bytes([bits])
+    return png[:33] + struct.pack(">I", 1) + body + struct.pack(">I", zlib.crc32(body)) + png[33:]
+
+
+def habit(data: bytes, frame: Frame) -> str:
+    return decode_parts(data, "a.png", frame, [""])[0].habit
+
+
+def test_twelve_bits_in_sixteen():
+    twelve = encoded(grey([[0, 1365], [2730, 4095]], np.uint16))
+    assert decode_image(twelve, "a.png", Frame(2, 1))[0].max() == 16  # almost black, and said to be
+    assert habit(twelve, Frame(2, 1)) == "dark"
+    (note,) = habit_notes([("a.png", "dark"), ("b.png", "dark")])
+    assert note.startswith("2 image(s) use less than 1/8 of the range of their bits")
+    assert "range:bits:12" in note
+    for data, prepare in ((twelve, ("range:bits:12",)), (twelve, ("range:0:4095",)), (twelve, ("range:percentiles:0:100",)),
+                          (with_significant_bits(twelve, 12), ())):  # fmt: skip
+        pixels, _ = decode_image(data, "a.png", Frame(2, 1, prepare=prepare))
+        assert pixels[..., 0].tolist() == [[0, 85], [170, 255]]
+        assert habit(data, Frame(2, 1, prepare=prepare)) == ""
+    assert decode_image(twelve, "a.png", Frame(2, 3, prepare=("range:bits:12",)))[0][1, 0].tolist() == [170] * 3
+    assert "do not fit into 11 bits" in reason(twelve, "a.png", Frame(2, 1, prepare=("range:bits:11",)))
+
+
+def test_ranges_of_other_pictures():
+    eight = encoded(grey([[10, 20], [30, 60]]))
+    assert decode_image(eight, "a.png", Frame(2, 1, prepare=("range:10:60",)))[0][..., 0].tolist() == [
+        [0, 51],
+        [102, 255],
+    ]
+    floats = encoded(grey([[0.0, 0.5], [0.25, 1.0]], np.float32), "TIFF")
+    frame = Frame(2, 1, prepare=("range:percentiles:0:100",))
+    assert decode_image(floats, "a.tif", frame)[0][..., 0].tolist() == [[0, 128], [64, 255]]
+    assert "no numbers" in reason(encoded(grey([[np.nan, 0.5]], np.float32), "TIFF"), "a.tif", frame)
+    assert "is in colour" in reason(encoded(Image.new("RGB", (2, 2))), "a.png", Frame(2, 1, prepare=("range:0:9",)))
+    assert "carry no window" in reason(eight, "a.png", Frame(2, 1, prepare=("window:tags",)))
 
 
 def test_pixels_without_a_known_range_are_refused():
@@ -83,9 +123,12 @@ def test_a_far_larger_jpeg_is_drafted_to_the_same_colours():
     assert np.abs(pixels.astype(int) - [200, 40, 90]).max() <= 3
 
 
-def test_wrong_extensions_name_both():
+def test_content_beats_the_extension():
     png = encoded(grey([[1]]))
-    assert reason(png, "a.jpg") == "has the extension .jpg of JPEG, but its content is PNG"
+    (decoded,) = decode_parts(png, "a.jpg", Frame(1, 1), [""])
+    assert decoded.pixels.tolist() == [[[1]]]
+    assert decoded.habit == "misnamed"
+    assert decode_parts(png, "a.png", Frame(1, 1), [""])[0].habit == ""
     assert (
         reason(b"patient,label\n1,benign\n", "a.jpg")
         == "has the extension .jpg of JPEG, but its content is not an image"
@@ -114,7 +157,15 @@ def test_a_decompression_bomb_is_a_problem():
 
     header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
     bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-    assert "decompression bomb" in reason(bomb, "a.png")
+    assert reason(bomb, "a.png") == "has more pixels than data.max_pixels = 100000000 allows"
+
+
+def test_the_limit_of_pixels_can_be_lowered_and_raised():
+    words = reason(encoded(Image.new("L", (30, 20))), "a.png", Frame(2, max_pixels=500))
+    assert "has 30 x 20 pixels, more than data.max_pixels = 500 allows; raise it" in words
+    large = encoded(Image.new("1", (20_000, 10_000)))  # 200 million, more than Pillow lets pass by itself
+    assert "data.max_pixels = 100000000" in reason(large, "a.png")
+    assert decode_image(large, "a.png", Frame(2, max_pixels=200_000_000))[1] == (20_000, 10_000)
 
 
 def test_several_pages_are_refused():
@@ -207,4 +258,5 @@ def test_frames_that_cannot_be(wrong):
 def test_frames_are_compared_and_kept_by_what_is_written():
     frame = Frame(8, prepare=("brightness",))
     assert frame == Frame(8, prepare=("brightness",)) != Frame(8)
-    assert asdict(frame) == {"size": 8, "channels": 3, "fit": "stretch", "classes": 0, "prepare": ("brightness",)}
+    kept = {"size": 8, "channels": 3, "fit": "stretch", "classes": 0, "prepare": ("brightness",)}
+    assert asdict(frame) == kept | {"max_pixels": 100_000_000, "burned_in": False}

@@ -50,7 +50,10 @@ def read(
         raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
     if channels not in (None, 1, 3):
         raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
-    window = preparation(prepare, channels).window  # refused before anything is read
+    asked = preparation(prepare, channels)  # refused before anything is read
+    if asked.value_range:
+        raise ConfigError(f'"{prepare[0]}" is for image files: arrays of 16 bits need a window, as in {EXAMPLE}.')
+    window = asked.window
     arrays = _arrays(file)
     _check(file, arrays, window)
     prepared = preparation(prepare, channels or _channels(arrays["train_images"]))
