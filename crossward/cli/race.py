@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +33,12 @@ RayOptions = Annotated[
 ]
 
 
+def command_again(word: str, file: Path, out: Path, *more: str) -> str:
+    """The command that goes on with a study, as people type it."""
+    elsewhere = () if out == OUT else ("--out", str(out))
+    return shlex.join(["crossward", "study", word, str(file), *elsewhere, *more])
+
+
 def race_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A study or a configuration in TOML.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Runs are in a folder of its name here.")] = OUT,
@@ -56,7 +63,7 @@ def race_command(
         ):
             report = study.race(workers=workers, view=view, execute=execute)
     except KeyboardInterrupt:
-        typer.echo(f"Interrupted. Go on by: crossward study race {file}", err=True)
+        typer.echo(f"Interrupted. Go on by: {command_again('race', file, out)}", err=True)
         raise SystemExit(INTERRUPTED) from None
     if as_json:
         print_json({"event": "end", "folder": str(study.folder), "answer": report.answer(), **asdict(report)})

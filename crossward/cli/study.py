@@ -13,7 +13,16 @@ import typer
 
 from crossward.cli.options import Json, Quiet
 from crossward.cli.output import print_json, print_line
-from crossward.cli.race import Engine, RayOptions, SlurmOptions, Workers, race_command
+from crossward.cli.race import (
+    INTERRUPTED,
+    OUT,
+    Engine,
+    RayOptions,
+    SlurmOptions,
+    Workers,
+    command_again,
+    race_command,
+)
 from crossward.cli.text_tables import Full, TableFormat, print_text_tables
 from crossward.errors import RunError
 
@@ -22,8 +31,6 @@ if TYPE_CHECKING:
     from crossward.studies.status import StudyStatus
     from crossward.studies.study import Study, StudyOutcome
 
-INTERRUPTED = 130  # the exit code of shells: 128 + SIGINT
-OUT = Path("runs/studies")
 NOTHING = "–"
 MOST_REASONS = 20
 
@@ -77,7 +84,7 @@ def run_command(
                 workers=workers, retry_failed=retry_failed, prune=prune, yes=yes, view=view, execute=execute
             )
     except KeyboardInterrupt:
-        typer.echo(f"Interrupted. Go on by: crossward study run {file}", err=True)
+        typer.echo(f"Interrupted. Go on by: {command_again('run', file, out)}", err=True)
         raise SystemExit(INTERRUPTED) from None
     if not quiet and not as_json:
         _print_tables(study, outcome)
@@ -85,7 +92,7 @@ def run_command(
         print_json({"event": "end", "folder": str(study.folder), "states": _states(outcome)})
     else:
         print_line(str(study.folder))
-    _report_failures(outcome, file)
+    _report_failures(outcome, command_again("run", file, out, "--retry-failed"))
 
 
 def _agreed(study: Study) -> bool:
@@ -112,7 +119,8 @@ def _print_tables(study: Study, outcome: StudyOutcome) -> None:
         _print_text(study, TableFormat.TERMINAL)
 
 
-def _report_failures(outcome: StudyOutcome, file: Path) -> None:
+def _report_failures(outcome: StudyOutcome, again: str) -> None:
+    """`again` is the command that tries failed cells again."""
     from crossward.studies.states import BLOCKED, FAILED
 
     failed = outcome.in_state(FAILED, BLOCKED)
@@ -120,7 +128,7 @@ def _report_failures(outcome: StudyOutcome, file: Path) -> None:
         raise RunError(
             f"{len(failed)} of {len(outcome.cells)} cells have no result",
             details=[f"{each.cell.folder.name}: {each.reason}" for each in failed],
-            hint=f"Mend the cause, then: crossward study run {file} --retry-failed",
+            hint=f"Mend the cause, then: {again}",
         )
 
 

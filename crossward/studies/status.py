@@ -67,7 +67,7 @@ def study_status(study: StudyFile, folder: Path) -> StudyStatus:
     known = StudyFolder.open(folder)
     entries = {entry.name: entry for entry in list_runs(folder)} if folder.is_dir() else {}
     rows = read_rows(study, folder)
-    running = _is_locked(folder / LOCK)
+    running = is_locked(folder / LOCK)
     cells = []
     for cell in grid(study):
         record = known.cells.get(cell.written_key)
@@ -110,10 +110,10 @@ def _status(cell: GridCell, known: StudyFolder, entry: RunEntry | None, *, runni
 
 
 def _is_running(folder: Path) -> bool:
-    return _is_locked(folder / "checkpoint" / "lock")
+    return is_locked(folder / "checkpoint" / "lock")
 
 
-def _is_locked(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
     """Whether a process holds the lock now."""
     if not lock.exists():
         return False

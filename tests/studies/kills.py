@@ -1,4 +1,4 @@
-"""Studies that are killed at random moments, and what their tables print in the end."""
+"""Studies that are killed or interrupted at random moments, and what their tables print in the end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from crossward.comparison.study_tables import document
 from crossward.comparison.study_text import study_text
 from crossward.comparison.text_tables import to_markdown
 from crossward.studies.states import CUT_OFF
+from crossward.studies.status import is_locked
 from crossward.studies.study import Study
 
 PATIENCE = 120.0  # seconds for a study to take its lock or to go through some rounds, and for its workers to end
@@ -70,19 +69,37 @@ def kill_again_and_again(file: Path, out: Path, kills: int, most_rounds: int, se
     return met
 
 
+def ctrl_c(file: Path, out: Path, moment: Moment) -> tuple[int, str, list[int]]:
+    """Start a study and interrupt it; its exit code, what it said, and the workers that it had."""
+    # a shell that runs tests in the background has its children ignore Ctrl-C, which the interpreter would keep
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = f"{start}from crossward.cli.main import main; main()"
+    command = [sys.executable, "-c", code, *_command(file, out)[3:]]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    _wait_for(moment, process, out / file.stem)
+    workers = list(children(process.pid))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, errors, workers
+
+
 def _command(file: Path, out: Path) -> list[str]:
     return [sys.executable, "-m", "crossward", "study", "run", str(file), "--out", str(out), "--quiet"]
 
 
-def _start_and_kill(file: Path, out: Path, moment: Moment, *, workers_too: bool) -> Kill | None:
-    """None: the study ended before it could be killed."""
-    folder = out / file.stem
+def _wait_for(moment: Moment, process: subprocess.Popen, folder: Path) -> None:
+    """Wait until the moment has come, or the study has ended. `folder` is that of the study."""
     before = rounds_done(folder)
-    process = subprocess.Popen(_command(file, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _wait_until(lambda: process.poll() is not None or is_locked(folder / ".lock"))
     _wait_until(lambda: process.poll() is not None or rounds_done(folder) >= before + moment.rounds)
     with suppress(subprocess.TimeoutExpired):
         process.wait(moment.seconds)
+
+
+def _start_and_kill(file: Path, out: Path, moment: Moment, *, workers_too: bool) -> Kill | None:
+    """None: the study ended before it could be killed."""
+    process = subprocess.Popen(_command(file, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _wait_for(moment, process, out / file.stem)
     workers = list(children(process.pid))
     if process.poll() is not None:
         _, errors = process.communicate()
@@ -100,17 +117,6 @@ def _start_and_kill(file: Path, out: Path, moment: Moment, *, workers_too: bool)
 def rounds_done(folder: Path) -> int:
     """The rounds of all cells of a study together."""
     return sum(file.read_bytes().count(b"\n") for file in folder.glob("*/metrics.jsonl"))
-
-
-def is_locked(lock: Path) -> bool:
-    """Whether a process holds the lock. A lock that is not there is not made."""
-    if not lock.exists():
-        return False
-    try:
-        with FileLock(lock, timeout=0):
-            return False
-    except Timeout:
-        return True
 
 
 def children(pid: int) -> Iterator[int]:

@@ -1,12 +1,15 @@
-"""kill -9 at random moments: run again, a study gives the same tables to the byte."""
+"""kill -9 and Ctrl-C at random moments: run again, a study gives the same tables to the byte."""
 
 from __future__ import annotations
 
 import pytest
-from kills import Kill, kill_again_and_again, printed_tables
+from execution import RunHere
+from kills import Kill, Moment, ctrl_c, is_alive, kill_again_and_again, printed_tables, rounds_done
 from tiny_studies import SHARED, StudyMaker, run_here
 
-from crossward.studies.states import FINISHED, WAITING
+from crossward.runs.run_directory import RunDir
+from crossward.studies.states import BLOCKED, CUT_OFF, FAILED, FINISHED, WAITING
+from crossward.studies.study import Study
 
 
 def test_killed_twice(make_study: StudyMaker, tmp_path):
@@ -18,6 +21,35 @@ def test_killed_twice(make_study: StudyMaker, tmp_path):
     assert len(kills) == 2, "both met a study that ran"
     assert all(kill.cut_off for kill in kills)
     assert printed_tables(study.file.file, killed) == printed_tables(study.file.file, study.out)
+
+
+def test_ctrl_c(make_study: StudyMaker, tmp_path):
+    """The cells stop at the end of a round, no worker is left, and the same command goes on."""
+    study = make_study('seeds = [0, 1]\nmethod = ["scaffold"]', SHARED.replace("rounds = 2", "rounds = 40"))
+    file, out = study.file.file, study.out
+    code, said, workers = ctrl_c(file, out, Moment(rounds=6, seconds=0.05))
+    assert code == 130
+    assert said == f"Interrupted. Go on by: crossward study run {file} --out {out}\n"
+    assert workers
+    assert not any(map(is_alive, workers))
+    status = study.status()
+    assert not status.running
+    assert not status.in_state(FINISHED, FAILED, BLOCKED)
+    cut_off = status.in_state(CUT_OFF)
+    assert cut_off
+    for cell in cut_off:
+        run = RunDir(status.path(cell))
+        assert run.about["status"] == "interrupted"
+        assert 0 < len(run.lines("metrics.jsonl")) < 40
+
+    before = rounds_done(study.folder)
+    went_on = RunHere()
+    assert Study(file, out).run(execute=went_on).complete
+    assert len(went_on.jobs) == 2
+    assert rounds_done(study.folder) == 80 > before, "no round is there twice"
+    whole = tmp_path / "whole"
+    assert Study(file, whole).run(execute=RunHere()).complete
+    assert printed_tables(file, out) == printed_tables(file, whole)
 
 
 @pytest.mark.e2e

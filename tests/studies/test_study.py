@@ -97,8 +97,28 @@ def check_records(study: Study) -> None:
     ]
     finished = load(study.plan()[0].cell.folder)
     assert value == finished.rounds[1]["metrics"]["test"]["global"]["accuracy"]
-    with pytest.raises(ConfigError, match="pandas is not installed"):
+    frame = study.frame()
+    assert frame.to_dict("records") == records
+    assert list(frame.columns) == [
+        "method", "seed", "repeat", "round", "chosen", "split", "view", "site", "metric", "value"
+    ]  # fmt: skip
+    assert frame.dtypes[["round", "value"]].astype(str).tolist() == ["int64", "float64"]
+    chosen = frame[frame.chosen & (frame.split == "test") & (frame.view == "global") & (frame.metric == "accuracy")]
+    best = finished.summary["best"]["metrics"]["test"]["global"]["accuracy"]
+    assert chosen[(chosen.method == "fedavg") & (chosen.repeat == 0)].value.tolist() == [best]
+
+
+def test_without_pandas_there_are_records_and_no_frame(make_study: StudyMaker, monkeypatch):
+    study = make_study('seeds = [0]\nmethod = ["fedavg"]\naxes."train.lr" = [0.1, 0.2]')
+    assert study.records() == [], "nothing has run"
+    assert study.frame().empty
+    run_here(study)
+    register(study)
+    assert {record["train.lr"] for record in study.records()} == {0.1, 0.2}
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match="pandas is not installed") as error:
         study.frame()
+    assert "records()" in error.value.hint
 
 
 def test_the_ensemble_is_the_mean_of_the_local_predictions(make_study: StudyMaker):
