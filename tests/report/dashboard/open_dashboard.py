@@ -6,10 +6,11 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from drawn_runs import Drawn, draw_runs
@@ -110,3 +111,38 @@ def served(root: Path, port: int = 0) -> Iterator[str]:
     server.should_exit = True
     thread.join(20)
     listener.close()
+
+
+@contextmanager
+def visits(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+    """A function that opens the list of runs; what pages complained of and asked for is checked in the end."""
+    opened: list[Any] = []
+    complaints: list[str] = []
+    requests: list[str] = []
+
+    def go(*, width: int = 1200, scheme: str = "light", bypass: bool = False) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=bypass)
+        view = context.new_page()
+        opened.append(context)
+        view.on("console", lambda message: complaints.append(message.text))
+        view.on("pageerror", lambda error: complaints.append(str(error)))
+        view.on("dialog", lambda dialog: complaints.append(dialog.message))
+        view.on("request", lambda request: requests.append(request.url))
+        view.goto(address)
+        view.wait_for_selector("html[data-listed]")
+        return view
+
+    yield go
+    for context in opened:
+        context.close()
+    assert complaints == []
+    base = address.partition("?")[0]
+    assert [url for url in requests if not url.startswith((base, "blob:", "data:"))] == []
+
+
+def until(view: Any, condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for a condition; the page's policy forbids Playwright's own wait_for_function."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        view.wait_for_timeout(50)

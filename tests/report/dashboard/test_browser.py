@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import pytest
 from drawn_runs import Drawn, draw_runs
-from open_dashboard import draw_running, served
+from open_dashboard import draw_running, served, until, visits
+from opened_page import serious_violations
 
-AXE = Path(__file__).parents[3] / ".venv" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
-SERIOUS = {"serious", "critical"}
 HOSTILE = '<img src=x onerror="alert(1)">'
 
 
@@ -28,47 +24,14 @@ def scene(tmp_path_factory, cache):
 @pytest.fixture
 def visit(browser, scene):
     """Open the dashboard; what it complained of and what it asked for is checked when the test ends."""
-    address, _ = scene
-    base = address.partition("?")[0]
-    opened, complaints, requests = [], [], []
-
-    def go(*, width: int = 1200, scheme: str = "light", bypass: bool = False):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=bypass)
-        view = context.new_page()
-        opened.append(context)
-        view.on("console", lambda message: complaints.append(message.text))
-        view.on("pageerror", lambda error: complaints.append(str(error)))
-        view.on("dialog", lambda dialog: complaints.append(dialog.message))
-        view.on("request", lambda request: requests.append(request.url))
-        view.goto(address)
-        view.wait_for_selector("html[data-listed]")
-        return view
-
-    yield go
-    for context in opened:
-        context.close()
-    assert complaints == []
-    assert [url for url in requests if not url.startswith((base, "blob:", "data:"))] == []
-
-
-def until(view, condition, seconds: float = 20) -> None:
-    """Wait for a condition; the page's policy forbids Playwright's own wait_for_function."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        view.wait_for_timeout(50)
+    with visits(browser, scene[0]) as go:
+        yield go
 
 
 def open_run(view):
     view.locator(".tile").first.click()
     view.wait_for_selector("html[data-rounds]", state="attached")
     view.wait_for_selector("#scores .plot svg path")
-
-
-def axe(view) -> list[str]:
-    view.add_script_tag(path=str(AXE))
-    found = view.evaluate("axe.run()")["violations"]
-    return [f"{each['id']}: {each['nodes'][0]['html'][:150]}" for each in found if each["impact"] in SERIOUS]
 
 
 def test_a_running_runs_curve_grows_on_the_page(visit, scene):
@@ -116,12 +79,10 @@ def test_the_list_follows_a_run_and_is_filtered_sorted_and_picked_by_keyboard(vi
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_violation(visit, scheme):
-    if not AXE.exists():
-        pytest.skip("no axe-core: npm install --no-save --prefix .venv/npm axe-core")
     view = visit(scheme=scheme, bypass=True)
-    assert axe(view) == []
+    assert serious_violations(view) == []
     open_run(view)
-    assert axe(view) == []
+    assert serious_violations(view) == []
 
 
 @pytest.mark.parametrize("width", [360, 1600])
