@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 
-def test_the_table_of_a_study_is_measured(capsys):
+def test_the_status_and_the_table_of_a_study_are_measured(capsys):
     import study_table
 
     figures = study_table.main(
@@ -13,4 +13,6 @@ def test_the_table_of_a_study_is_measured(capsys):
     )
     assert json.loads(capsys.readouterr().out) == figures
     assert (figures["cells"], figures["same"]) == (4, True)
+    for when in ("first", "again"):
+        assert figures["status"][when]["process"] > 0
     assert figures["again"]["process"] < figures["first"]["process"]
