@@ -63,12 +63,14 @@ def parse_dicom(data: bytes, *, pixels: bool = True) -> Dataset:
     _refuse_bomb(data)
     try:
         dataset: Dataset = pydicom.dcmread(BytesIO(data), force=True, stop_before_pixels=not pixels)
-        _ = dataset.get("Modality")  # a dataset of nonsense fails at its first use
-        named = "Rows" in dataset or "SOPClassUID" in dataset or "SOPInstanceUID" in dataset
+        named = any(name in dataset for name in ("Rows", "SOPClassUID", "SOPInstanceUID"))
     except MemoryError:
         raise
     except Exception as error:  # pydicom raises errors of every kind at damaged bytes: all are the file's fault
         raise DataError("cannot be read as DICOM: it is damaged or cut short") from error
+    if not named and pixels:
+        parse_dicom(data, pixels=False)
+        raise DataError("is cut short: the end of its compressed pixels is missing")
     if not named:
         raise DataError("cannot be read as DICOM: it holds none of the tags of an image")
     return dataset

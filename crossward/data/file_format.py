@@ -46,7 +46,7 @@ _SIGNATURES = (
     (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG2000"),
     (b"\xff\x4f\xff\x51", "JPEG2000"),
 )
-_DIRECTORY_CLASS = b"1.2.840.10008.1.3.10\0"  # Media Storage Directory Storage
+_DIRECTORY_CLASS = b"1.2.840.10008.1.3.10"  # Media Storage Directory Storage
 _VALUE_TYPES = frozenset(b"AE AS AT CS DA DS DT FD FL IS LO LT OB OD OF OW PN SH SL SQ SS ST TM UI UL UN US UT".split())
 _FIRST_LENGTH = 256  # of the first element of a dataset without types: a code, a date or a UID
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # tests import dicom_corpus.py by its name
 
 
 @pytest.fixture(scope="session")

@@ -54,8 +54,8 @@ def test_twelve_bits_in_sixteen():
     (note,) = habit_notes([("a.png", "dark"), ("b.png", "dark")])
     assert note.startswith("2 image(s) use less than 1/8 of the range of their bits")
     assert "range:bits:12" in note
-    for data, prepare in ((twelve, ("range:bits:12",)), (twelve, ("range:0:4095",)), (twelve, ("range:percentiles:0:100",)),
-                          (with_significant_bits(twelve, 12), ())):  # fmt: skip
+    ranges = [(twelve, (name,)) for name in ("range:bits:12", "range:0:4095", "range:percentiles:0:100")]
+    for data, prepare in [*ranges, (with_significant_bits(twelve, 12), ())]:
         pixels, _ = decode_image(data, "a.png", Frame(2, 1, prepare=prepare))
         assert pixels[..., 0].tolist() == [[0, 85], [170, 255]]
         assert habit(data, Frame(2, 1, prepare=prepare)) == ""

@@ -22,7 +22,7 @@ def test_pictures_by_their_content(kind):
     ("head", "name"),
     [
         (PREAMBLE, "DICOM"),
-        (PREAMBLE + b"UI\x16\x001.2.840.10008.1.3.10\0\0", "DICOMDIR"),
+        (PREAMBLE + b"UI\x14\x001.2.840.10008.1.3.10", "DICOMDIR"),
         (b"\x08\0\x05\0CS\x0a\0ISO_IR 100" + bytes(8), "DICOM"),  # no preamble
         (b"\x08\0\x16\0\x1a\0\0\0" + b"1.2.840.10008.5.1.4.1.1.2\0", "DICOM"),  # nor types
         ((348).to_bytes(4, "little") + bytes(340) + b"n+1\0", "NIfTI"),
