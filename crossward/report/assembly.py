@@ -18,7 +18,8 @@ from crossward.report.sections.classes import classes_section
 from crossward.report.sections.comparison import comparison_section
 from crossward.report.sections.data import data_section
 from crossward.report.sections.features import features_section
-from crossward.report.sections.hospitals import hospital_pages, hospitals_section
+from crossward.report.sections.hospital_sheets import hospital_pages
+from crossward.report.sections.hospitals import hospitals_section
 from crossward.report.sections.images import images_section
 from crossward.report.sections.method import method_section
 from crossward.report.sections.reproduce import reproduce_section

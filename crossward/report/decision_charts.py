@@ -119,9 +119,11 @@ def interval_dots(
     title: str,
     tooltip: Sequence[Spec],
     at: float | None = None,
+    narrow: bool = False,
 ) -> Spec:
     """A row for each group, in it a dot with its interval for each chosen method: rows have group, method, value, low,
-    high. With `at`, rows have a specificity as well, and those of the chosen one are shown."""
+    high. With `at`, rows have a specificity as well, and those of the chosen one are shown. `narrow` rows have no
+    room for one more method."""
     labels = [label for label in order.labels if any(row["method"] == label for row in rows)]
     y: Spec = {"field": "group", "type": "nominal", "sort": list(groups), "title": None}
     y["axis"] = {"labelColor": token("ink"), "grid": True, "bandPosition": 0, "tickBand": "extent"}
@@ -143,7 +145,7 @@ def interval_dots(
     if at is not None:
         params.append({"name": SPECIFICITY, "value": at})
         transform.insert(0, {"filter": AT_SPECIFICITY})
-    step = max(24, DOT_STEP * min(len(shown) + 1, 6))
+    step = max(24, DOT_STEP * min(len(shown) + (not narrow), 6))
     return vega.chart(rows, height=step * max(len(groups), 1), params=params, transform=transform, layer=layers)
 
 

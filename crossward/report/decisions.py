@@ -82,7 +82,7 @@ class Decisions:
 def read_decisions(source: ReportSource, setting: str, settings: int = 1) -> Decisions | None:
     """None if no run of this setting has figures of classes. `settings` share the room on the page."""
     view = "global" if source.headline.view == "global" else "local"
-    classes = distinct_names(source.classes)
+    classes = distinct_names(source.classes_of(setting))
     notes: list[str] = []
     labels = [label for label in source.labels if source.of(label, setting)][:MOST_CURVES]
     by_label = {label: _read_runs(source.of(label, setting), view, notes) for label in labels}
@@ -160,7 +160,7 @@ def _groups(run: ReportRun) -> Mapping[str, str]:
 
 def _support(source: ReportSource, setting: str, by_label: Mapping[str, Any], view: str) -> Array:
     """(K,) test images of each class: of any run that knows them."""
-    classes = len(source.classes)
+    classes = len(source.classes_of(setting))
     for runs in by_label.values():
         for sets in runs.values():
             return np.bincount(sets[0].targets, minlength=classes)
@@ -247,29 +247,32 @@ def _stored(label: str, runs: Sequence[ReportRun], view: str, classes: int) -> M
     known = [(run, metrics) for run in runs if (metrics := _stored_metrics(run, view)).get("recall")]
     if not known:
         return None
-    support = np.mean([_numbers(metrics.get("support"), classes) for _, metrics in known], axis=0)
+    support = np.mean([stored_numbers(metrics.get("support"), classes) for _, metrics in known], axis=0)
     return MethodDecisions(
         label,
         tuple(run.id for run, _ in known),
         round(float(np.nan_to_num(support).sum())),
         np.nan_to_num(support),
-        _over_seeds([_numbers(metrics["recall"], classes) for _, metrics in known]),
-        _over_seeds([_numbers(metrics.get("f1_per_class"), classes) for _, metrics in known]),
-        np.sum([_matrix(metrics.get("confusion"), classes) for _, metrics in known], axis=0),
+        band_over_seeds([stored_numbers(metrics["recall"], classes) for _, metrics in known]),
+        band_over_seeds([stored_numbers(metrics.get("f1_per_class"), classes) for _, metrics in known]),
+        np.sum([stored_matrix(metrics.get("confusion"), classes) for _, metrics in known], axis=0),
     )
 
 
-def _numbers(values: Any, classes: int) -> Array:
+def stored_numbers(values: Any, classes: int) -> Array:
+    """(K,) a list by class of metrics.jsonl; NaN where it is undefined or not there."""
     if not isinstance(values, list) or len(values) != classes:
         return np.full(classes, np.nan)
     return np.array([np.nan if value is None else float(value) for value in values])
 
 
-def _matrix(values: Any, classes: int) -> Array:
+def stored_matrix(values: Any, classes: int) -> Array:
+    """(K, K) a confusion matrix of metrics.jsonl; zeros if it is not there."""
     return np.asarray(values) if values and len(values) == classes else np.zeros((classes, classes))
 
 
-def _over_seeds(figures: Sequence[Array]) -> Band:
+def band_over_seeds(figures: Sequence[Array]) -> Band:
+    """The mean over seeds, with an interval over seeds where there are several."""
     value = nan_mean(np.stack(figures))
     bounds = [_bounds(column) for column in np.stack(figures).T]
     return Band(value, np.array([low for low, _ in bounds]), np.array([high for _, high in bounds]))

@@ -64,10 +64,12 @@ def _checked(classes: tuple[str, ...], counts: Mapping[str, tuple[int, ...]], wh
     return Holdings(classes, tuple(whole), whole, what) if whole else None
 
 
-def source_holdings(source: ReportSource) -> Holdings | None:
-    """The holdings of the first run that says; pooled runs have all images in one place and are no help."""
+def source_holdings(source: ReportSource, setting: str | None = None) -> Holdings | None:
+    """The holdings of the first run that says, of a setting or of any; pooled runs have all images in one place and are
+    no help."""
     for run in source.runs:
-        if not run.about.get("pooled") and (holdings := read_holdings(run)) is not None:
+        of_setting = setting is None or run.setting == setting
+        if of_setting and not run.about.get("pooled") and (holdings := read_holdings(run)) is not None:
             return holdings
     return None
 

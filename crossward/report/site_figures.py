@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from crossward.comparison.study_results import SiteGain, SiteRow
 from crossward.comparison.study_spec import parse_column
 from crossward.report.content import NOT_DISTINGUISHABLE, shown
+from crossward.report.differences import differences
 from crossward.report.source import ReportSource
+from crossward.report.verdict_words import headline_figures
 from crossward.report.wording import within_range
+
+MOST_SHEETS = 60  # hospitals with a page of their own; more are written one by one
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,24 @@ class SiteFigures:
     sites: tuple[str, ...]  # as they are called in the runs
     figures: Mapping[tuple[str, str], SiteFigure]  # (label, site)
     rows: Mapping[str, SiteRow]  # label -> worst site and spread, where the tables have them
+    number: int = 1  # of the setting
+
+    @property
+    def suffix(self) -> str:
+        """What tells addresses of this setting from those of others."""
+        return "" if self.number == 1 else f"-{self.number}"
 
     def of_site(self, site: str) -> list[SiteFigure]:
         return [figure for (_, name), figure in self.figures.items() if name == site]
 
 
-def site_figures(source: ReportSource, setting: str | None = None) -> SiteFigures:
-    """The figures of a setting, the first by default."""
-    setting = source.settings[0] if setting is None else setting
+def all_site_figures(source: ReportSource) -> list[SiteFigures]:
+    """The figures of every setting that has any."""
+    found = [site_figures(source, setting, number) for number, setting in enumerate(source.settings, 1)]
+    return [figures for figures in found if figures.sites]
+
+
+def site_figures(source: ReportSource, setting: str, number: int = 1) -> SiteFigures:
     rows = {row.label: row for row in source.tables.sites if row.setting == setting}
     figures: dict[tuple[str, str], SiteFigure] = {}
     for label in source.labels:
@@ -62,7 +76,22 @@ def site_figures(source: ReportSource, setting: str | None = None) -> SiteFigure
         figures |= {(label, site): figure for site, figure in of_label.items()}
     names = dict.fromkeys([*source.sites, *(site for _, site in figures)])
     present = {site for _, site in figures}
-    return SiteFigures(setting, tuple(site for site in names if site in present), figures, rows)
+    return SiteFigures(setting, tuple(site for site in names if site in present), figures, rows, number)
+
+
+def sheet_sites(found: Sequence[SiteFigures]) -> tuple[str, ...]:
+    """The hospitals that have a page of their own in the report: all, unless there is one, or there are too many."""
+    sites = tuple(dict.fromkeys(site for figures in found for site in figures.sites))
+    return sites if 2 <= len(sites) <= MOST_SHEETS else ()
+
+
+def best_method(source: ReportSource, setting: str) -> str:
+    """The method that is best by the first column in a setting: over all its hospitals."""
+    if rows := differences(source, setting=setting):
+        return rows[0].method
+    if figures := headline_figures(source, setting):
+        return figures[0].label
+    return next(run.label for run in source.runs if run.setting == setting)
 
 
 def _of_tables(row: SiteRow) -> dict[str, SiteFigure]:

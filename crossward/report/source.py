@@ -66,6 +66,14 @@ class ReportRun:
         return shown(self.result.folder.name)
 
     @property
+    def task(self) -> str:
+        return str(self.about["task"]["name"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(map(str, self.about["task"]["classes"]))
+
+    @property
     def alone(self) -> bool:
         """Whether every hospital trains for itself, without plugins."""
         return bool(self.about["method"]["name"] == ALONE)
@@ -99,11 +107,18 @@ class ReportSource:
 
     @property
     def task(self) -> str:
-        return str(self.runs[0].about["task"]["name"])
+        return self.runs[0].task
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(map(str, self.runs[0].about["task"]["classes"]))
+        return self.runs[0].classes
+
+    def settings_of(self, task: str) -> tuple[str, ...]:
+        """The settings whose runs learn this task: side by side they may differ, in their classes as well."""
+        return tuple(dict.fromkeys(run.setting for run in self.runs if run.task == task))
+
+    def classes_of(self, setting: str) -> tuple[str, ...]:
+        return next(run.classes for run in self.runs if run.setting == setting)
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -57,9 +57,9 @@ def view_words(source: ReportSource, view: str) -> str:
     return VIEWS[view]
 
 
-def headline_figures(source: ReportSource) -> list[MethodFigure]:
+def headline_figures(source: ReportSource, setting: str | None = None) -> list[MethodFigure]:
     """Each method's figure in the first column, the best first."""
-    setting = one_setting(source)
+    setting = one_setting(source) if setting is None else setting
     found = [f for f in source.tables.methods if (f.column, f.setting) == (source.headline.name, setting)]
     return sorted(found, key=lambda each: each.spread.mean, reverse=not source.headline.lower_is_better)
 

@@ -4,7 +4,7 @@ classes, with any names."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +17,7 @@ from crossward.config.reading import config_from
 from crossward.core.evaluation import mean, worst
 from crossward.runs.result import summarised
 from crossward.runs.run_directory import RunDir
+from crossward.studies.study_folder import CellRecord, StudyFolder
 from crossward.tasks import task as make_task
 
 SKILL = {"local": 0.0, "fedavg": 0.35, "fedprox": 0.4, "fedrep": 2.5, "fedbm": 2.8}
@@ -54,6 +55,20 @@ def draw_runs(folder: Path, drawn: Drawn | None = None) -> list[Path]:
         for number, method in enumerate(drawn.methods)
         for seed in drawn.seeds
     ]
+
+
+def draw_study(folder: Path, settings: Mapping[float, Drawn]) -> Path:
+    """The folder of a study whose settings are values of partition.beta."""
+    index = StudyFolder(folder)
+    for beta, drawn in settings.items():
+        places = draw_runs(folder, drawn)
+        cells = [(method, seed) for method in drawn.methods for seed in drawn.seeds]
+        for place, (method, seed) in zip(places, cells, strict=True):
+            moved = place.rename(place.with_name(f"{place.name}-beta-{beta}"))
+            key = f"{method} {beta} {seed}"
+            index.cells[key] = CellRecord(moved.name, method, {"partition.beta": beta}, seed, key=key)
+    index.keep_cells()
+    return folder
 
 
 def _draw(place: Path, drawn: Drawn, method: str, seed: int) -> Path:

@@ -151,7 +151,8 @@ def test_what_tabs_and_folds_hide_is_printed_and_hidden_again_afterwards(visit, 
         assert re.search(rf"^{re.escape(label)}$", text, re.MULTILINE)
     assert "Ethical approval" in text  # an item of a checklist whose tab was never opened
     assert "keep_predictions = true" in text  # of a configuration that is folded
-    assert "fedrep" in text.split("Worst hospital")[1].split("Common test set")[0]  # the label of a curve in a hidden tab
+    hidden_tab = text.split("Worst hospital")[1].split("Common test set")[0]
+    assert "fedrep" in hidden_tab  # the label of a curve
     until(view, lambda: view.locator("#differences .plot").get_attribute("data-drawn") == scheme)
     assert view.locator("[role=tabpanel]:visible").count() == shown_before
     assert view.locator("details.fold[open]").count() == 0
@@ -162,7 +163,7 @@ def test_charts_are_printed_in_the_colours_of_paper_from_a_dark_screen(visit):
     view.evaluate("dispatchEvent(new Event('beforeprint'))")
     charts = view.locator("main figure[data-chart] .plot")
     until(view, lambda: {plot.get_attribute("data-drawn") for plot in charts.all()} == {"paper"})
-    assert all(plot.bounding_box()["width"] < 720 for plot in charts.all())  # as wide as a sheet of A4, not as the screen
+    assert all(plot.bounding_box()["width"] < 840 for plot in charts.all())  # for A4, not for the screen
     ink = view.locator("#differences .plot svg text").first.get_attribute("fill")
     assert ink in THEMES["light"].values()
 

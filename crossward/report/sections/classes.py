@@ -46,16 +46,15 @@ MOST_CONFUSIONS = 15
 
 def classes_section(source: ReportSource) -> Section | None:
     """None for other tasks than classification, and if no run has figures of classes."""
-    if source.task != "classification":
-        return None
-    settings = source.settings[:MOST_SETTINGS]
+    every = source.settings_of("classification")
+    settings = every[:MOST_SETTINGS]
     read = {setting: read_decisions(source, setting, len(settings)) for setting in settings}
     found = {setting: decisions for setting, decisions in read.items() if decisions is not None}
     if not found:
         return None
     blocks: list[Block] = [Note(note) for note in dict.fromkeys(n for d in found.values() for n in d.notes[:3])]
-    if len(source.settings) > MOST_SETTINGS:
-        blocks.append(Note(f"The first {MOST_SETTINGS} of {len(source.settings)} settings are shown."))
+    if len(every) > MOST_SETTINGS:
+        blocks.append(Note(f"The first {MOST_SETTINGS} of {len(every)} settings are shown."))
     parts = {setting: _Part(source, decisions, number) for number, (setting, decisions) in enumerate(found.items(), 1)}
     first = next(iter(parts.values()))
     blocks += first.controls()
@@ -129,7 +128,7 @@ class _Part:
             {
                 "group": self.name(k),
                 "method": method.label,
-                **_point(_band(method, metric), k),
+                **band_point(_band(method, metric), k),
                 "n": round(float(method.support[k])),
                 "runs": self.runs(method),
             }
@@ -180,7 +179,7 @@ class _Part:
         return DataTable(f"classes-table{self.suffix}", tuple(columns), tuple(rows), footnote=foot)
 
     def _cell(self, method: MethodDecisions, band: Band, place: int) -> Figure:
-        point = _point(band, place)
+        point = band_point(band, place)
         n = f"n = {round(float(method.support[place]))}"
         return Figure(point["value"], low=point["low"], high=point["high"], note=n, runs=method.runs)
 
@@ -219,7 +218,7 @@ class _Part:
         )  # fmt: skip
 
     def _most_confused(self) -> tuple[str, str]:
-        (true, said, share, _), *_ = [*_confusions(self.best.confusion), (0, 0, 0.0, 0)]
+        (true, said, share, _), *_ = [*confusions(self.best.confusion), (0, 0, 0.0, 0)]
         if not share:
             title = f"{self.best_title} confuses no class with another"
             return title, f"{title}."
@@ -230,7 +229,7 @@ class _Part:
         """Of many classes: the confusions that concern most images."""
         rows: list[tuple[Cell, ...]] = [
             (self.name(true), self.name(said), Figure(100 * share, runs=self.best.runs), images)
-            for true, said, share, images in _confusions(self.best.confusion, by_images=True)[:MOST_CONFUSIONS]
+            for true, said, share, images in confusions(self.best.confusion, by_images=True)[:MOST_CONFUSIONS]
         ]
         columns = (
             Column("what it is"),
@@ -260,7 +259,7 @@ class _Part:
             for k, band in getattr(method, bands).items():
                 for place in kept:
                     if not np.isnan(band.value[place]):
-                        yield method, k, place, _point(band, place)
+                        yield method, k, place, band_point(band, place)
 
     def _roc(self, chosen: str) -> Chart:
         grid = self.decisions.specificities
@@ -341,7 +340,7 @@ class _Part:
             {
                 "method": method.label,
                 "confidence": round(100 * float(method.confidence[place]), 1),
-                **_point(method.reliability, place),
+                **band_point(method.reliability, place),
                 "n": round(float(method.in_bins[place]), 1),
                 "runs": self.runs(method),
             }
@@ -390,7 +389,7 @@ def _band(method: MethodDecisions, metric: str) -> Band:
     return method.recall if metric == "recall" else method.f1
 
 
-def _point(band: Band | None, place: int) -> dict[str, float | None]:
+def band_point(band: Band | None, place: int) -> dict[str, float | None]:
     """A point of a band in percent."""
     if band is None:
         return {"value": None, "low": None, "high": None}
@@ -398,7 +397,7 @@ def _point(band: Band | None, place: int) -> dict[str, float | None]:
     return {name: None if np.isnan(value) else round(100 * float(value), 1) for name, value in parts.items()}
 
 
-def _confusions(matrix: Array, *, by_images: bool = False) -> Sequence[tuple[int, int, float, int]]:
+def confusions(matrix: Array, *, by_images: bool = False) -> Sequence[tuple[int, int, float, int]]:
     """(truth, said, share of the truth's images, images) of every confusion that occurs, the largest first."""
     found = [
         (true, said, float(matrix[true, said]) / float(matrix[true].sum()), int(matrix[true, said]))

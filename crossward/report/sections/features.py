@@ -36,7 +36,7 @@ def features_section(source: ReportSource, compute: bool) -> Section | None:
             return _section((Note(f"There is no map of features: {reason_in_words(error)}."),), True)
     if found is None:
         return _section((Note("There is no map of features: there are too few test images."),), True)
-    return _section(tuple(_blocks(source, run, found)), True)
+    return _section(tuple(_blocks(run, found)), True)
 
 
 def _section(blocks: Sequence[Block], wanted: bool) -> Section | None:
@@ -60,8 +60,8 @@ def mapped_run(source: ReportSource) -> ReportRun | None:
     return max((run for run in runs if run.seed == first), key=figure)
 
 
-def _blocks(source: ReportSource, run: ReportRun, found: FeatureMap) -> list[Block]:
-    names = distinct_names(source.classes) if source.task == "classification" else SEEN
+def _blocks(run: ReportRun, found: FeatureMap) -> list[Block]:
+    names = distinct_names(run.classes) if run.task == "classification" else SEEN
     classes = [names[label] if 0 <= label < len(names) else OTHERS for label in found.labels]
     shown_sites = dict(
         zip(dict.fromkeys(found.sites), distinct_names(list(dict.fromkeys(found.sites)), 40), strict=True)

@@ -53,7 +53,7 @@ def images_section(source: ReportSource) -> Section:
         blocks.append(Prose((text,), muted=True))
         try:
             held = images_by_holder(open_images(run))
-            blocks += _mistakes(source, run, held) if source.task == "classification" else _common_overlays(run, held)
+            blocks += _mistakes(run, held) if run.task == "classification" else _common_overlays(run, held)
         except CrosswardError as error:
             blocks.append(Note(f"The images themselves cannot be shown: {reason_in_words(error)}."))
     blocks += _kept_pictures(source)
@@ -92,8 +92,8 @@ def surest_mistakes(predictions: Sequence[Tensor], targets: Sequence[Tensor], la
     return sorted(found, key=lambda mistake: -mistake.sure)[:MISTAKES]
 
 
-def _mistakes(source: ReportSource, run: ReportRun, held: Sequence[HeldImages]) -> Iterator[Block]:
-    names = distinct_names(source.classes)
+def _mistakes(run: ReportRun, held: Sequence[HeldImages]) -> Iterator[Block]:
+    names = distinct_names(run.classes)
     networks = {site: run.result.deployed(site) for site in {site_of(run, each.holder) for each in held}}
     predictions = [networks[site_of(run, each.holder)].probabilities(each.images) for each in held]
     targets = [each.targets for each in held]

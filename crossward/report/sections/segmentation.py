@@ -25,6 +25,8 @@ from crossward.report.content import (
     Option,
     Picker,
     Section,
+    Tab,
+    Tabs,
     shown,
 )
 from crossward.report.decision_charts import method_colour
@@ -32,7 +34,7 @@ from crossward.report.decisions import distinct_names
 from crossward.report.source import ReportRun, ReportSource
 from crossward.report.theme import MethodOrder
 from crossward.report.vega import CHOSEN, METHODS, Rows, Spec, token
-from crossward.report.wording import level_words
+from crossward.report.wording import capital, level_words
 
 RESAMPLES = 200
 MOST_LINES = 6
@@ -53,27 +55,45 @@ COLUMNS = (
 
 def segmentation_section(source: ReportSource) -> Section | None:
     """None for other tasks than segmentation."""
-    if source.task != "segmentation":
+    settings = source.settings_of("segmentation")
+    if not settings:
         return None
-    setting = source.settings[0]
+    predicted = {setting: {label: _read(source.of(label, setting)) for label in source.labels} for setting in settings}
     blocks: list[Block] = []
-    if len(source.settings) > 1:
-        blocks.append(Note(f"Shown for the first of {len(source.settings)} settings: {setting}."))
-    predicted = {label: _read(source.of(label, setting)) for label in source.labels}
-    blocks.append(_table(source, setting, predicted))
-    rows = _spread_rows(source, predicted)
-    if rows:
-        options = tuple(Option(label, label, source.order.colour(label)) for label in source.labels if predicted[label])
-        chosen = tuple(option.value for option in options[:MOST_LINES])
-        if len(options) > 1:
-            blocks.append(Picker(METHODS, "Methods", options, chosen, MOST_LINES))
-        blocks.append(_spread_chart(source, rows, chosen))
+    kept = [label for label in source.labels if any(predicted[setting][label] for setting in settings)]
+    options = tuple(Option(label, label, source.order.colour(label)) for label in kept)
+    chosen = tuple(kept[:MOST_LINES])
+    if len(options) > 1:
+        blocks.append(Picker(METHODS, "Methods", options, chosen, MOST_LINES))
+    parts = [
+        _setting_blocks(source, setting, predicted[setting], chosen, number)
+        for number, setting in enumerate(settings, 1)
+    ]
+    if len(parts) == 1:
+        blocks += parts[0]
     else:
-        blocks.append(Note("The runs keep no predictions, so the spread of Dice over images is not known."))
+        tabs = [Tab(capital(name) or "(no setting)", tuple(part)) for name, part in zip(settings, parts, strict=True)]
+        blocks.append(Tabs("segmentation-settings", "Setting", tuple(tabs)))
     lead = (
         f"On the hospitals' own test images, in the round that validation chose, with {level_words(source.spec.level)} "
     )
-    return Section("classes", "Segmentation", tuple(blocks), (f"{lead}intervals.",))
+    return Section("segmentation", "Segmentation", tuple(blocks), (f"{lead}intervals.",))
+
+
+def _setting_blocks(
+    source: ReportSource,
+    setting: str,
+    predicted: dict[str, dict[str, MethodRun]],
+    chosen: Sequence[str],
+    number: int,
+) -> list[Block]:
+    suffix = "" if number == 1 else f"-{number}"
+    blocks: list[Block] = [_table(source, setting, predicted, suffix)]
+    if rows := _spread_rows(source, setting, predicted):
+        blocks.append(_spread_chart(source, rows, chosen, suffix))
+    else:
+        blocks.append(Note("The runs keep no predictions, so the spread of Dice over images is not known."))
+    return blocks
 
 
 def _read(runs: Sequence[ReportRun]) -> dict[str, MethodRun]:
@@ -91,7 +111,7 @@ def _read(runs: Sequence[ReportRun]) -> dict[str, MethodRun]:
 
 
 # figures --------------------------------------------------------------------------------------------------------------
-def _table(source: ReportSource, setting: str, predicted: dict[str, dict[str, MethodRun]]) -> DataTable:
+def _table(source: ReportSource, setting: str, predicted: dict[str, dict[str, MethodRun]], suffix: str) -> DataTable:
     rows: list[tuple[Cell, ...]] = []
     for label in source.labels:
         runs = source.of(label, setting)
@@ -106,7 +126,7 @@ def _table(source: ReportSource, setting: str, predicted: dict[str, dict[str, Me
     )
     foot += "latter alone. Mean over hospitals and seeds; distances have an interval over seeds only."
     return DataTable(
-        "segmentation-table", (Column("method"), *COLUMNS), tuple(rows), "What overlap alone hides", "", foot
+        f"segmentation-table{suffix}", (Column("method"), *COLUMNS), tuple(rows), "What overlap alone hides", "", foot
     )
 
 
@@ -158,7 +178,9 @@ def _cell(estimate: Estimate, runs: Sequence[str], scale: float, *, bounded: boo
 
 
 # spread ---------------------------------------------------------------------------------------------------------------
-def _spread_rows(source: ReportSource, predicted: dict[str, dict[str, MethodRun]]) -> list[dict[str, Any]]:
+def _spread_rows(
+    source: ReportSource, setting: str, predicted: dict[str, dict[str, MethodRun]]
+) -> list[dict[str, Any]]:
     sites = source.sites[:MOST_SITES]
     names = dict(zip(sites, distinct_names(sites, 40), strict=True))
     rows = []
@@ -178,7 +200,7 @@ def _spread_rows(source: ReportSource, predicted: dict[str, dict[str, MethodRun]
                     "q95": q95,
                 }
                 row |= {"zero": round(100 * float((dices == 0).mean()), 1), "n": len(dices)}
-                rows.append(row | {"runs": source.run_names(label)})
+                rows.append(row | {"runs": source.run_names(label, setting)})
     return rows
 
 
@@ -188,7 +210,7 @@ def _positive_dices(predicted: PredictedSet) -> Array:
     return np.asarray((2 * both / np.maximum(guessed + true, 1))[true > 0])
 
 
-def _spread_chart(source: ReportSource, rows: Rows, chosen: Sequence[str]) -> Chart:
+def _spread_chart(source: ReportSource, rows: Rows, chosen: Sequence[str], suffix: str) -> Chart:
     groups = list(dict.fromkeys(row["group"] for row in rows))
     spec = spread_spec(rows, order=source.order, shown=chosen, groups=groups)
     worst = min(rows, key=lambda row: row["value"])
@@ -197,7 +219,7 @@ def _spread_chart(source: ReportSource, rows: Rows, chosen: Sequence[str]) -> Ch
         "Images with something to segment, seeds together. Dot: median. Thick: the middle half. Thin: 5 % to 95 %."
     )
     alt = f"Spread of Dice at each hospital. {title}, {worst['n']} images."
-    return Chart("dice-spread", shown(title, 200), spec, alt, caption)
+    return Chart(f"dice-spread{suffix}", shown(title, 200), spec, alt, caption)
 
 
 def spread_spec(rows: Rows, *, order: MethodOrder, shown: Sequence[str], groups: Sequence[str]) -> Spec:
