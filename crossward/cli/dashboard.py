@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from crossward.cli.browser import has_screen, open_in_browser
 from crossward.cli.output import print_line
 
 INSTALL = "pip install 'crossward[dashboard]'"
-SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 app = typer.Typer()
 
@@ -44,19 +42,8 @@ def dashboard(
 
     def started(address: str) -> None:
         print_line(f"The dashboard of {folder} is at\n  {address}\nThe address is yours alone. Ctrl-C ends it.")
-        if _has_screen() if open_page is None else open_page:
-            _open(address)
+        if has_screen() if open_page is None else open_page:
+            open_in_browser(address)
 
     serve(folder, port=port, hosts=allow_host or [], started=started)
     print_line("The dashboard has ended; runs go on.")
-
-
-def _has_screen() -> bool:
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in SCREENS)
-
-
-def _open(address: str) -> None:
-    import webbrowser
-
-    if not webbrowser.open(address):
-        print_line("No browser could be opened here.")

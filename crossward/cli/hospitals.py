@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossward.cli.federation_try import try_federation
 from crossward.cli.options import Overrides
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 federation = typer.Typer(help="A federation of real hospitals: set it up, run methods across it.", no_args_is_help=True)
 coordinator = typer.Typer(help="The machine between the hospitals.", no_args_is_help=True)
 site = typer.Typer(help="A hospital.", no_args_is_help=True)
+
+federation.command("try")(try_federation)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR")]
 CoordinatorFolder = Annotated[Path, typer.Option("--coordinator", metavar="DIR", help="The coordinator's folder.")]

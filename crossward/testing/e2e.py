@@ -7,13 +7,11 @@ method runs across them and then in one process; the results must be equal to th
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ from crossward.config.reading import config_from, to_toml
 from crossward.config.schema import Config
 from crossward.core.robust import Robust
 from crossward.core.store import read_tree
-from crossward.errors import RunError
 from crossward.hospitals.flower.federation_runs import RunOptions, follow_run, start_run
+from crossward.hospitals.flower.local_federation import COORDINATOR, START_TIMEOUT, LocalFederation, add_site_data
 from crossward.hospitals.flower.processes import free_port
 from crossward.hospitals.kit import FederationKit, create_federation
 from crossward.runs.lifecycle import run as run_locally
@@ -30,10 +28,7 @@ from crossward.runs.recorder import CHECKPOINT
 from crossward.testing.short_runs import assert_same
 
 METHODS = ("fedbm", "fedcd", "fednpr-per", "mh-pflgb")
-COORDINATOR = "coordinator"
 SITES = ("hospital-1", "hospital-2", "hospital-3")  # as the phantom names them
-START_TIMEOUT = 180.0  # seconds for a process to print that it is up
-STOP_TIMEOUT = 60.0  # seconds
 Say = Callable[[str], None]
 IMAGES_PER_SITE = {"train": 40, "val": 12, "test": 12, "global_test": 0}
 MIXED_NETS: Mapping[str, Any] = {"name": ["cnn", "resnet8", "cnn"]}  # for MH-pFLGB, whose networks may differ
@@ -54,51 +49,17 @@ def config(method: str, seed: int = 0) -> Config:
     )
 
 
-@dataclass
-class LocalFederation:
-    """A coordinator and its sites on this machine, each a process that can be killed and started again."""
-
-    kit: FederationKit
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def start(self, who: str) -> None:
-        """Start the coordinator, or a site by its name; returns when it is up."""
-        if who == COORDINATOR:
-            arguments = ["coordinator", "up", str(self.kit.coordinator)]
-        else:
-            arguments = ["site", "up", str(self.kit.site(who))]
-        log = self.kit.folder / f"{who}.txt"
-        with log.open("wb") as out:
-            command = [sys.executable, "-m", "crossward.cli.main", *arguments]
-            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        self.processes[who] = process
-        end = time.monotonic() + START_TIMEOUT
-        while " is up" not in log.read_text():
-            if process.poll() is not None or time.monotonic() > end:
-                lines = log.read_text().splitlines()
-                raise RunError(f"`crossward {' '.join(arguments)}` did not come up", details=lines)
-            time.sleep(0.2)
-
-    def kill(self, who: str) -> None:
-        """As `kill -9` does."""
-        self.processes[who].kill()
-        self.processes[who].wait()
-
-    def stop(self) -> None:
-        for process in reversed(self.processes.values()):
-            process.terminate()
-        for process in self.processes.values():
-            process.wait(STOP_TIMEOUT)
-
-
 @contextmanager
 def running_federation(folder: Path, sites: Sequence[str] = SITES) -> Iterator[LocalFederation]:
     """A federation whose coordinator and sites are up."""
     kit = create_federation(
         folder / "kit", name="rehearsal", sites=SITES, host="127.0.0.1", port=free_port(), encrypt_memory=True
     )
+    settings = config("fedavg").canonical()
     for name in SITES:
-        _add_site_data(kit.site(name) / "site.toml", config("fedavg"), name)
+        file = kit.site(name) / "site.toml"
+        file.write_text(file.read_text().replace("min_class_count = 5", "min_class_count = 0"))  # as in one process
+        add_site_data(file, settings["data"], settings["partition"] | {"seed": settings["run"]["seed"]}, name)
     federation = LocalFederation(kit)
     try:
         for who in (COORDINATOR, *sites):
@@ -139,14 +100,6 @@ def assert_same_as_local(kit: FederationKit, folder: Path, method: str) -> float
 
 def _read_rounds(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def _add_site_data(file: Path, run_config: Config, take: str) -> None:
-    """Add to site.toml where this hospital's images are: its part of a partition that every hospital can compute."""
-    settings = run_config.canonical()
-    tables = {"data": settings["data"], "partition": settings["partition"] | {"seed": run_config.run.seed}}
-    text = file.read_text().replace("min_class_count = 5", "min_class_count = 0")  # one process suppresses no class
-    file.write_text(f"take = {json.dumps(take)}\n{text}\n{to_toml(tables)}")
 
 
 def main(methods: Sequence[str]) -> None:

@@ -51,14 +51,15 @@ def status_lines(overview: dict[str, Any], folder: Path) -> Iterator[str]:
     """The status for people."""
     sites = overview["sites"]
     if not overview["up"]:
-        words = f"{NOT_UP}: `crossward coordinator up {folder}` starts it"
+        words = f", {NOT_UP}: `crossward coordinator up {folder}` starts it"
     elif overview["connected"] is None:
-        words = f"the coordinator is up, {overview['online']} connected"
+        words = f", the coordinator is up, {overview['online']} connected"
     else:
         missing = [name for name in sites if name not in overview["connected"]]
-        words = f"the coordinator is up, {len(overview['connected'])} connected"
-        words += f", {', '.join(missing)} not connected" if missing else ""
-    yield f"{overview['federation']}: {len(sites)} sites ({', '.join(sites)}), {words}"
+        words = ", the coordinator is up"
+        words += f"; connected: {', '.join(overview['connected'])}" if overview["connected"] else ""
+        words += f"; not connected: {', '.join(missing)}" if missing else ""
+    yield f"{overview['federation']}: {len(sites)} sites ({', '.join(sites)}){words}"
     for run in overview["runs"]:
         yield f"  {run['run']}: {run['status']}, {run['rounds']} rounds, {run['faults']} faults"
         for detail in (run["reason"], run["now"], run["last_fault"] if run["last_fault"] != run["reason"] else ""):

@@ -53,6 +53,11 @@ class ListedStudy:
     name: str
 
 
+def run_id(root: Path, folder: Path) -> str:
+    """The id of a run, or a study, in addresses of pages."""
+    return blake2b(os.fsencode(folder.relative_to(root)), digest_size=8).hexdigest()
+
+
 @dataclass
 class _Walk:
     runs: list[tuple[Path, str | None]] = field(default_factory=list)
@@ -108,7 +113,7 @@ class Catalogue:
         return printable(below, 300)
 
     def _id(self, folder: Path) -> str:
-        return blake2b(os.fsencode(folder.relative_to(self.root)), digest_size=8).hexdigest()
+        return run_id(self.root, folder)
 
     def _listed(self, id: str, folder: Path, study: str | None, changed: set[str]) -> ListedRun:
         known = self.runs.get(id)

@@ -7,12 +7,16 @@ import shutil
 
 import pytest
 
-from crossward.config.reading import to_toml
+from crossward.config.reading import read_config, to_toml
 from crossward.errors import ConfigError, RunError, StorageError
+from crossward.hospitals.flower import coordinator_up
 from crossward.hospitals.flower import federation_runs as module
 from crossward.hospitals.flower.coordinator import coordinate_run
+from crossward.hospitals.flower.coordinator_up import resume_runs, unfinished_runs
 from crossward.hospitals.flower.federation_runs import RunOptions, follow_run, start_run, stop_run
 from crossward.hospitals.flower.node_registry import INSECURE_FILE
+from crossward.hospitals.flower.processes import FlowerWorkspace
+from crossward.hospitals.run_following import failure_reason
 from crossward.runs import lifecycle as api
 from crossward.runs.run_directory import TERMS, RunDir
 from crossward.testing.loopback_federation import create_grid
@@ -50,6 +54,74 @@ def test_options_that_are_refused(start, kit_folder, options, problem):
     assert not list((kit_folder / "coordinator" / "runs").glob("*"))
 
 
+def test_a_run_that_is_refused_leaves_nothing_that_could_come_back(start, kit_folder, monkeypatch):
+    monkeypatch.setattr(module, "is_up", lambda workspace: False)
+    with pytest.raises(RunError, match="the coordinator is not up, and nothing was started"):
+        start("fedavg")
+    assert unfinished_runs(kit_folder / "coordinator") == []
+    assert not list((kit_folder / "coordinator" / "runs").glob("*"))
+
+
+@pytest.mark.parametrize("reason", [RunError("Flower did not start the run"), KeyboardInterrupt()])
+def test_a_run_that_flower_does_not_take_has_ended(start, kit_folder, monkeypatch, reason):
+    def refuse(workspace, folder):
+        raise reason
+
+    monkeypatch.setattr(module, "submit_run", refuse)
+    with pytest.raises(type(reason)):
+        start("fedavg", name="mine")
+    assert unfinished_runs(kit_folder / "coordinator") == []
+    assert failure_reason(kit_folder / "coordinator" / "runs" / "mine").startswith("it was not started")
+
+
+def test_a_run_that_was_never_started_is_not_started_later(start, kit_folder, monkeypatch):
+    run = start("fedavg")  # as if the process had been killed before Flower took it
+    submitted, lines = [], []
+    monkeypatch.setattr(coordinator_up, "submit_run", lambda workspace, run: submitted.append(run))
+    coordinator = kit_folder / "coordinator"
+    resume_runs(unfinished_runs(coordinator), FlowerWorkspace(coordinator), lines.append)
+    assert submitted == []
+    assert lines == [f"{run.name} was never started, and is not started now"]
+    assert unfinished_runs(coordinator) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"net": {"name": "cnn"}},
+        {"data": {"size": 28, "classes": ["a", "b"]}},
+        {"data": {"source": "folder", "size": 28}},
+        {"data": {"source": "npz"}},
+        {"data": {"source": "hospitals", "channels": 1}},
+    ],
+)
+def test_a_configuration_needs_no_path_of_images(start, settings, kit_folder, tmp_path):
+    start("fedavg")  # prepares everything else
+    file = tmp_path / "no-path.toml"
+    file.write_text(to_toml(settings))
+    run = start_run(file, kit_folder / "coordinator", [], RunOptions())
+    assert read_config(run / "config.toml").data.source == "hospitals"
+
+
+def test_a_source_that_has_its_images_keeps_its_name(start, kit_folder):
+    assert read_config(start("fedavg") / "config.toml").data.source == "phantom"
+
+
+def test_mistakes_in_data_are_found_as_ever(start, kit_folder, tmp_path):
+    file = tmp_path / "wrong.toml"
+    file.write_text('[data]\nsource = "folder"\nsise = 28\n')
+    with pytest.raises(ConfigError, match="not valid") as error:
+        start_run(file, kit_folder / "coordinator", [], RunOptions())
+    assert "data.sise: no such key" in error.value.details[0]
+    assert "'size'" in error.value.details[0]
+
+
+def test_a_federations_configuration_is_not_run_here():
+    with pytest.raises(ConfigError, match="are at the hospitals, not here") as error:
+        api.run({"data": {"source": "hospitals"}})
+    assert "crossward federation run" in error.value.hint
+
+
 def test_a_name_that_is_taken(start):
     start("fedavg", name="mine")
     with pytest.raises(ConfigError, match="there is a run mine already"):
@@ -64,6 +136,7 @@ def test_following_a_run_that_failed_before_its_first_round(start):
     with pytest.raises(RunError, match="failed") as error:
         follow_run(run, lines.append)
     assert "0 of 2 sites take part, 2 are needed" in error.value.details[0]
+    assert "south: it has not come" in " ".join(error.value.details)
     assert lines[-1].startswith("failed: 0 of 2 sites")
 
 
