@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Iterator
-from copy import deepcopy
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -17,45 +14,32 @@ from crossward.comparison.papers.tables import paper_table, paper_tables, table_
 from crossward.config.reading import config_from
 from crossward.data.augment import augmentation
 from crossward.runs.checks import check_metric
+from crossward.studies.grid import GridCell, grid
+from crossward.studies.study_file import read_study
 from crossward.tasks import task as make_task
 
-NOT_OPTIONS = ("label", "plugin", "net", "site")
 
-
-def cells(document: dict[str, Any], seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The runs of a study for one seed, as crossward.studies.grid makes them."""
-    study = document["study"]
-    vary = study.get("vary", {"key": "", "values": [""]})
-    for value in vary["values"]:
-        for method in study["method"]:
-            config = {name: deepcopy(section) for name, section in document.items() if name != "study"}
-            if vary["key"]:
-                section, leaf = vary["key"].split(".")
-                config.setdefault(section, {})[leaf] = value
-            config["method"] = {key: given for key, given in method.items() if key not in NOT_OPTIONS}
-            config["plugin"] = method.get("plugin", {})
-            config |= {section: method[section] for section in ("net", "site") if section in method}
-            label = re.sub(r"[^\w .+-]", "", method["label"])
-            config["run"] = config["run"] | {"seed": seed, "name": f"{label}-{value}-s{seed}"}
-            yield label, config
+def cells(study: PaperStudy, folder: Path) -> list[GridCell]:
+    """The runs of a study for its first seed, from its file."""
+    file = folder / "paper.toml"
+    file.write_text(study.text())
+    written = read_study(file)
+    return [cell for cell in grid(written) if cell.seed == written.settings.seeds[0]]
 
 
 @pytest.mark.parametrize("small", [False, True], ids=["full", "small"])
 @pytest.mark.parametrize("name", table_names())
-def test_every_cell_is_a_valid_configuration(name, small):
+def test_every_cell_is_a_valid_configuration(name, small, tmp_path):
     for study in table_studies(paper_table(name), small=small):
-        document = tomllib.loads(study.text())
-        assert document == study.document
-        made = list(cells(document, document["study"]["seeds"][0]))
+        assert tomllib.loads(study.text()) == study.document
+        made = cells(study, tmp_path)
         assert made
-        for _, document_of_cell in made:
-            config = config_from(document_of_cell)
+        for cell in made:
+            config = config_from(cell.document)
             task = "segmentation" if config.data.source == "polyps" else "classification"
             check_metric(config, make_task(task, ("background", "polyp")))
             augmentation(config.data.augment)
-        labels = [label for label, _ in made]
-        values = len(document["study"].get("vary", {"values": [""]})["values"])
-        assert len(set(labels)) * values == len(labels), "two methods would share a folder"
+        assert len({cell.name for cell in made}) == len(made), "two methods would share a folder"
 
 
 @pytest.mark.parametrize("name", table_names())
