@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pypdf
 import pytest
+from drawn_runs import Drawn, draw_study
 from opened_page import serious_violations, visits
 from PIL import Image
 
+from crossward.report.assembly import make_page
 from crossward.report.render import render_page
+from crossward.report.source import read_report_source
 from crossward.report.theme import THEMES
 
 
@@ -24,9 +27,25 @@ def file(page, tmp_path_factory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory, cache) -> Path:
+    """A study of two settings."""
+    folder = tmp_path_factory.mktemp("browser-study")
+    drawn = Drawn(methods=("local", "fedavg"), seeds=(0, 1), rounds=2)
+    source = read_report_source([draw_study(folder / "blood", {0.1: drawn, 0.5: drawn})], resamples=100)
+    (folder / "study.html").write_text(render_page(make_page(source)), encoding="utf-8")
+    return folder / "study.html"
+
+
 @pytest.fixture
 def visit(browser, file):
     with visits(browser, file) as go:
+        yield go
+
+
+@pytest.fixture
+def visit_study(browser, study_file):
+    with visits(browser, study_file) as go:
         yield go
 
 
@@ -80,6 +99,71 @@ def test_methods_are_picked_by_mouse_and_by_keyboard(visit):
     box.focus()
     view.keyboard.press("Space")
     until(view, lambda: "fedavg" in chart.inner_text())
+
+
+def sensitivities(view) -> dict[tuple[str, str, float], float]:
+    """(method, class, specificity) -> what the chart shows, in percent."""
+    dots = view.locator("#sensitivity .plot svg [aria-roledescription=point]")
+    labels = dots.evaluate_all("dots => dots.map((dot) => dot.getAttribute('aria-label'))")
+    parts = [dict(part.split(": ", 1) for part in label.split("; ")) for label in labels]
+    return {(part["method"], part["class"], float(part["specificity"])): float(part["sensitivity"]) for part in parts}
+
+
+def expected_sensitivity(source, method: str, name: str, specificity: float) -> float:
+    """The mean over seeds, counted in the stored predictions of the hospitals' own test images."""
+    label, figures = source.classes.index(name), []
+    for run in source.of(method):
+        held = run.result.predictions(run.rounds.best)
+        truth = np.concatenate([run.result.targets()[site]["test"].numpy() for site in source.sites])
+        score = np.concatenate([held[site]["test"].numpy()[:, label] for site in source.sites])
+        others = np.sort(score[truth != label])
+        threshold = others[int(np.ceil(len(others) * specificity / 100 - 1e-9)) - 1]
+        figures.append(np.mean(score[truth == label] > threshold))
+    return 100 * float(np.mean(figures))
+
+
+def test_the_slider_recomputes_sensitivities_by_mouse_and_by_keyboard(visit, source):
+    view = visit()
+    slider = view.locator("#classes input[type=range]")
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    by_mouse = lambda: slider.click(position={"x": 0.4 * box["width"], "y": box["height"] / 2})
+    moves = [by_mouse, *(lambda key=key: slider.press(key) for key in ("End", "ArrowLeft", "Home", "ArrowRight"))]
+    seen = [sensitivities(view)]
+    positions = [float(slider.input_value())]
+    for move in moves:
+        move()
+        until(view, lambda: sensitivities(view) != seen[-1])
+        seen.append(sensitivities(view))
+        positions.append(float(slider.input_value()))
+        assert view.locator("#classes .slider output").inner_text() == f"{slider.input_value()} %"
+    assert positions[0] == 90
+    assert 60 < positions[1] < 80  # where the mouse was pressed
+    assert positions[2:] == [99.5, 99, 50, 50.5]
+    for position, shown in zip(positions, seen, strict=True):
+        assert len(shown) == len(source.labels) * len(source.classes)
+        for (method, name, specificity), value in shown.items():
+            assert specificity == position
+            assert value == pytest.approx(expected_sensitivity(source, method, name, specificity), abs=0.051)
+
+
+def test_a_setting_of_the_hospitals_is_chosen_by_mouse_and_keyboard_and_all_are_printed(visit_study):
+    view = visit_study()
+    tabs = view.locator("#hospital-settings [role=tab]")
+    tabs.nth(1).click()
+    view.wait_for_selector("#hospital-dots-2 .plot svg")
+    assert not view.locator("#hospital-dots").is_visible()
+    view.keyboard.press("ArrowLeft")
+    assert view.locator("#hospital-dots").is_visible()
+    assert printed_text(view).count("What each hospital gains over training alone") == 2
+    view.locator("#hospital-gains a", has_text="north").click()
+    view.locator("#hospital-north [role=tab]").nth(0).focus()
+    view.keyboard.press("ArrowRight")
+    view.wait_for_selector("#hospital-north-2-recall .plot svg")
+    text = printed_text(view)
+    assert re.search(r"^Beta 0\.1$", text, re.MULTILINE)
+    assert re.search(r"^Beta 0\.5$", text, re.MULTILINE)
+    assert text.count("Every method at this hospital") == 2
 
 
 def test_a_table_is_sorted_by_its_headers(visit):
