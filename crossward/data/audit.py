@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from crossward.data import partition as partitions
+from crossward.data.copies import what_was_done
 from crossward.data.federation import PARTS, Federation, row_tensor
 from crossward.errors import DataError
 
@@ -25,15 +26,30 @@ def audit(federation: Federation) -> None:
         trained = [name for name, n in zip(federation.classes, totals) if n]
         problems.append(f"training rows of fewer than 2 classes: {', '.join(trained) or 'none'}")
     groups = collection.groups if federation.recipe.get("group_aware", True) else None
-    problems += leaks(collection.ids, collection.hashes, groups or (), _sites_by_row(federation))
+    hashes = () if federation.recipe.get("duplicates") == "keep" else collection.hashes
+    found = leaks(collection.ids, hashes, groups or (), _sites_by_row(federation))
     at_sites = _holdings(federation)[: len(PARTS) * len(federation.sites)]
-    problems += overlaps(collection.ids, collection.hashes, groups or (), federation.public.tolist(), at_sites)
-    if problems:
+    found += overlaps(collection.ids, hashes, groups or (), federation.public.tolist(), at_sites)
+    if problems or found:
         raise DataError(
-            f"the federation of {collection.name} is not sound: {len(problems)} problem(s)",
-            details=problems,
-            hint="correct the rows, splits or groups; group_aware = false accepts groups on both sides, with a warning",
+            f"the federation of {collection.name} is not sound: {len(problems) + len(found)} problem(s)",
+            details=[*problems, *found],
+            hint=_ways_forward(found) or "Correct the rows or the partition.",
         )
+
+
+def _ways_forward(found: Sequence[str]) -> str:
+    """The settings that deal with these leaks."""
+    ways = []
+    if any("image" in line.split(":")[0] for line in found):
+        ways.append('data.duplicates = "drop" leaves copies out of training, and images with two labels altogether')
+        ways.append('data.duplicates = "keep" with data.duplicates_reason accepts them')
+    if any(line.startswith("group") for line in found):
+        ways.append('data.shared_groups = "drop" leaves groups that are tested on out of training')
+        ways.append("partition.group_aware = false accepts groups on both sides, with a warning")
+    if ways:
+        ways.append('data.splits = "ignore" splits anew, with copies and groups on one side')
+    return f"Correct the rows, splits or groups, or: {'; '.join(ways)}." if ways else ""
 
 
 def warnings(federation: Federation) -> list[str]:
@@ -53,7 +69,7 @@ def warnings(federation: Federation) -> list[str]:
         groups = straddling(collection.groups or (), sites_by_row["train"], sites_by_row[part])
         if groups:
             lines.append(f"{len(groups)} group(s) have rows in train and in {part}")
-    return [*lines, *collection.notes]
+    return [*lines, *what_was_done(federation.recipe, collection), *collection.notes]
 
 
 def straddling(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from crossward.data import split as splits
 from crossward.data.audit import audit
 from crossward.data.class_imbalance import Table, long_tail
 from crossward.data.collection import Collection
+from crossward.data.copies import left_out, recipe_keys
 from crossward.data.federation import NO_ROWS, PARTS, Federation, Split, row_tensor
 from crossward.data.partition import Ints, Parts
 from crossward.errors import ConfigError
@@ -40,6 +42,10 @@ def federate(
     seed: int = 0,
     group_aware: bool = True,
     limit: int | None = None,
+    duplicates: str = "refuse",
+    duplicates_reason: str = "",
+    shared_groups: str = "refuse",
+    given_splits: str = "as given",
 ) -> Federation:
     """Share a collection out among sites, and audit the outcome.
 
@@ -50,8 +56,13 @@ def federate(
     test set, the server's with `global_split`, else each site's, the `fold`-th of so many. Together the folds of a seed
     test once on every row that no two sites share. `group_aware` deals and splits whole groups; `min_size` then counts
     groups. `alphas` and `removal` are for "per-class", `counts` for "counts". `imbalance` thins the rows that are to be
-    dealt out to a long tail, before `limit`, `public` and the partition.
+    dealt out to a long tail, before `limit`, `public` and the partition. `duplicates`, `duplicates_reason`,
+    `shared_groups` and `given_splits` are data.duplicates and so on: what becomes of copies of an image, of groups on
+    both sides, and of the split that the collection names.
     """
+    about_leaks = recipe_keys(duplicates, duplicates_reason, shared_groups, given_splits)
+    if given_splits == "ignore":
+        collection = replace(collection, splits=None)
     site_names = {*(collection.sites or ())} - {""}
     own: dict[str, Any] = {"alphas": alphas, "removal": removal, "counts": counts}
     scheme, count = partitions.resolve(partition, sites, site_names, collection.groups is not None, **own)
@@ -68,6 +79,7 @@ def federate(
         "group_aware": group_aware,
         "limit": limit,
         **_later_keys(imbalance, global_split, chosen),
+        **about_leaks,
     }
     return _follow(recipe, collection)
 
@@ -134,7 +146,9 @@ def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
     unnamed = [""] * len(collection)
     site_of: Names = np.asarray(collection.sites if by_site else unnamed, dtype=object)
     part_of: Names = np.asarray(collection.splits or unnamed, dtype=object)
-    held_val, held_test, rows = _globally_held_out(recipe, collection, labels)
+    unused = left_out(recipe, collection).rows
+    part_of[unused] = "left out"
+    held_val, held_test, rows = _globally_held_out(recipe, collection, labels, unused)
     rows = _thin(recipe, labels, site_of, rows)
     public, rows = _public_rows(recipe, collection, labels, rows)
     units = splits.units_of(collection, rows, groups=_keeps_groups(recipe), duplicates=_splits_locally(recipe))
@@ -160,9 +174,11 @@ def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
     return federation
 
 
-def _globally_held_out(recipe: dict[str, Any], collection: Collection, labels: Ints) -> tuple[Ints, Ints, Ints]:
+def _globally_held_out(
+    recipe: dict[str, Any], collection: Collection, labels: Ints, unused: Ints
+) -> tuple[Ints, Ints, Ints]:
     """The val and test rows that the recipe holds out for the server, and the rows that are left to deal."""
-    rows = splits.training_rows(collection, recipe["partition"] == "site")
+    rows = np.setdiff1d(splits.training_rows(collection, recipe["partition"] == "site"), unused)
     if "global_split" not in recipe:
         none = rows[:0]
         return none, none, rows

@@ -140,6 +140,9 @@ def partitioned(config: Config, collection: Collection) -> Federation:
     options["partition"] = wanted.kind
     options["seed"] = config.run.seed if wanted.seed is None else wanted.seed
     options["fold"] = _fold_number(config)
+    data = config.data
+    options |= {"duplicates": data.duplicates, "duplicates_reason": data.duplicates_reason}
+    options |= {"shared_groups": data.shared_groups, "given_splits": data.splits}
     if wanted.name is not None:
         federation = named_federation(collection, wanted.name, cache_folder() / "partitions", **options)
     else:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Len
-from pydantic import StringConstraints
+from pydantic import BeforeValidator, StringConstraints
 
 from crossward.data.collection import Collection
-from crossward.data.decode import FIT
+from crossward.data.decode import FIT, MOST_PIXELS, Frame
 from crossward.settings import AbsolutePath, Count, Section
 from crossward.user_folders import cache_folder
 
@@ -30,11 +30,21 @@ def rule_of_pattern(pattern: re.Pattern[str]) -> GroupRule:
     return group_of
 
 
+def _listed(names: object) -> object:
+    """One name may be written without a list."""
+    return [names] if isinstance(names, str) else names
+
+
 class SourceSettings(Section):
     """The settings of every source."""
 
     normalise: Literal["half", "imagenet"] | tuple[Colour, Colour] = "half"  # or [[means], [deviations]] of [0, 1]
     augment: tuple[str, ...] = ()  # "hflip", "crop:4", "rotate:10" ...
+    # images that are trained on and tested on: end the run, are left out of training, or stay for a reason that is said
+    duplicates: Literal["refuse", "drop", "keep"] = "refuse"
+    duplicates_reason: str = ""
+    shared_groups: Literal["refuse", "drop"] = "refuse"  # patients on both sides of the split that the data name
+    splits: Literal["as given", "ignore"] = "as given"  # train, val and test as the data name them, or made anew
 
     if TYPE_CHECKING:
         source: str  # each source declares its own names
@@ -51,11 +61,14 @@ class SourceSettings(Section):
 class ImageFileSettings(SourceSettings):
     """The settings of sources that decode image files."""
 
-    prepare: tuple[str, ...] = ()  # "shades-of-grey", "brightness", "window:40:80": once, before anything else
+    # "window:brain", "range:percentiles", "shades-of-grey", "brightness": once, before anything else
+    prepare: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     size: Count = 64
     channels: Literal[1, 3] = 3
     fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": squares
     bad_files: Literal["refuse", "quarantine"] = "refuse"
+    max_pixels: Count = MOST_PIXELS  # of one image; larger ones are bad files
+    burned_in: Literal["quarantine", "keep"] = "quarantine"  # DICOM that may show names in its pixels
 
     def decoding(self) -> dict[str, Any]:
         """How a reader decodes the files, as its keyword arguments."""
@@ -67,6 +80,23 @@ class ImageFileSettings(SourceSettings):
             "prepare": self.prepare,
             "cache": cache_folder() / "images",
         }
+
+    def frame(self, classes: int = 0) -> Frame:
+        """What every image becomes, with masks of so many classes."""
+        keep = self.burned_in == "keep"
+        return Frame(self.size, self.channels, self.fit, classes, self.prepare, self.max_pixels, keep)
+
+
+SLICES = r"all|middle|labelled|every:[1-9]\d*"
+Slices = Annotated[str, StringConstraints(pattern=f"^(?:{SLICES})$")]  # "all", "middle", "every:5", "labelled"
+
+
+def chosen_slices(slices: str, count: int) -> list[int]:
+    """Which of so many slices of a volume or frames of a series are used."""
+    if slices == "middle":
+        return [count // 2]
+    step = int(slices.removeprefix("every:")) if slices.startswith("every:") else 1
+    return list(range(0, count, step))
 
 
 class SmallImageSettings(SourceSettings):
