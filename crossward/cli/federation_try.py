@@ -40,6 +40,7 @@ def try_federation(
     try:
         if folder is not None:
             _show(folder, rounds, opened, kept)
+            print_line(f"{folder} has the folder of the coordinator and of each hospital, and what each printed.")
         else:
             with tempfile.TemporaryDirectory(prefix="crossward-") as temporary:
                 _show(Path(temporary) / "trial", rounds, opened, kept)
@@ -59,7 +60,6 @@ def _show(folder: Path, rounds: int, opened: bool, kept: bool) -> None:
         follow_run(run, print_line)
         for line in status_lines(federation_status(coordinator), coordinator):
             print_line(line)
-        print_line(f"The same on your machines: crossward federation init …; {folder} has the folder of each.")
         if has_page and kept:
             print_line("The page stays until Ctrl-C.")
             with suppress(KeyboardInterrupt):

@@ -15,7 +15,6 @@ from crossward.hospitals.kit import create_federation
 
 SITES = {"north": "hospital-1", "south": "hospital-2", "west": "hospital-3"}  # name -> the phantom's name of it
 RUN_NAME = "first-try"
-ROUNDS = 10
 PHANTOM: dict[str, Any] = {
     "source": "phantom",
     "size": 28,
@@ -35,7 +34,7 @@ def trial_settings(rounds: int) -> dict[str, Any]:
         "data": {"size": PHANTOM["size"]},
         "net": {"name": "cnn"},
         "method": {"name": "fedavg"},
-        "train": {"lr": 0.05, "batch_size": 16},
+        "train": {"epochs": 4, "lr": 0.02, "momentum": 0.9, "batch_size": 16},
         "run": {"rounds": rounds},
     }
 
