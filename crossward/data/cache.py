@@ -48,11 +48,16 @@ class ImagePaths:
     image: str  # paths inside the Files
     mask: str = ""
     part: str = ""  # of a file with several images: the number of a frame, or "axial:17"
+    private: bool = False  # neither is called by its path, whatever its extension says
+
+    def shown(self, path: str) -> str:
+        """What one of its files is called outside of their folder, where it may be named after a patient."""
+        return shown_name(path, private=self.private)
 
     @property
     def name(self) -> str:
-        """What the image is called outside of its folder, where it may be named after a patient."""
-        return f"{shown_name(self.image)}/{self.part}" if self.part else shown_name(self.image)
+        """What the image is called outside of its folder."""
+        return f"{self.shown(self.image)}/{self.part}" if self.part else self.shown(self.image)
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class _DecodedRow:
 
 def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) -> DecodedImages:
     """Every row decoded, from the cache when it has them; with masks when the frame counts their classes."""
-    with _storage(cache):
+    with storage(cache):
         cache.mkdir(parents=True, exist_ok=True)
     digests, unreadable = _digests(files, rows, cache)
     problems = [(place, reason) for place, row in enumerate(rows) for reason in _reasons(row, unreadable)]
@@ -123,7 +128,7 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
 def _habits(rows: Sequence[ImagePaths], entry: CacheEntry) -> Iterator[tuple[str, str]]:
     for place, habit in entry.habits:
         row = rows[place]
-        yield (row.name if habit in decode.IMAGE_HABITS else shown_name(row.mask)), habit
+        yield (row.name if habit in decode.IMAGE_HABITS else row.shown(row.mask)), habit
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -132,19 +137,18 @@ def digest(data: bytes | memoryview) -> str:
 
 
 def _reasons(row: ImagePaths, unreadable: Reasons) -> list[str]:
-    named = [(row.image, "")] + ([(row.mask, f"mask {shown_name(row.mask)}: ")] if row.mask else [])
+    named = [(row.image, "")] + ([(row.mask, f"mask {row.shown(row.mask)}: ")] if row.mask else [])
     return [prefix + unreadable[path] for path, prefix in named if path in unreadable]
 
 
 def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Digests, Reasons]:
     """The content hash of every file, remembered by its stamp, and why some could not be read."""
     file = cache / f"index-{digest(str(files.root.resolve()).encode())}.json"
-    known: dict[str, list[Any]] = (_read_sealed(file) or {}).get("files", {})
+    known: dict[str, list[Any]] = (read_sealed(file) or {}).get("files", {})
     digests: Digests = {}
     unreadable: Reasons = {}
     learned: dict[str, list[Any]] = {}
-    for path in dict.fromkeys(path for row in rows for path in (row.image, row.mask) if path):
-        name = shown_name(path)
+    for path, name in {path: row.shown(path) for row in rows for path in (row.image, row.mask) if path}.items():
         try:
             stamp = list(files.stamp(path))
             if name in known and known[name][:-1] == stamp:
@@ -157,8 +161,8 @@ def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Dig
         if time.time_ns() - stamp[-1] > FRESH:
             learned[name] = [*stamp, digests[path]]
     if learned:
-        with _storage(cache):
-            _write_sealed(file, {"files": known | learned})
+        with storage(cache):
+            write_sealed(file, {"files": known | learned})
     return digests, unreadable
 
 
@@ -183,7 +187,7 @@ def _raw_files(cache: Path, key: str) -> tuple[Path, Path]:
 
 def _stored_entry(cache: Path, key: str, frame: Frame) -> CacheEntry | None:
     """The entry, if it is there and whole."""
-    body = _read_sealed(cache / f"{key}.json")
+    body = read_sealed(cache / f"{key}.json")
     if body is None or body.get("version") != VERSION:
         return None
     entry = CacheEntry(**body)
@@ -200,7 +204,7 @@ def _build(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) 
     ids: list[str] = []
     bad: list[list[Any]] = []
     habits: list[list[Any]] = []
-    with _storage(cache), ExitStack() as stack:
+    with storage(cache), ExitStack() as stack:
         _sweep(cache)
         images = stack.enter_context(_part(cache))
         masks = stack.enter_context(_part(cache)) if frame.classes else None
@@ -242,9 +246,10 @@ def _decode_rows(files: Files, frame: Frame, rows: Sequence[ImagePaths]) -> list
     image_path, mask_path = rows[0].image, rows[0].mask
     images = _decode_file(decode.decode_parts, files, image_path, frame, parts, digests)
     if not mask_path:
-        return [_row(image, None, "", digests) for image in images]
+        return [_joined(image, None, "", digests) for image in images]
     masks = _decode_file(decode.decode_mask_parts, files, mask_path, frame, parts, digests)
-    return [_row(image, mask, mask_path, digests) for image, mask in zip(images, masks, strict=True)]
+    mask_name = rows[0].shown(mask_path)
+    return [_joined(image, mask, mask_name, digests) for image, mask in zip(images, masks, strict=True)]
 
 
 def _decode_file(
@@ -257,9 +262,9 @@ def _decode_file(
     return decoder(data, path, frame, parts)
 
 
-def _row(image: Decoded | DataError, mask: Decoded | DataError | None, mask_path: str, digests: Digests) -> _DecodedRow:
+def _joined(image: Decoded | DataError, mask: Decoded | DataError | None, name: str, digests: Digests) -> _DecodedRow:
+    """An image and its mask, which errors call by its name, as a row."""
     problems = [image.what] if isinstance(image, DataError) else []
-    name = shown_name(mask_path) if mask_path else ""
     if isinstance(mask, DataError):
         problems.append(f"mask {name}: {mask.what}")
     if isinstance(image, Decoded) and isinstance(mask, Decoded):
@@ -284,10 +289,10 @@ def _read_and_digest(files: Files, path: str, digests: Digests) -> bytes:
 def _publish(cache: Path, key: str, entry: CacheEntry, parts: Iterable[Draft]) -> None:
     for part, target in zip(parts, _raw_files(cache, key), strict=False):
         part.publish(target)
-    _write_sealed(cache / f"{key}.json", asdict(entry))
+    write_sealed(cache / f"{key}.json", asdict(entry))
 
 
-def _read_sealed(file: Path) -> dict[str, Any] | None:
+def read_sealed(file: Path) -> dict[str, Any] | None:
     """The body of a sealed JSON file; None when it is absent or damaged, which only costs the work again."""
     try:
         content = json.loads(file.read_bytes())
@@ -297,7 +302,7 @@ def _read_sealed(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write_sealed(file: Path, body: dict[str, Any]) -> None:
+def write_sealed(file: Path, body: dict[str, Any]) -> None:
     text = _canonical(body)
     with _part(file.parent) as part:
         part.stream.write(b'{"seal":"%b","body":%b}' % (digest(text).encode(), text))
@@ -323,7 +328,7 @@ def _sweep(cache: Path) -> None:
 
 
 @contextmanager
-def _storage(cache: Path) -> Iterator[None]:
+def storage(cache: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -48,9 +48,10 @@ def site_key(folder: Path | None = None) -> SiteKey:
         return SiteKey(_read(file))
 
 
-def shown_name(path: str) -> str:
-    """What a file is called outside of its folder: pictures by their path, DICOM and NIfTI files by a code."""
-    return _known_key(key_folder()).code("file", path) if names_patients(path) else path
+def shown_name(path: str, *, private: bool = False) -> str:
+    """What a file is called outside of its folder: pictures by their path, DICOM and NIfTI files, or `private` ones, by
+    a code."""
+    return _known_key(key_folder()).code("file", path) if private or names_patients(path) else path
 
 
 _known_key = lru_cache(maxsize=4)(site_key)  # it is asked for each file

@@ -308,7 +308,7 @@ def test_entries_of_before_there_were_habits_are_found(root, store, decodings):
     file = next(store.glob("[0-9a-f]*.json"))
     body = json.loads(file.read_text())["body"]
     del body["habits"]
-    module._write_sealed(file, body)
+    module.write_sealed(file, body)
     assert values(run(root, store)) == [1, 2, 3]
     assert run(root, store).notes == ()
     assert len(decodings) == 3

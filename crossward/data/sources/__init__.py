@@ -16,6 +16,8 @@ SOURCES: dict[str, tuple[str, str]] = {  # name -> module, and the class of its 
     "phantom": ("crossward.data.sources.phantom.source", "PhantomSettings"),
     "folder": ("crossward.data.sources.folder", "FolderSettings"),
     "table": ("crossward.data.sources.table", "TableSettings"),
+    "dicom": ("crossward.data.sources.dicom", "DicomSettings"),
+    "nifti": ("crossward.data.sources.nifti", "NiftiSettings"),
     "npz": ("crossward.data.sources.npz", "NpzSettings"),
     "medmnist": ("crossward.data.sources.medmnist", "MedMnistSettings"),
     "pbc": ("crossward.data.sources.pbc", "PbcSettings"),

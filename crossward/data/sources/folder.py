@@ -80,12 +80,12 @@ def read(
     before = [image.label for image in images]
     labels = [image.label for image in used]
     left_out = set_aside(root, problems, bad_files=policy, before=before, after=labels)
-    class_names = _class_names(root, classes, {image.label for image in images})
-    number = {name: n for n, name in enumerate(class_names)}
+    names = class_names(root, classes, {image.label for image in images})
+    number = {name: n for n, name in enumerate(names)}
     collection = Collection(
         name=root.stem if root.is_file() else root.resolve().name,
         task="classification",
-        classes=class_names,
+        classes=names,
         images=decoded.images,
         targets=torch.tensor([number[label] for label in labels]),
         ids=tuple(image.path for image in used),
@@ -97,7 +97,7 @@ def read(
     return collection, left_out
 
 
-def _class_names(root: Path, classes: Sequence[str] | None, labels: set[str]) -> tuple[str, ...]:
+def class_names(root: Path, classes: Sequence[str] | None, labels: set[str]) -> tuple[str, ...]:
     if classes is None:
         return tuple(sorted(labels))
     if unnamed := sorted(labels - {*classes}):
@@ -132,7 +132,7 @@ def _labelled_images(
     paths = [path for path in listing if is_image(path)]
     if not paths:
         raise DataError(f"{root} holds no image.", hint="Images lie in one folder per class, as in root/benign/1.png.")
-    wrapped, split = _layout(root, [path.split("/") for path in paths])
+    wrapped, split = folder_layout(root, [path.split("/") for path in paths])
     candidates = []
     problems = []
     for path in paths:
@@ -153,7 +153,7 @@ def _labelled_images(
     return candidates, problems, split
 
 
-def _layout(root: Path, parts: list[list[str]]) -> tuple[int, bool]:
+def folder_layout(root: Path, parts: list[list[str]]) -> tuple[int, bool]:
     """How many folders wrap the classes or splits, and whether splits come first."""
     depth = 0
     while True:

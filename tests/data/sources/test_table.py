@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,7 @@ def here(tmp_path):
         Image.new("L", (4, 4), 10 * value).save(tmp_path / f"x/{value}.png")
     (tmp_path / "x/empty.png").write_bytes(b"")
     (tmp_path / "x/text.jpg").write_text("hello")
-    shutil.copy(tmp_path / "x/1.png", tmp_path / "x/other.jpg")
+    (tmp_path / "x/other.jpg").write_bytes(b"%PDF-1.7")
     (tmp_path / "x/cut.png").write_bytes((tmp_path / "x/1.png").read_bytes()[:-30])
     return tmp_path
 
@@ -122,7 +121,7 @@ def test_every_problem_at_once_with_its_row(here, read, packed):
     assert error.value.details[2:] == (
         'row 4: x/empty.png: its split "training" is none of train, val, test',
         "row 5: x/text.jpg: has the extension .jpg of JPEG, but its content is not an image",
-        "row 6: x/other.jpg: has the extension .jpg of JPEG, but its content is PNG",
+        "row 6: x/other.jpg: has the extension .jpg of JPEG, but its content is not an image",
         "row 7: x/cut.png: is cut short: its end is missing",
         "row 8: x/2.png: its label is empty",
         "row 9: x/1.png: is already on row 2",

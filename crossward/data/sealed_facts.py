@@ -1,0 +1,59 @@
+"""Facts of files, remembered by the stamp of each file: what takes long to find out is found out once.
+
+Nothing here holds a name of a file or of a patient: files are known by their codes, and readers of facts return codes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from crossward.data.archives import Files
+from crossward.data.cache import FRESH, digest, read_sealed, storage, write_sealed
+from crossward.data.site_key import SiteKey
+from crossward.errors import DataError
+
+Facts = dict[str, Any]  # JSON
+CHUNK = 64
+
+
+def read_facts(
+    files: Files, paths: Sequence[str], read: Callable[[bytes], Facts], *, recipe: str, key: SiteKey, cache: Path
+) -> tuple[dict[str, Facts], dict[str, str]]:
+    """What `read` makes of each file, and the reasons of those that it cannot read. `recipe` is what the facts depend
+    on besides the files: the version of the reader and its settings."""
+    with storage(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+    file = cache / f"facts-{digest(f'{files.root.resolve()} {recipe} {key.fingerprint}'.encode())}.json"
+    known: dict[str, list[Any]] = (read_sealed(file) or {}).get("files", {})
+    facts: dict[str, Facts] = {}
+    reasons: dict[str, str] = {}
+    learned: dict[str, list[Any]] = {}
+
+    def look(path: str) -> tuple[str, list[int], Facts | str]:
+        try:
+            stamp = list(files.stamp(path))
+            remembered = known.get(key.code("file", path))
+            if remembered and remembered[0] == stamp:
+                return path, stamp, remembered[1]
+            return path, stamp, read(files.read(path))
+        except DataError as error:
+            return path, [0], error.what
+
+    with ThreadPoolExecutor(2) as pool:
+        for start in range(0, len(paths), CHUNK):
+            for path, stamp, found in pool.map(look, paths[start : start + CHUNK]):
+                if isinstance(found, str):
+                    reasons[path] = found
+                    continue
+                facts[path] = found
+                code = key.code("file", path)
+                if time.time_ns() - stamp[-1] > FRESH and known.get(code, [None])[0] != stamp:
+                    learned[code] = [stamp, found]
+    if learned:
+        with storage(cache):
+            write_sealed(file, {"files": known | learned})
+    return facts, reasons

@@ -1,0 +1,277 @@
+"""DICOM files as a PACS exports them: folders, series, multi-frame objects, a DICOMDIR or one file.
+
+Patients are groups, by a code that only this site can make; names of files and patients are written nowhere. A class is
+the name of a folder, a tag, or a row of a table that names images by a tag (SOPInstanceUID …) or by their file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+import torch
+from pydantic import StringConstraints
+
+from crossward.data.archives import Files, open_files
+from crossward.data.bad_files import BadFile, set_aside
+from crossward.data.cache import DecodedImages, ImagePaths, decode_files
+from crossward.data.collection import Collection
+from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
+from crossward.data.dicom_reading import parse_dicom
+from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
+from crossward.data.sealed_facts import read_facts
+from crossward.data.site_key import SiteKey, site_key
+from crossward.data.sources.dicom_labels import LabelTable, read_label_table
+from crossward.data.sources.folder import SPLITS, class_names, folder_layout
+from crossward.data.sources.settings import ImageFileSettings, Loaded, Slices, chosen_slices
+from crossward.errors import ConfigError, DataError
+from crossward.settings import AbsolutePath
+from crossward.user_folders import cache_folder
+
+TAG = "tag:"
+STANDS_FOR = {"study": "their study", "series": "their series", "file": "each file"}
+
+
+class DicomSettings(ImageFileSettings):
+    source: Literal["dicom"]
+    path: AbsolutePath  # a folder, a zip, a DICOMDIR or one file
+    channels: Literal[1, 3] = 1
+    bad_files: Literal["auto", "refuse", "quarantine"] = "quarantine"
+    labels: AbsolutePath | None = None  # a CSV of SOPInstanceUID (or another tag, or file), label; and site, split
+    label: Annotated[str, StringConstraints(pattern=r"^(?:folder|tag:\w+)$")] = "folder"  # without a CSV
+    site: Literal["none", "institution", "folder"] = "none"  # "folder": the first folder of the path
+    slices: Slices = "all"  # of a series and of the frames of a file: "middle", "every:5"
+    classes: tuple[str, ...] | None = None
+
+    def load(self) -> Loaded:
+        collection, left_out = read(self)
+        return collection, [str(file) for file in left_out]
+
+
+@dataclass(frozen=True)
+class DicomImage:
+    """An image and what is known of it."""
+
+    path: str
+    part: str  # its frame, if the file has several
+    label: str
+    group: str
+    site: str
+    split: str
+
+
+def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
+    """The images of a folder of DICOM, and the files that were left out."""
+    if settings.slices == "labelled":
+        raise ConfigError('slices = "labelled" is for volumes with masks.', hint='Use "all", "middle" or "every:5".')
+    key = site_key()
+    cache = cache_folder() / "images"
+    table = read_label_table(settings.labels) if settings.labels else None
+    tag = "" if table or settings.label == "folder" else check_label_tag(settings.label.removeprefix(TAG))
+    with _open(settings.path) as (files, listing):
+        paths, problems, ignored = _dicom_paths(files, listing, key)
+        facts, unread = _facts(files, paths, key, cache, table, tag)
+        _refuse_names_of_patients(settings, facts, key)
+        problems += [_bad(key, path, reason) for path, reason in (unread | geometry_problems(facts)).items()]
+        usable = {path: one for path, one in facts.items() if path not in geometry_problems(facts)}
+        images, unlabelled, notes = _images(settings, usable, table, tag, key)
+        problems += unlabelled
+        rows = [ImagePaths(image.path, part=image.part, private=True) for image in images]
+        decoded = decode_files(files, rows, settings.frame(), cache)
+    problems += [_bad(key, images[row].path, reason, images[row].part) for row, reason in decoded.problems]
+    used = [images[row] for row in decoded.rows]
+    before, after = ([image.label for image in some] for some in (images, used))
+    left_out = set_aside(settings.path, problems, bad_files=settings.bad_files, before=before, after=after)
+    noted = (*decoded.notes, *notes, *_group_notes(facts), *ignored)
+    return _collection(settings, used, decoded, rows, noted), left_out
+
+
+def _collection(
+    settings: DicomSettings,
+    used: Sequence[DicomImage],
+    decoded: DecodedImages,
+    rows: Sequence[ImagePaths],
+    notes: Sequence[str],
+) -> Collection:
+    names = class_names(settings.path, settings.classes, {image.label for image in used})
+    number = {name: n for n, name in enumerate(names)}
+    return Collection(
+        name="dicom",  # the folder may be named after a patient
+        task="classification",
+        classes=names,
+        images=decoded.images,
+        targets=torch.tensor([number[image.label] for image in used]),
+        ids=tuple(rows[row].name for row in decoded.rows),
+        hashes=decoded.hashes,
+        groups=tuple(image.group for image in used),
+        sites=tuple(image.site for image in used) if any(image.site for image in used) else None,
+        splits=tuple(image.split for image in used) if any(image.split for image in used) else None,
+        file=decoded.file,
+        notes=tuple(notes),
+    )
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[tuple[Files, list[str]]]:
+    """The files and the paths that are to be read: all, those that a DICOMDIR names, or the one that was named."""
+    if path.is_file() and content_format(_head(path)) in (DICOM, DICOMDIR):
+        with open_files(path.parent) as files:
+            index = content_format(_head(path)) == DICOMDIR
+            yield files, _in_directory(path.read_bytes()) if index else [path.name]
+        return
+    with open_files(path) as files:
+        yield files, files.listing()
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(HEAD)
+
+
+def _in_directory(data: bytes) -> list[str]:
+    """The files that a DICOMDIR names."""
+    records = parse_dicom(data).get("DirectoryRecordSequence") or []
+    named = [record.get("ReferencedFileID") for record in records]
+    parts = [[name] if isinstance(name, str) else list(name) for name in named if name]
+    if not parts:
+        raise DataError("The DICOMDIR names no file.", hint="Set data.path to its folder.")
+    return ["/".join(map(str, some)) for some in parts]
+
+
+def _dicom_paths(files: Files, listing: Sequence[str], key: SiteKey) -> tuple[list[str], list[BadFile], list[str]]:
+    """The files that are DICOM by content, those that cannot be read, and a note on others."""
+    paths, problems = [], []
+    others = 0
+    for path in listing:
+        try:
+            kind = content_format(files.head(path, HEAD))
+        except DataError as error:
+            problems.append(_bad(key, path, error.what))
+            continue
+        if kind == DICOM:
+            paths.append(path)
+        elif kind != DICOMDIR:
+            others += 1
+    if not paths:
+        raise DataError(
+            f"there is no DICOM file among the {len(listing)} files of data.path",
+            details=[str(problem) for problem in problems],
+            hint='Pictures are read by source = "folder" or "table", volumes by "nifti".',
+        )
+    return paths, problems, [f"{others} file(s) are not DICOM and were not read"] if others else []
+
+
+def _facts(
+    files: Files, paths: Sequence[str], key: SiteKey, cache: Path, table: LabelTable | None, tag: str
+) -> tuple[dict[str, DicomFacts], dict[str, str]]:
+    look_up = (table.column,) if table and table.by_tag else ()
+    reader = partial(facts_of, key=key, look_up=look_up, label=tag)
+    recipe = f"dicom {VERSION} {look_up} {tag}"
+    found, unread = read_facts(files, paths, reader, recipe=recipe, key=key, cache=cache)
+    return {path: DicomFacts(**one) for path, one in found.items()}, unread
+
+
+def _images(
+    settings: DicomSettings, facts: dict[str, DicomFacts], table: LabelTable | None, tag: str, key: SiteKey
+) -> tuple[list[DicomImage], list[BadFile], list[str]]:
+    """The images with their labels, series by series in the order of their slices; files without one; and notes."""
+    labelled, problems = _labelled(settings, facts, table, tag, key)
+    notes = table.notes(facts, key) if table else []
+    series: dict[str, list[str]] = defaultdict(list)
+    for path in labelled:
+        series[facts[path].series].append(path)
+    images = []
+    for paths in series.values():
+        ordered = sorted(paths, key=lambda path: (facts[path].position or 0.0, path))
+        parts = [(path, frame) for path in ordered for frame in range(facts[path].frames)]
+        for place in chosen_slices(settings.slices, len(parts)):
+            path, frame = parts[place]
+            images.append(replace(labelled[path], part=str(frame) if facts[path].frames > 1 else ""))
+    return sorted(images, key=lambda image: (image.path, int(image.part or 0))), problems, notes
+
+
+def _labelled(
+    settings: DicomSettings, facts: dict[str, DicomFacts], table: LabelTable | None, tag: str, key: SiteKey
+) -> tuple[dict[str, DicomImage], list[BadFile]]:
+    in_folders = _by_folder(settings, list(facts)) if not table and not tag else {}
+    rows = table.match(facts, key) if table else {}
+    labelled: dict[str, DicomImage] = {}
+    problems: list[BadFile] = []
+    for path, one in facts.items():
+        site = _site(settings, path, one)
+        if table:
+            row = rows.get(path)
+            problem = "no row of the table of labels is of it" if row is None else row.problem
+            image = DicomImage(path, "", row.label, one.group, row.site or site, row.split) if row else None
+        elif tag:
+            problem = "" if one.label else f"has no {tag}, which is to be its class"
+            image = DicomImage(path, "", one.label, one.group, site, "")
+        else:
+            label, split = in_folders.get(path, ("", ""))
+            problem = "" if label else "is not in a class folder"
+            image = DicomImage(path, "", label, one.group, site, split)
+        if problem or image is None:
+            problems.append(_bad(key, path, problem))
+        else:
+            labelled[path] = image
+    return labelled, problems
+
+
+def _refuse_names_of_patients(settings: DicomSettings, facts: dict[str, DicomFacts], key: SiteKey) -> None:
+    """Refuse folders as classes or sites that are named after the patient whose images they hold."""
+    held: dict[str, list[DicomFacts]] = defaultdict(list)
+    for path, one in facts.items():
+        for folder in PurePosixPath(path).parts[:-1]:
+            held[folder].append(one)
+    named = [
+        folder
+        for folder, some in held.items()
+        if len({one.group for one in some}) == 1 and {*name_codes(folder, key)} & {*some[0].name_codes}
+    ]
+    if named and (settings.site == "folder" or (settings.label == "folder" and settings.labels is None)):
+        raise DataError(
+            f"{len(named)} folder(s) are named after the patient whose images they hold: folders can be neither "
+            "classes nor sites.",
+            hint='Set data.labels to a table of SOPInstanceUID and label, or data.label = "tag:…", and data.site to '
+            '"institution" or "none".',
+        )
+
+
+def _by_folder(settings: DicomSettings, paths: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """path -> class and split, by the folders that it is in."""
+    skipped = 1 if settings.site == "folder" else 0
+    parts = {path: path.split("/")[skipped:] for path in paths}
+    wrapped, split = folder_layout(settings.path, list(parts.values()))
+    found = {}
+    for path, some in parts.items():
+        above = some[wrapped:-1]
+        if len(above) > split:
+            found[path] = (above[int(split)], SPLITS[above[0].casefold()] if split else "")
+    return found
+
+
+def _site(settings: DicomSettings, path: str, facts: DicomFacts) -> str:
+    if settings.site == "institution":
+        return f"institution-{facts.institution[:6] or 'unnamed'}"
+    first = PurePosixPath(path).parts
+    return first[0] if settings.site == "folder" and len(first) > 1 else ""
+
+
+def _group_notes(facts: dict[str, DicomFacts]) -> list[str]:
+    counts = Counter(one.group_by for one in facts.values())
+    return [
+        f"{n} file(s) have no PatientID, or one that names nobody: {STANDS_FOR[kind]} stands for the patient, whose "
+        "images may be on both sides of a split"
+        for kind, n in counts.items()
+        if kind != "patient"
+    ]
+
+
+def _bad(key: SiteKey, path: str, reason: str, part: str = "") -> BadFile:
+    code = key.code("file", path)
+    return BadFile(f"{code}/{part}" if part else code, None, reason)
