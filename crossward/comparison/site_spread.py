@@ -1,4 +1,4 @@
-"""Site spread: what each site has of a method, which fares worst, and how far they are apart."""
+"""Site spread: what each site has of a method, which one is worst, and how far they are apart."""
 
 from __future__ import annotations
 

@@ -75,9 +75,9 @@ def remove(paths: Sequence[Path]) -> None:
     for path in paths:
         try:
             if path.is_dir():
-                doomed = path.with_name(f".removed-{path.name}-{os.getpid()}")
-                path.rename(doomed)
-                shutil.rmtree(doomed)
+                unnamed = path.with_name(f".removed-{path.name}-{os.getpid()}")
+                path.rename(unnamed)
+                shutil.rmtree(unnamed)
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:

@@ -17,7 +17,7 @@ from crossward.studies.worker_process import COMMAND, WorkerProcess
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # with which no other cell would fare better
 DEATHS = 2  # of workers in one job, after which it has failed
-STILLBORN = 2  # workers that end before they are ready, after which none is started again
+FAILED_STARTS = 2  # workers that end before they are ready, after which none is started again
 USUAL_PEAK = 1 << 30  # bytes that a cell is thought to need before one was measured
 MARGIN = 1.1
 TICK = 0.5  # seconds between two looks at the memory
@@ -71,7 +71,7 @@ class Scheduler:
         self._failed: set[str] = set()
         self._pool: dict[WorkerProcess, Job | None] = {}
         self._deaths: dict[str, int] = {}
-        self._stillborn = 0
+        self._failed_starts = 0
         self._selector = selectors.DefaultSelector()
         self._short_of_memory = False
         while self.spare:
@@ -153,7 +153,7 @@ class Scheduler:
             case "ready":
                 worker.ready = True
             case "dead":
-                self._bury(worker, job, str(event["reason"]))
+                self._handle_death(worker, job, str(event["reason"]))
             case "round" if job:
                 self.listener.on_round(job, event)
             case "done" if job:
@@ -176,14 +176,14 @@ class Scheduler:
         self._failed.add(job.key)
         self.listener.on_failure(job, reason)
 
-    def _bury(self, worker: WorkerProcess, job: Job | None, reason: str) -> None:
+    def _handle_death(self, worker: WorkerProcess, job: Job | None, reason: str) -> None:
         """A worker has died. Its cell goes on in another one, unless it takes that one along as well."""
         self._selector.unregister(worker)
         del self._pool[worker]
         worker.end()
         if not worker.ready:
-            self._stillborn += 1
-            if self._stillborn >= STILLBORN:
+            self._failed_starts += 1
+            if self._failed_starts >= FAILED_STARTS:
                 raise RunError(f"no worker can be started: {reason}", hint="Try: python -m crossward.studies.worker")
         if job is None:
             return

@@ -301,15 +301,15 @@ def run_search(
         searches = [MethodSearch(study, written, folder, fingerprint, storage) for written, fingerprint in due]
         _announce(searches, study.settings.seeds, view)
         trials = _run_batches(searches, execute, view, workers)
-        barren: list[RunError] = []
+        without_choice: list[RunError] = []
         for search in searches:
             try:
                 results[search.key] = search.result(trials[search.key])
             except RunError as error:
-                barren.append(error)
+                without_choice.append(error)
         keep_choices(folder, results.values())
-        if barren:
-            raise barren[0]
+        if without_choice:
+            raise without_choice[0]
     ordered = [results[search_key(study, written)] for written in searched_cells(study)]
     for result in ordered:
         view.on_note(f"chosen on validation: {result.sentence()}")

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
-from tiny_studies import SHARED, StudyMaker
+from tiny_studies import SHARED, StudyMaker, write_study
 
 from crossward.studies.study import Study
 
@@ -19,9 +19,7 @@ def make_study(tmp_path: Path) -> StudyMaker:
     """make_study("seeds = [0]…"): a study of that section [study] on tiny phantoms."""
 
     def make(section: str, shared: str = SHARED, name: str = "tiny") -> Study:
-        file = tmp_path / f"{name}.toml"
-        file.write_text(f"[study]\n{section}\n{shared}")
-        return Study(file, tmp_path / "out")
+        return write_study(tmp_path, tmp_path / "out", section, shared, name)
 
     return make
 

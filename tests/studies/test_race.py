@@ -5,24 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from execution import Notes, RunHere
+from tiny_studies import FOUR_ROUNDS, write_study
 
 from crossward.errors import ConfigError, RunError
 from crossward.runs.run_directory import RunDir
 from crossward.studies.race import race_rungs, serving_methods
 from crossward.studies.study import Study
 from crossward.studies.study_file import read_study
-from tests.studies.execution import Notes, RunHere
 
-SHARED = """
-[data]
-sites = 2
-train = 16
-val = 8
-test = 4
-global_test = 8
-[run]
-rounds = 4
-"""
 SECTION = """
 seeds = [0, 1]
 method = ["fedavg", "fedprox", "local", "fedproto", "fedmd"]
@@ -35,8 +26,7 @@ finalists = 2
 def raced(tmp_path_factory):
     """A race that has ended, its study and what ran; tests only look at it."""
     out = tmp_path_factory.mktemp("race")
-    (out / "tiny.toml").write_text(f"[study]\n{SECTION}\n{SHARED}")
-    study = Study(out / "tiny.toml", out)
+    study = write_study(out, out, SECTION, FOUR_ROUNDS)
     execute, view = RunHere(), Notes()
     return study, study.race(execute=execute, view=view), execute, view
 
@@ -100,11 +90,11 @@ def test_the_answer_says_how_sure_it_is(raced):
 
 def test_a_race_that_was_cut_off_goes_on_to_the_same_report(raced, make_study):
     _, report, execute, _ = raced
-    study = make_study(SECTION, SHARED)
+    study = make_study(SECTION, FOUR_ROUNDS)
     for jobs in (1, 2):
         with pytest.raises(KeyboardInterrupt):
             study.race(execute=RunHere(stop_after=jobs))
-    again = make_study(SECTION, SHARED)
+    again = make_study(SECTION, FOUR_ROUNDS)
     rest = RunHere(lambda jobs: list(reversed(jobs)))
     resumed = again.race(execute=rest)
     assert len(rest.jobs) == len(execute.jobs) - 3
@@ -112,7 +102,7 @@ def test_a_race_that_was_cut_off_goes_on_to_the_same_report(raced, make_study):
     assert resumed.comparisons == report.comparisons
     assert resumed.finalists == report.finalists
     nothing = RunHere()
-    assert make_study(SECTION, SHARED).race(execute=nothing).stages == report.stages
+    assert make_study(SECTION, FOUR_ROUNDS).race(execute=nothing).stages == report.stages
     assert nothing.jobs == []
 
 
@@ -126,20 +116,20 @@ def test_a_method_that_fails_leaves_the_race_and_if_all_do_it_says_why(make_stud
             return {"event": "failed", "reason": "it diverged"}
         return perform(task, send)
 
-    monkeypatch.setattr("tests.studies.execution.perform", fail)
+    monkeypatch.setattr("execution.perform", fail)
     section = 'seeds = [0]\nmethod = ["fedavg", "fedprox"]\nrace = true'
-    report = make_study(section, SHARED).race(execute=RunHere())
+    report = make_study(section, FOUR_ROUNDS).race(execute=RunHere())
     assert report.failed == {"fedprox": "it diverged"}
     assert [finalist.label for finalist in report.finalists] == ["fedavg"]
     failing.add("fedavg")
     with pytest.raises(RunError, match="no method is left") as error:
-        make_study(section, SHARED, "other").race(execute=RunHere())
+        make_study(section, FOUR_ROUNDS, "other").race(execute=RunHere())
     assert error.value.details == ("fedavg: it diverged", "fedprox: it diverged")
 
 
 def test_a_file_without_methods_races_all_that_can_serve(tmp_path):
     file = tmp_path / "plain.toml"
-    file.write_text(SHARED)
+    file.write_text(FOUR_ROUNDS)
     written = read_study(file, race=True)
     assert written.settings.seeds == (0, 1, 2)
     study, left_out = serving_methods(written, named=written.names_methods)
@@ -162,12 +152,16 @@ def test_a_file_without_methods_races_all_that_can_serve(tmp_path):
     ],
 )
 def test_rounds_double_as_methods_halve(make_study, methods, rungs):
-    config = make_study('seeds = [0]\nmethod = ["fedavg"]', SHARED.replace("rounds = 4", "rounds = 20")).cells[0].config
+    config = (
+        make_study('seeds = [0]\nmethod = ["fedavg"]', FOUR_ROUNDS.replace("rounds = 4", "rounds = 20")).cells[0].config
+    )
     assert race_rungs(config, methods, 3, 1) == rungs
 
 
 def test_with_few_rounds_several_halvings_fall_on_one_rung(make_study):
-    config = make_study('seeds = [0]\nmethod = ["fedavg"]', SHARED.replace("rounds = 4", "rounds = 2")).cells[0].config
+    config = (
+        make_study('seeds = [0]\nmethod = ["fedavg"]', FOUR_ROUNDS.replace("rounds = 4", "rounds = 2")).cells[0].config
+    )
     assert race_rungs(config, 40, 3, 1) == [(1, 5), (2, 3)]
 
 
@@ -183,26 +177,26 @@ def test_with_few_rounds_several_halvings_fall_on_one_rung(make_study):
 )
 def test_a_broken_race_is_refused_with_its_line(make_study, section, what):
     with pytest.raises(ConfigError, match=what):
-        make_study(section, SHARED)
+        make_study(section, FOUR_ROUNDS)
 
 
 def test_a_mistake_in_a_named_method_is_a_mistake(make_study):
     section = 'seeds = [0]\nrace = true\nmethod = ["fedavg", "local", { name = "fedprox", mo = 1 }]'
     with pytest.raises(ConfigError, match=r"fedprox: method\.mo"):
-        make_study(section, SHARED).race(execute=RunHere())
+        make_study(section, FOUR_ROUNDS).race(execute=RunHere())
 
 
 def test_fewer_than_two_that_can_serve_are_no_race(make_study):
     with pytest.raises(ConfigError, match="fewer than two methods") as error:
-        make_study('seeds = [0]\nrace = true\nmethod = ["fedavg", "fedmd"]', SHARED).race(execute=RunHere())
+        make_study('seeds = [0]\nrace = true\nmethod = ["fedavg", "fedmd"]', FOUR_ROUNDS).race(execute=RunHere())
     assert error.value.details == ("fedmd: FedMD needs a public set (partition.public > 0)",)
 
 
 def test_a_study_that_is_no_race_says_so(make_study):
     with pytest.raises(ConfigError, match="is no race"):
-        make_study('seeds = [0]\nmethod = ["fedavg"]', SHARED).race()
+        make_study('seeds = [0]\nmethod = ["fedavg"]', FOUR_ROUNDS).race()
     with pytest.raises(ConfigError, match="is a race"):
-        make_study(SECTION, SHARED, "race").run()
+        make_study(SECTION, FOUR_ROUNDS, "race").run()
 
 
 def test_the_command_prints_stages_answer_and_cautions(raced, cli):

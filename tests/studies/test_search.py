@@ -6,6 +6,8 @@ import shutil
 import sys
 
 import pytest
+from execution import Notes, RunHere
+from tiny_studies import FOUR_ROUNDS, write_study
 
 from crossward.errors import ConfigError, RunError, StorageError
 from crossward.runs.run_directory import RunDir
@@ -15,20 +17,9 @@ from crossward.studies.search import MethodSearch, images_of_both, open_store
 from crossward.studies.search_space import Range, SearchSettings, flattened, parse_domain
 from crossward.studies.study import Study
 from crossward.studies.worker import perform
-from tests.studies.execution import Notes, RunHere
 
 optuna = pytest.importorskip("optuna", reason="pip install 'crossward[tune]'")
 
-SHARED = """
-[data]
-sites = 2
-train = 16
-val = 8
-test = 4
-global_test = 8
-[run]
-rounds = 4
-"""
 LR = '"train.lr" = { low = 0.001, high = 0.3, log = true }'
 SECTION = f"""
 seeds = [0]
@@ -47,7 +38,7 @@ def searched(make_study):
 
     def run(section: str = SECTION, execute: RunHere | None = None, name: str = "tiny") -> tuple[Study, RunHere]:
         execute = execute or RunHere()
-        study = make_study(section, SHARED, name)
+        study = make_study(section, FOUR_ROUNDS, name)
         study.run(execute=execute)
         return study, execute
 
@@ -58,8 +49,7 @@ def searched(make_study):
 def finished(tmp_path_factory) -> Study:
     """A study whose search and cells have run; tests only look at it."""
     out = tmp_path_factory.mktemp("finished")
-    (out / "tiny.toml").write_text(f"[study]\n{SECTION}\n{SHARED}")
-    study = Study(out / "tiny.toml", out)
+    study = write_study(out, out, SECTION, FOUR_ROUNDS)
     study.run(execute=RunHere())
     return study
 
@@ -123,7 +113,7 @@ def test_the_choice_is_the_best_on_validation_of_those_that_ran_to_the_end(finis
 def test_neither_the_order_of_runs_nor_interruptions_change_what_is_drawn_or_chosen(searched, finished, make_study):
     first = finished
     reversed_study, _ = searched(execute=RunHere(lambda jobs: list(reversed(jobs))), name="reversed")
-    cut_off = make_study(SECTION, SHARED, "cut")
+    cut_off = make_study(SECTION, FOUR_ROUNDS, "cut")
     for jobs in (1, 5, 9):
         with pytest.raises(KeyboardInterrupt):
             cut_off.run(execute=RunHere(stop_after=jobs))
@@ -137,7 +127,7 @@ def test_neither_the_order_of_runs_nor_interruptions_change_what_is_drawn_or_cho
 
 
 def test_a_trial_that_was_cut_off_while_it_was_drawn_is_drawn_again(finished, make_study, monkeypatch):
-    study = make_study(SECTION, SHARED, "cut")
+    study = make_study(SECTION, FOUR_ROUNDS, "cut")
     calls = []
 
     def die(self, *args, **kwargs):
@@ -158,11 +148,11 @@ def test_a_trial_that_was_cut_off_while_it_was_drawn_is_drawn_again(finished, ma
 def test_a_search_that_has_chosen_is_not_repeated_and_a_changed_range_is_another_search(searched, make_study):
     study, _ = searched()
     again = RunHere()
-    repeated = make_study(SECTION, SHARED)
+    repeated = make_study(SECTION, FOUR_ROUNDS)
     assert repeated.file.choices == study.file.choices  # known before anything runs
     repeated.run(execute=again)
     assert again.jobs == []
-    changed = make_study(SECTION.replace("0.3", "0.2"), SHARED)
+    changed = make_study(SECTION.replace("0.3", "0.2"), FOUR_ROUNDS)
     assert changed.searched == []
     changed.run(execute=again)
     assert [each.values for each in changed.searched] != [each.values for each in study.searched]
@@ -204,20 +194,20 @@ def test_a_method_may_have_ranges_of_its_own(make_study):
     trials = 1
     {LR}
     """
-    study = make_study(section, SHARED)
+    study = make_study(section, FOUR_ROUNDS)
     study.run(execute=RunHere())
     assert study.searched[0].values == {"train.lr": 0.02, "method.mu": 0.5}
 
 
 def test_a_failed_trial_is_left_out_and_if_all_fail_the_search_says_why(make_study, monkeypatch):
-    study = make_study(SECTION, SHARED)
+    study = make_study(SECTION, FOUR_ROUNDS)
 
     def failing(task, send):
         if task["config"]["method"]["name"] == "fedprox" and task["config"]["train"]["lr"] > limit:
             return {"event": "failed", "reason": "it diverged"}
         return perform(task, send)
 
-    monkeypatch.setattr("tests.studies.execution.perform", failing)
+    monkeypatch.setattr("execution.perform", failing)
     limit = 0.0
     with pytest.raises(RunError, match="no trial of fedprox") as error:
         study.run(execute=RunHere())
@@ -239,7 +229,7 @@ def test_tables_say_what_was_chosen(finished):
 def test_the_budget_is_printed_before_the_search(make_study):
     view = Notes()
     with pytest.raises(KeyboardInterrupt):
-        make_study(SECTION, SHARED).run(execute=RunHere(stop_after=0), view=view)
+        make_study(SECTION, FOUR_ROUNDS).run(execute=RunHere(stop_after=0), view=view)
     assert view.notes[0].startswith("search: 5 trials for each of 2 method(s) and setting(s), each in a budget of 12")
 
 
@@ -252,7 +242,7 @@ def test_images_that_a_search_sees_and_a_study_tests_on_are_counted(make_study, 
 
 
 def test_a_rung_is_a_round_that_is_evaluated(make_study, tmp_path):
-    study = make_study(SECTION, SHARED.replace("rounds = 4", "rounds = 20\n[evaluate]\nevery = 4"))
+    study = make_study(SECTION, FOUR_ROUNDS.replace("rounds = 4", "rounds = 20\n[evaluate]\nevery = 4"))
     written = next(iter(searched_cells(study.file)))
     assert MethodSearch(study.file, written, tmp_path, "", None).rungs == (8, 12, 20)
 
@@ -261,7 +251,7 @@ def test_a_rung_is_a_round_that_is_evaluated(make_study, tmp_path):
 
 
 def test_the_estimate_has_the_trials(make_study, finished):
-    estimate = make_study(SECTION, SHARED).estimate(workers=2)
+    estimate = make_study(SECTION, FOUR_ROUNDS).estimate(workers=2)
     assert [(each.label, each.runs, each.rounds) for each in estimate.searches] == [
         ("fedavg", 5, 12),
         ("fedprox", 5, 12),
@@ -296,7 +286,7 @@ def test_pruning_has_the_trials(finished, tmp_path):
 
 
 def test_trials_that_are_to_go_on_keep_their_checkpoints(make_study):
-    study = make_study(SECTION, SHARED)
+    study = make_study(SECTION, FOUR_ROUNDS)
     with pytest.raises(KeyboardInterrupt):
         study.run(execute=RunHere(stop_after=13))  # the first batch of both methods, and one of four at the next rungs
     ended = ended_trials(study.file, study.folder)
@@ -334,7 +324,7 @@ def test_trials_that_are_to_go_on_keep_their_checkpoints(make_study):
 )
 def test_a_broken_search_is_refused_with_its_line(make_study, search, what):
     with pytest.raises(ConfigError, match=what.replace(".*", "(?s:.*)")):
-        make_study(f'seeds = [0]\nmethod = ["fedavg"]\n[study.search]\n{search}', SHARED)
+        make_study(f'seeds = [0]\nmethod = ["fedavg"]\n[study.search]\n{search}', FOUR_ROUNDS)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +342,7 @@ def test_a_broken_search_is_refused_with_its_line(make_study, search, what):
 )
 def test_a_search_of_what_no_method_has_is_refused_before_anything_runs(make_study, search, what):
     section = f'seeds = [0]\nmethod = ["fedavg", "fedprox"]\n[study.search]\n{search}'
-    study = make_study(section, SHARED)
+    study = make_study(section, FOUR_ROUNDS)
     with pytest.raises(ConfigError, match=what.replace(".*", "(?s:.*)")):
         study.run(execute=RunHere())
     assert not study.folder.exists()
@@ -361,18 +351,18 @@ def test_a_search_of_what_no_method_has_is_refused_before_anything_runs(make_stu
 def test_without_optuna_the_command_that_installs_it_is_named(make_study, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"crossward\[tune\]"):
-        make_study(SECTION, SHARED).run(execute=RunHere())
+        make_study(SECTION, FOUR_ROUNDS).run(execute=RunHere())
 
 
 def test_a_damaged_file_of_choices_is_reported(searched, make_study):
     study, _ = searched(SECTION.replace("= 5", "= 1"))
     (study.folder / "search" / "choices.json").write_text("{")
     with pytest.raises(StorageError, match="cannot read what the search chose"):
-        make_study(SECTION, SHARED)
+        make_study(SECTION, FOUR_ROUNDS)
 
 
 def test_a_damaged_store_is_reported(make_study):
-    study = make_study(SECTION, SHARED)
+    study = make_study(SECTION, FOUR_ROUNDS)
     (study.folder / "search").mkdir(parents=True)
     (study.folder / "search" / "optuna.db").write_text("no database" * 100)
     with pytest.raises(StorageError, match="cannot open Optuna's store"):

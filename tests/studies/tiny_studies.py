@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from crossward.core.run import Observer
 from crossward.studies.ensemble import write_ensemble
@@ -20,7 +21,15 @@ global_test = 8
 [run]
 rounds = 2
 """
+FOUR_ROUNDS = SHARED.replace("val = 4", "val = 8").replace("rounds = 2", "rounds = 4")  # for rungs
 StudyMaker = Callable[..., Study]
+
+
+def write_study(folder: Path, out: Path, section: str, shared: str = SHARED, name: str = "tiny") -> Study:
+    """The study of a section [study], in a file in this folder."""
+    file = folder / f"{name}.toml"
+    file.write_text(f"[study]\n{section}\n{shared}")
+    return Study(file, out)
 
 
 def run_here(study: Study) -> None:

@@ -2,7 +2,7 @@
 
 A run counts for a cell if it has the row's method, with the options that make it that row, on the column's dataset in
 the column's setting. Sizes, rates, rounds and networks may differ from the paper's. Runs that differ in them are never
-averaged: each combination is a setup with a letter, and its conditions are told.
+averaged: each combination is a setup with a letter, and its conditions are shown.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class RowMethod:
 
 
 # What an ablation or a choice of a paper is, with its default. Other options are sizes and rates: runs that differ in
-# them are of the same row, under other conditions, which are told with the figures.
+# them are of the same row, under other conditions, which are shown with the figures.
 IDENTITY: Mapping[str, Options] = {
     "fedbm": {
         "classifier": "distribution", "weighting": "samples", "balanced": False, "lambda_div": 1.0, "lambda_dis": 0.1,

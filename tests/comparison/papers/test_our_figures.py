@@ -65,7 +65,7 @@ def test_mean_and_sample_deviation_over_seeds_at_the_round_validation_chose(stor
     assert len(table.not_run()) == 42
 
 
-def test_the_conditions_of_a_setup_are_told(store, tmp_path):
+def test_the_conditions_of_a_setup_are_shown(store, tmp_path):
     store()
     [conditions] = filled(tmp_path).setups.values()
     for words in (
