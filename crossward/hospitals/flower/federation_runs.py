@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,25 @@ from crossward.config.reading import method_of, plugins_of, read_config
 from crossward.errors import ConfigError, RunError
 from crossward.hospitals.build import SOURCES_WITH_CLASS_NAMES, check_allowed_nets, refuse_pooled_method
 from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, create_run_directory, new_run_id
-from crossward.hospitals.flower.coordinator_up import FLOWER_RUN_FILE, NOT_UP, is_up, open_workspace, submit_run
+from crossward.hospitals.flower.coordinator_up import (
+    FLOWER_RUN_FILE,
+    NOT_UP,
+    SUPERLINK_LOG,
+    is_up,
+    open_workspace,
+    submit_run,
+)
 from crossward.hospitals.flower.processes import SUPERLINK_NAME, FlowerWorkspace
 from crossward.hospitals.flower.run_register import enter_run
 from crossward.hospitals.kit import read_coordinator
 from crossward.hospitals.kit_files import FEDERATION_FILE
-from crossward.hospitals.run_following import ENDED, RunFollower, federation_runs, run_status
+from crossward.hospitals.run_following import ENDED, RunFollower, federation_runs, read_state, run_status
 from crossward.names import nearest, require_plain_name
 from crossward.runs.run_directory import FAILURE, TERMS, RunDir
 
 POLL_INTERVAL = 0.5  # seconds between two looks at a run's files
 UP_INTERVAL = 5.0  # seconds between two looks at whether the coordinator is up
+BEGIN_TIMEOUT = 90.0  # seconds after which a coordinator that is up should have begun with a run
 Say = Callable[[str], None]
 
 
@@ -96,15 +105,14 @@ def follow_run(run: Path, say: Say) -> None:
     finish."""
     rundir = RunDir(run)
     follower = RunFollower(run)
-    coordinator = _CoordinatorWatch(FlowerWorkspace(run.absolute().parents[1]), say)
-    while True:
-        status = run_status(run)
+    coordinator = _CoordinatorWatch(run, FlowerWorkspace(run.absolute().parents[1]), say)
+    while (status := run_status(run)) not in ENDED:
         for line in follower.news():
             say(line)
-        if status in ENDED:
-            break
         coordinator.look()
         time.sleep(POLL_INTERVAL)
+    for line in follower.news():
+        say(line)
     if status != "finished":
         document = rundir.about if rundir.described else rundir.read(FAILURE)
         error_lines = str(document.get("error", "")).splitlines()
@@ -113,21 +121,27 @@ def follow_run(run: Path, say: Say) -> None:
 
 @dataclass
 class _CoordinatorWatch:
-    """Says when the coordinator goes down, or comes back, while somebody follows a run."""
+    """Says when the coordinator goes down, comes back, or does not begin, while somebody follows a run."""
 
+    run: Path
     workspace: FlowerWorkspace
     say: Say
+    _begin_by: float = field(default_factory=lambda: time.monotonic() + BEGIN_TIMEOUT)
     _next_look: float = 0.0
     _was_up: bool = True
 
     def look(self) -> None:
-        if time.monotonic() < self._next_look:
+        now = time.monotonic()
+        if now < self._next_look:
             return
-        self._next_look = time.monotonic() + UP_INTERVAL
+        self._next_look = now + UP_INTERVAL
         up = is_up(self.workspace)
         if up != self._was_up:
             self.say("the coordinator is up again" if up else f"{NOT_UP}: the run goes on when it is started again")
             self._was_up = up
+        if up and now > self._begin_by and read_state(self.run) is None:
+            self.say(f"the coordinator has not begun with the run: {self.workspace.folder / SUPERLINK_LOG} may say why")
+            self._begin_by = math.inf
 
 
 def stop_run(coordinator: Path, name: str, *, insecure: bool) -> Path:
@@ -137,8 +151,8 @@ def stop_run(coordinator: Path, name: str, *, insecure: bool) -> Path:
     if status in ENDED:
         raise ConfigError(f"{name} has ended already: it is {status}")
     rundir = RunDir(run)
-    if (run / FLOWER_RUN_FILE).exists():
-        workspace = open_workspace(read_coordinator(coordinator))
+    workspace = open_workspace(read_coordinator(coordinator))
+    if (run / FLOWER_RUN_FILE).exists() and is_up(workspace):  # a coordinator that is down does not resume it
         workspace.run_flwr("stop", rundir.read(FLOWER_RUN_FILE)["run"], SUPERLINK_NAME)
     if rundir.described:
         rundir.mark("stopped")

@@ -167,6 +167,37 @@ def test_a_run_is_stopped_once(start, kit_folder):
         stop_run(kit_folder / "coordinator", "mien", insecure=False)
 
 
+def test_a_run_can_be_stopped_while_the_coordinator_is_down(start, kit_folder, monkeypatch):
+    run = start("fedavg", name="mine")
+    (run / coordinator_up.FLOWER_RUN_FILE).write_text('{"run": "1"}')
+    monkeypatch.setattr(module, "is_up", lambda workspace: False)
+    stop_run(kit_folder / "coordinator", "mine", insecure=False)
+    assert unfinished_runs(kit_folder / "coordinator") == []
+
+
+def test_a_follower_hears_of_a_coordinator_that_goes_down_or_does_not_begin(start, monkeypatch):
+    run = start("fedavg")
+    lines, ups = [], iter([True, False, True, True])
+    monkeypatch.setattr(module, "is_up", lambda workspace: next(ups))
+    monkeypatch.setattr(module, "UP_INTERVAL", 0.0)
+    monkeypatch.setattr(module, "BEGIN_TIMEOUT", -1.0)
+    looks = []
+
+    def sleep(seconds):
+        looks.append(1)
+        if len(looks) == 4:
+            RunDir(run).fail("enough")
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    with pytest.raises(RunError, match="failed"):
+        follow_run(run, lines.append)
+    assert lines == [
+        f"the coordinator has not begun with the run: {run.parents[1] / 'superlink.log'} may say why",
+        "the coordinator is not up: the run goes on when it is started again",
+        "the coordinator is up again",
+    ]
+
+
 def test_a_run_across_hospitals_is_not_resumed_here(finished_run):
     (finished_run / TERMS).write_text("{}")
     with pytest.raises(ConfigError, match="runs across hospitals"):

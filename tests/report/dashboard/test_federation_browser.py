@@ -89,6 +89,19 @@ def test_before_round_1_the_page_says_when_the_run_gives_up(page, scene):
     until(view, lambda: "Before round 1" in view.locator("#lead").inner_text())
 
 
+def test_a_run_that_was_stopped_in_a_round(page, scene):
+    write_state(scene[1], lost=HOSTILE)
+    view = page()
+    file = scene[1] / "run.json"
+    before = file.read_text()
+    file.write_text(json.dumps(json.loads(before) | {"status": "stopped"}))
+    try:
+        until(view, lambda: "The run has ended: it is stopped." in view.locator("#lead").inner_text())
+        assert "not connected when the run ended" in card(view, 1)
+    finally:
+        file.write_text(before)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_violation(page, scene, scheme):
     write_state(scene[1], lost=HOSTILE)

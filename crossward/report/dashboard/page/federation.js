@@ -8,9 +8,10 @@
 
   const listed = (names) => (names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}` : names[0] ?? "");
 
-  const leadWords = (view) => {
+  const leadWords = (view, run) => {
     const known = view.state;
     if (view.problem) return view.problem;
+    if (!run.live && !known?.over) return `The run has ended: it is ${run.status}. ${run.reason}`;
     if (!known) return "The coordinator has not begun with this run. Is it up? crossward federation status says so.";
     if (known.phase === "failed") return `The run failed: ${known.why || "its log may say why"}`;
     if (known.phase === "finished") return `All ${count(known.rounds, "round is", "rounds are")} done.`;
@@ -27,7 +28,8 @@
     return `The run gives up in ${duration(Math.max(0, known.left - passed))} unless ${known.least === 1 ? "one hospital is" : `${known.least} hospitals are`} here by then.`;
   };
 
-  const doing = (site, passed) => {
+  const doing = (site, passed, run) => {
+    if (!run.live && ["working", "lost", "opening"].includes(site.activity)) return `${site.words} when the run ended`;
     const since = site.for === null || site.for === undefined ? "" : duration(site.for + passed);
     const left = site.left === null || site.left === undefined ? "" : duration(Math.max(0, site.left - passed));
     if (site.activity === "working") return `${site.words}, round ${site.round}, for ${since}${left ? `; waited for up to ${left} more` : ""}`;
@@ -40,10 +42,10 @@
     return "has not come";
   };
 
-  const card = (site, passed) => {
+  const card = (site, passed, run) => {
     const bad = ["lost", "left out", "refused"].includes(site.activity);
     const facts = element("dl", { class: "site-facts" },
-      element("dt", {}, "now"), element("dd", {}, doing(site, passed)),
+      element("dt", {}, "now"), element("dd", {}, doing(site, passed, run)),
       site.why ? element("dt", {}, "why") : null, site.why ? element("dd", {}, site.why) : null,
       element("dt", {}, "received"), element("dd", {}, size(site.bytes ?? 0)),
       element("dt", {}, "left out"), element("dd", {}, site.left_out ? count(site.left_out, "time", "times") : "never"));
@@ -62,13 +64,13 @@
       at("lead").textContent = "This run is not across hospitals.";
       return;
     }
-    const lead = leadWords(view);
+    const lead = leadWords(view, message.run);
     if (at("lead").textContent !== lead) at("lead").textContent = lead; // readers of screens hear changes alone
-    at("clock").textContent = clockWords(view.state, passed);
+    at("clock").textContent = message.run.live ? clockWords(view.state, passed) : "";
     const known = new Set(view.sites.map((site) => site.site));
     for (const [name, shown] of cards) if (!known.has(name)) { shown.made.remove(); cards.delete(name); }
     for (const site of view.sites) {
-      const made = card(site.activity ? site : { ...site, activity: "not here" }, passed);
+      const made = card(site.activity ? site : { ...site, activity: "not here" }, passed, message.run);
       const shown = cards.get(site.site);
       if (shown && shown.made.outerHTML === made.outerHTML) continue;
       if (shown) shown.made.replaceWith(made);
