@@ -25,6 +25,7 @@ from crossward.report.sections.method import method_section
 from crossward.report.sections.reproduce import reproduce_section
 from crossward.report.sections.segmentation import segmentation_section
 from crossward.report.sections.verdict import page_facts, verdict_section
+from crossward.report.site_figures import all_site_figures
 from crossward.report.source import ReportOptions, ReportSource
 from crossward.report.verdict_words import verdict_words
 
@@ -42,13 +43,15 @@ SECTIONS: tuple[SectionMaker, ...] = (
     lambda source, options: reproduce_section(source),
     lambda source, options: checklist_section(source),
 )
+OF_TABLES = SECTIONS[:3]  # what can be said of stored figures, without a run directory
 
 
 def make_page(source: ReportSource, options: ReportOptions | None = None) -> Page:
     """The whole report."""
     options = options or ReportOptions()
     words = verdict_words(source)
-    sections = [section for make in SECTIONS if (section := make(source, options)) is not None]
+    makers = SECTIONS if source.runs else OF_TABLES
+    sections = [section for make in makers if (section := make(source, options)) is not None]
     return Page(
         kicker=f"Crossward report · {source.name}",
         title=words.title,
@@ -67,8 +70,9 @@ def make_hospital_page(source: ReportSource, name: str) -> Page:
     """The page of one hospital alone, to be handed over: nothing of any other is in it."""
     sheets = hospital_pages(source, only=name)
     if not sheets:
-        known = dict.fromkeys(source.sites)
-        raise ConfigError(f"there is no hospital {name!r} in these runs", hint=nearest(name, known))
+        known = dict.fromkeys(site for figures in all_site_figures(source) for site in figures.sites)
+        hint = nearest(name, known) if known else "No figures of hospitals are left: make the whole report."
+        raise ConfigError(f"there is no hospital {name!r} in these runs", hint=hint)
     return Page(
         kicker=f"Crossward report · {source.name}",
         title=sheets[0].title,

@@ -28,7 +28,7 @@ from crossward.report.content import (
     charts_of,
 )
 from crossward.report.theme import CONFIG, PREFIX, THEMES
-from crossward.report.wording import interval_text, number_text
+from crossward.report.wording import capital, interval_text, number_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -152,6 +152,7 @@ def _environment(sources: Sequence[RunSource]) -> Environment:
         "row_class": lambda widths: "w-" + "-".join(map(str, widths or (1, 1))),
         "sort_key": sort_key,
         "tip": _tip,
+        "capital": capital,
     }
     return environment
 

@@ -91,7 +91,7 @@ def best_method(source: ReportSource, setting: str) -> str:
         return rows[0].method
     if figures := headline_figures(source, setting):
         return figures[0].label
-    return next(run.label for run in source.runs if run.setting == setting)
+    return next(run.label for run in source.every if run.setting == setting)
 
 
 def _of_tables(row: SiteRow) -> dict[str, SiteFigure]:

@@ -20,6 +20,7 @@ from crossward.comparison.study_tables import StudyTables, compare_runs
 from crossward.errors import ConfigError, CrosswardError, StorageError
 from crossward.report.content import RunSource, shown
 from crossward.report.run_rounds import RunRounds, read_rounds
+from crossward.report.stored_runs import StoredRun, find_stored_runs, stored_columns, stored_note
 from crossward.report.theme import MethodOrder
 from crossward.runs.result import Result, load
 from crossward.runs.run_directory import RunDir
@@ -87,19 +88,28 @@ class ReportSource:
     tables: StudyTables
     notes: tuple[str, ...] = ()
     study: StudyFile | None = None
+    stored: tuple[StoredRun, ...] = ()  # runs whose folders are gone: only the tables have them
+
+    @property
+    def every(self) -> tuple[ReportRun | StoredRun, ...]:
+        return (*self.runs, *self.stored)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(run.label for run in self.runs))
+        return tuple(dict.fromkeys(run.label for run in self.every))
 
     @property
     def settings(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(run.setting for run in self.runs))
+        return tuple(dict.fromkeys(run.setting for run in self.every))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({run.seed for run in self.every}))
 
     @property
     def alone(self) -> str | None:
         """The label of training alone, if it was run."""
-        return next((run.label for run in self.runs if run.alone), None)
+        return _alone(self.runs, self.stored)
 
     @property
     def order(self) -> MethodOrder:
@@ -107,11 +117,12 @@ class ReportSource:
 
     @property
     def task(self) -> str:
-        return self.runs[0].task
+        """Of the first run; "" if no run directory is left."""
+        return self.runs[0].task if self.runs else ""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self.runs[0].classes
+        return self.runs[0].classes if self.runs else ()
 
     def settings_of(self, task: str) -> tuple[str, ...]:
         """The settings whose runs learn this task: side by side they may differ, in their classes as well."""
@@ -165,6 +176,7 @@ class _Found:
 @dataclass
 class _Search:
     found: list[_Found] = field(default_factory=list)
+    stored: list[StoredRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     study: StudyFile | None = None
     name: str = ""
@@ -176,14 +188,15 @@ def read_report_source(
     """The runs at these paths with the tables of their figures. `out` is where studies have their folders."""
     search = _find(paths, out)
     runs = _read(search)
-    if not runs:
+    if not runs and not search.stored:
         raise ConfigError("there is no run to report on", details=search.notes, hint="Name run directories or a study.")
     runs = _with_settings(runs, search.notes, side_by_side=side_by_side)
     runs = [replace(run, id=f"r{number}") for number, run in enumerate(runs, 1)]
-    spec = _table_spec(runs, search.study, resamples)
-    tables = _tables(runs, spec)
+    stored = tuple(search.stored)
+    spec = _table_spec(runs, stored, search.study, resamples)
+    tables = _tables(runs, stored, spec)
     notes = list(dict.fromkeys([*search.notes, *tables.notes]))
-    return ReportSource(search.name or _name(runs), tuple(runs), spec, tables, tuple(notes), search.study)
+    return ReportSource(search.name or _name(runs), tuple(runs), spec, tables, tuple(notes), search.study, stored)
 
 
 # finding --------------------------------------------------------------------------------------------------------------
@@ -210,33 +223,38 @@ def _find(paths: Sequence[Path], out: Path) -> _Search:
 def _find_study(file: Path, out: Path, search: _Search) -> None:
     study = read_study(file)
     folder = study_folder(study, out)
-    if not folder.is_dir():
-        raise StorageError(
-            f"the study {study.name} has no folder {folder}",
-            hint=f"Run it first: `crossward study run {file}`, or say where its folder is by --out.",
-        )
     if search.study is not None:
         raise ConfigError("a report is on one study", hint="Make a report of each, or name their run directories.")
     search.study = study
+    search.name = search.name or shown(study.name)
     _find_cells(folder, search)
+    if not search.found and not search.stored:
+        raise StorageError(
+            f"the study {study.name} has no folder {folder}" if not folder.is_dir() else f"there is no run in {folder}",
+            details=search.notes,
+            hint=f"Run it first: `crossward study run {file}`, or say where its folder is by --studies.",
+        )
 
 
 def _find_cells(folder: Path, search: _Search) -> None:
-    """The cells that study.json names; a folder that it does not name is not of the study."""
+    """The cells that study.json names; a folder that it does not name is not of the study. Cells whose folders are gone
+    have their figures, if these are stored."""
     index = StudyFolder.open(folder)
     search.name = search.name or shown(folder.name)
     search.notes += index.notes
-    for record in index.cells.values():
-        place = folder / record.folder
-        if (place / "run.json").is_file():
-            setting = setting_name(record.setting)
-            search.found.append(_Found(place, record.label, setting, record.seed, record.repeat))
-    missing = sum(not (folder / record.folder / "run.json").is_file() for record in index.cells.values())
-    if missing:
+    present = {key: each for key, each in index.cells.items() if (folder / each.folder / "run.json").is_file()}
+    for record in present.values():
+        setting = setting_name(record.setting)
+        search.found.append(_Found(folder / record.folder, record.label, setting, record.seed, record.repeat))
+    search.stored += find_stored_runs(search.study, folder, index, present)
+    if search.stored:
+        search.notes.append(stored_note(search.stored))
+    missing = len(index.cells) - len(present) - len(search.stored)
+    if missing > 0:
         search.notes.append(f"{missing} of the study's {len(index.cells)} runs have not begun")
     for failure in index.failures.values():
         search.notes.append(shown(f"{failure.folder} failed: {failure.reason}", 300))
-    if not index.cells:
+    if not index.cells and folder.is_dir() and not search.stored:
         _find_below(folder, search)
 
 
@@ -401,18 +419,30 @@ def _computes(run: ReportRun) -> str:
 
 
 # tables ---------------------------------------------------------------------------------------------------------------
-def _table_spec(runs: Sequence[ReportRun], study: StudyFile | None, resamples: int | None) -> TableSpec:
-    labels = tuple(dict.fromkeys(run.label for run in runs))
-    alone = next((run.label for run in runs if run.alone), None)
-    columns = study.settings.columns if study and study.settings.columns else _columns(runs, alone)
+def _alone(runs: Sequence[ReportRun], stored: Sequence[StoredRun]) -> str | None:
+    found = (run.label for run in runs if run.alone)
+    return next(found, next((run.label for run in stored if run.label == ALONE), None))
+
+
+def _table_spec(
+    runs: Sequence[ReportRun], stored: Sequence[StoredRun], study: StudyFile | None, resamples: int | None
+) -> TableSpec:
+    with_runs = dict.fromkeys(run.label for run in runs)
+    labels = tuple(dict.fromkeys([*with_runs, *(run.label for run in stored)]))
+    alone = _alone(runs, stored)
+    columns = study.settings.columns if study and study.settings.columns else ()
+    columns = columns or (_columns(runs, alone) if runs else stored_columns(stored))
     main = parse_column(columns[0])
     wanted = study.settings.compared_pairs() if study else _pairs(labels)
     more: dict[str, Any] = {} if resamples is None else {"resamples": resamples}
     if study:
         more |= {"last": study.settings.last, "level": study.settings.level, "reach": study.settings.reach}
-    reference = next((label for label in REFERENCES if label in labels and label != ALONE), None)
-    if reference and not more.get("reach") and len(labels) > 1:
+    reference = next((label for label in REFERENCES if label in with_runs and label != ALONE), None)
+    if reference and not more.get("reach") and len(with_runs) > 1:
         more["reach"] = {"reference": reference, "view": "global" if main.view == "global" else "local"}
+    if reach := more.get("reach"):
+        named = {name for name in (reach["reference"], reach.get("target")) if isinstance(name, str)}
+        more["reach"] = reach if named <= set(with_runs) else None
     return TableSpec(
         columns=tuple(columns),
         pairs=tuple((a, b) for a, b in wanted if a in labels and b in labels),
@@ -442,13 +472,14 @@ def _pairs(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((label, reference) for label in labels if label != reference)
 
 
-def _tables(runs: Sequence[ReportRun], spec: TableSpec) -> StudyTables:
+def _tables(runs: Sequence[ReportRun], stored: Sequence[StoredRun], spec: TableSpec) -> StudyTables:
     labelled = [LabelledRun(run.label, run.setting, run.seed, run.repeat, run.result.folder) for run in runs]
     key = blake2b("\n".join(str(run.result.folder.resolve()) for run in runs).encode(), digest_size=12).hexdigest()
     folder = cache_folder() / "reports"
     with suppress(OSError):  # a cache that cannot be written costs time, nothing else
         folder.mkdir(parents=True, exist_ok=True)
-    return compare_runs(labelled, spec, cache=folder / f"{key}.cache")
+    figures = [run.figures(spec.sites) for run in stored]
+    return compare_runs(labelled, spec, stored=figures, cache=folder / f"{key}.cache")
 
 
 def _name(runs: Sequence[ReportRun]) -> str:

@@ -86,7 +86,9 @@ def _title(source: ReportSource, rows: Sequence[Difference]) -> str:
     if len(worse) == len(rows):
         return f"{capital(reference)} is ahead: the other {counted(len(rows), 'method')} are worse"
     tail = f"; {listed(worse, 3)} {_are(worse)} worse" if worse else ""
-    return f"No method is distinguishably better than {reference} in {metric}{tail}"
+    compared = {row.method for row in rows} | {best.reference}
+    who = "No method" if compared >= set(source.labels) else f"Of {counted(len(rows), 'method')} compared, none"
+    return f"{who} is distinguishably better than {reference} in {metric}{tail}"
 
 
 def _gain(source: ReportSource, row: Difference) -> str:
@@ -182,8 +184,8 @@ def _other(pair: PairFigure, method: str) -> str:
 
 def setting_words(source: ReportSource) -> str:
     """ "six hospitals, eight classes, three seeds"."""
-    seeds = {run.seed for run in source.runs}
-    parts = [counted(len(source.sites), "hospital"), counted(len(source.labels), "method"), counted(len(seeds), "seed")]
+    parts = [counted(len(source.sites), "hospital")] if source.sites else []
+    parts += [counted(len(source.labels), "method"), counted(len(source.seeds), "seed")]
     if len(source.settings) > 1:
         parts.append(counted(len(source.settings), "setting"))
     return ", ".join(parts)

@@ -24,10 +24,11 @@ def figures_file(study: StudyFile, folder: Path) -> Path:
     return beside / f"{study.name}.json" if beside.is_dir() else folder / FIGURES
 
 
-def read_rows(study: StudyFile, folder: Path) -> dict[str, Row]:
-    """Stored rows by key."""
+def read_rows(study: StudyFile | None, folder: Path) -> dict[str, Row]:
+    """Stored rows by key; without the study's file, those in its folder alone."""
     rows: dict[str, Row] = {}
-    for file in (study.file.parent / "results" / f"{study.name}.json", folder / FIGURES):
+    beside = [] if study is None else [study.file.parent / "results" / f"{study.name}.json"]
+    for file in (*beside, folder / FIGURES):
         for row in _read(file):
             if isinstance(row.get("key"), str):
                 rows[row["key"]] = row

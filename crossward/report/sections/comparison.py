@@ -68,14 +68,19 @@ def _lead(source: ReportSource) -> str:
 def _tables(source: ReportSource) -> Iterator[Block]:
     settings = list(source.tables.settings)
     if len(settings) < 2:
-        if table := method_table(source, settings[0] if settings else ""):
-            yield table
+        yield from _setting_tables(source, settings[0] if settings else "")
         return
     pooled = [POOLED] if any(pair.setting == POOLED for pair in source.tables.pairs) else []
-    made = [(setting, method_table(source, setting)) for setting in [*pooled, *settings]]
-    tabs = [Tab(capital(setting) or "(no setting)", (table,)) for setting, table in made if table is not None]
+    made = [(setting, tuple(_setting_tables(source, setting))) for setting in [*pooled, *settings]]
+    tabs = [Tab(capital(setting) or "(no setting)", tables) for setting, tables in made if tables]
     if tabs:
         yield Tabs("comparison-settings", "Setting", tuple(tabs))
+
+
+def _setting_tables(source: ReportSource, setting: str) -> Iterator[DataTable]:
+    for table in (method_table(source, setting), pair_table(source, setting)):
+        if table is not None:
+            yield table
 
 
 def method_table(source: ReportSource, setting: str) -> DataTable | None:
@@ -101,13 +106,47 @@ def method_table(source: ReportSource, setting: str) -> DataTable | None:
         if rows and reference:
             cells += _difference_cells(source, rows.get(label), is_reference=label == reference)
         body.append(tuple(cells))
-    place = "" if setting in ("", POOLED) else f"-{source.tables.settings.index(setting) + 1}"
-    return DataTable(f"comparison-table{place}", tuple(headers), tuple(body), footnote=_footnote(rows, figures))
+    return DataTable(
+        f"comparison-table{_place(source, setting)}", tuple(headers), tuple(body), footnote=_footnote(rows, figures)
+    )
+
+
+def _place(source: ReportSource, setting: str) -> str:
+    """What tells addresses of this setting from those of others."""
+    return "" if setting in ("", POOLED) else f"-{source.tables.settings.index(setting) + 1}"
+
+
+def pair_table(source: ReportSource, setting: str) -> DataTable | None:
+    """Pairs in which the reference is not, by the first column; None if there are none."""
+    reference = reference_of(source)
+    column = source.headline
+    body: list[tuple[Cell, ...]] = []
+    wanted = {(pair.a, pair.b) for pair in source.tables.pairs if reference not in (pair.a, pair.b)}
+    for other in [label for label in source.labels if any(b == label for _, b in wanted)]:
+        for row in differences(source, setting=setting, reference=other):
+            if (row.method, other) in wanted:
+                cells = _difference_cells(source, row, is_reference=False)
+                first = MethodName(row.method, source.order.colour(row.method))
+                body.append((first, MethodName(other, source.order.colour(other)), *cells))
+    if not body:
+        return None
+    level = level_words(source.spec.level)
+    headers = (
+        Column("method"),
+        Column("compared with"),
+        Column(f"difference [{level}]", "number", "Paired by seed."),
+        Column("verdict", "verdict", "Of the method on the left."),
+    )
+    title = f"Other comparisons, in {metric_name(column.metric)}, {view_words(source, column.view)}"
+    return DataTable(f"pairs{_place(source, setting)}", headers, tuple(body), title=title)
 
 
 def _header(source: ReportSource, column: FigureColumn) -> Column:
     unit = metric_unit(column)
-    title = f"{metric_name(column.metric)}, {view_words(source, column.view)}" + (f" ({unit})" if unit else "")
+    title = f"{metric_name(column.metric)}, {view_words(source, column.view)}"
+    if len({parse_column(name).when for name in source.tables.columns}) > 1:
+        title += ", chosen round" if column.when == "best" else f", last {counted(source.spec.last, 'round')}"
+    title += f" ({unit})" if unit else ""
     when = "the round that validation chose" if column.when == "best" else f"mean of the last {source.spec.last} rounds"
     return Column(title, "number", f"{column.name}: {when}")
 
@@ -188,9 +227,10 @@ def learning_blocks(source: ReportSource) -> Iterator[Block]:
         return
     if len(source.labels) > 1:
         yield method_picker(source)
-    if len(source.settings) > 1:
-        options = tuple(Option(setting, setting or "(no setting)") for setting in source.settings)
-        yield Chooser(vega.SETTING, "Setting", options, source.settings[0])
+    settings = drawn_settings(source)
+    if len(settings) > 1:
+        options = tuple(Option(setting, setting or "(no setting)") for setting in settings)
+        yield Chooser(vega.SETTING, "Setting", options, settings[0])
     tabs = [Tab(capital(view_words(source, view)), (chart,)) for view, chart in charts.items()]
     if len(tabs) == 1:
         yield next(iter(charts.values()))
@@ -198,8 +238,14 @@ def learning_blocks(source: ReportSource) -> Iterator[Block]:
         yield Tabs("learning", "Which test images", tuple(tabs))
 
 
+def drawn_settings(source: ReportSource) -> tuple[str, ...]:
+    """The settings that have curves: those with run directories."""
+    return tuple(dict.fromkeys(run.setting for run in source.runs))
+
+
 def curve_chart(source: ReportSource, view: str, column: FigureColumn) -> Chart | None:
-    rows = [row for label in source.labels for setting in source.settings
+    settings = drawn_settings(source)
+    rows = [row for label in source.labels for setting in settings
             for row in curve_rows(source, label, setting, view, column)]  # fmt: skip
     if not rows:
         return None
@@ -209,10 +255,10 @@ def curve_chart(source: ReportSource, view: str, column: FigureColumn) -> Chart 
         rows,
         order=source.order,
         shown=shown_methods(source),
-        settings=source.settings,
+        settings=settings,
         title=axis_title(column, words),
     )
-    ends = {row["method"]: row["value"] for row in rows if row["setting"] == source.settings[0]}
+    ends = {row["method"]: row["value"] for row in rows if row["setting"] == settings[0]}
     return Chart(
         id=f"learning-{view}",
         title=f"How they learn: {metric_name(column.metric)}, {words}",

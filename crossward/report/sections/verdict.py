@@ -96,11 +96,13 @@ def _sizes(row: Difference) -> str:
 def page_facts(source: ReportSource) -> tuple[Fact, ...]:
     """What was compared, on what, chosen how: one line below the title."""
     runs = source.runs
+    if not runs:
+        return (Fact("Seeds", _seeds(source.seeds)), Fact("Runs", f"{len(source.stored)}, whose folders are gone"))
     facts = [
         Fact("Data", _each(runs, _data)),
         Fact("Hospitals", f"{len(source.sites)}{_partition_words(runs)}"),
         Fact("Rounds × epochs", _each(runs, _rounds)),
-        Fact("Seeds", _seeds(runs)),
+        Fact("Seeds", _seeds(source.seeds)),
         Fact("Chosen on", _each(runs, _chosen_on), "Which round counts was decided on these images, never on test."),
         Fact("Leakage audit", _each(runs, _audit), "Whether an image or a patient is in training and in test."),
         Fact("Data hash", _each(runs, _hash), "Of all images with their labels.", code=True),
@@ -137,9 +139,8 @@ def _rounds(run: ReportRun) -> str:
     return f"{config['run'].get('rounds', '?')} × {config.get('train', {}).get('epochs', '?')}"
 
 
-def _seeds(runs: Sequence[ReportRun]) -> str:
-    seeds = sorted({run.seed for run in runs})
-    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]}–{seeds[-1]}"
     return ", ".join(map(str, seeds[:MOST_SEEDS_NAMED])) + (" …" if len(seeds) > MOST_SEEDS_NAMED else "")
 
