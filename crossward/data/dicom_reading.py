@@ -45,6 +45,7 @@ VIDEO = tuple(f"1.2.840.10008.1.2.4.10{n}" for n in range(10))  # MPEG-2, MPEG-4
 DEFLATED = b"1.2.840.10008.1.2.1.99"
 IMPLICIT = "1.2.840.10008.1.2"
 EXPLICIT = "1.2.840.10008.1.2.1"
+TAGS_OF_OBJECTS = ("Rows", "SOPClassUID", "SOPInstanceUID", "DirectoryRecordSequence")
 NEEDED = ("Rows", "Columns", "BitsAllocated", "PhotometricInterpretation")
 PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 ULTRASOUND = (
@@ -63,7 +64,7 @@ def parse_dicom(data: bytes, *, pixels: bool = True) -> Dataset:
     _refuse_bomb(data)
     try:
         dataset: Dataset = pydicom.dcmread(BytesIO(data), force=True, stop_before_pixels=not pixels)
-        named = any(name in dataset for name in ("Rows", "SOPClassUID", "SOPInstanceUID"))
+        named = any(name in dataset for name in TAGS_OF_OBJECTS)
     except MemoryError:
         raise
     except Exception as error:  # pydicom raises errors of every kind at damaged bytes: all are the file's fault

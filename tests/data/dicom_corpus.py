@@ -63,6 +63,7 @@ PATIENT = {  # every one of these must be found nowhere outside of the files
     "InstitutionName": "Saint Eulalia Infirmary",
     "StudyID": "STUDY-4410",
     "StudyDate": "20190817",
+    "StudyTime": "235917.0042",
     "OperatorsName": "Tremaine^Q",
     "PatientComments": "collects porcelain owls",
 }
@@ -91,6 +92,7 @@ def image(sop_class: str = MR, modality: str = "MR", **tags: Any) -> Dataset:
     dataset.StudyInstanceUID = generate_uid()
     dataset.SeriesInstanceUID = generate_uid()
     dataset.Modality = modality
+    dataset.SeriesNumber = dataset.InstanceNumber = 1
     for name, value in (PATIENT | tags).items():
         setattr(dataset, name, value)
     return dataset
