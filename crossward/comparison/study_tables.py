@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from pydantic import TypeAdapter
+from threadpoolctl import threadpool_limits
 
 from crossward.comparison.intervals import Estimate, seed_spread
 from crossward.comparison.multiple_datasets import MIN_DATASETS, across_datasets
@@ -61,7 +62,8 @@ def compare_runs(
     spec.check(labels)
     _check_runs(runs)
     memo = StudyMemo(cache)
-    tables = _Study(runs, stored, labels, settings, spec, memo).tables()
+    with threadpool_limits(1, "blas"):  # products are small: on a busy machine, threads wait longer than they compute
+        tables = _Study(runs, stored, labels, settings, spec, memo).tables()
     memo.save()
     return tables
 

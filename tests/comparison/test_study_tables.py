@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from crossward.comparison import study_memo
+from crossward.comparison import study_memo, study_scores
 from crossward.comparison.intervals import method_estimate
 from crossward.comparison.method_runs import read_method_runs
 from crossward.comparison.site_spread import site_spread
@@ -298,6 +299,26 @@ def test_the_cache_gives_the_same_tables_without_reading_predictions(written, tw
     assert json.loads(json.dumps(document(first)))["pairs"][0]["a"] == "strong"
     third = [*two_methods, written("weak", 3, 0.5)]
     assert compare_runs(third, spec, cache=cache) == compare_runs(third, spec)
+
+
+def test_products_take_one_thread_and_leave_the_others_as_they_were(two_methods, monkeypatch):
+    def threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    seen: list[set[int]] = []
+    real = study_scores.weighted_sums
+
+    def watched(*arguments):
+        seen.append(threads())
+        return real(*arguments)
+
+    monkeypatch.setattr(study_scores, "weighted_sums", watched)
+    with threadpool_limits(2, "blas"):
+        before = threads()
+        compare_runs(two_methods, QUICK)
+        assert threads() == before
+    assert seen
+    assert all(each == {1} for each in seen)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"format": 1, "crossward": "0.0.0", "entries": {"a": 1}}'])
