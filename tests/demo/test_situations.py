@@ -9,7 +9,9 @@ from crossward.methods import METHODS
 from crossward.studies.study import Study
 from crossward.studies.study_file import StudyFile, read_study
 
-TUNED_ON = {100, 101}  # seeds on which settings were chosen
+TUNED_ON = {*range(100, 112)}  # seeds on which settings were chosen
+
+LOOKED_AT = {0, 1, 2}  # patients of earlier versions of the demo
 
 
 def study_of(situation: Situation, folder) -> StudyFile:
@@ -31,6 +33,7 @@ def test_settings_were_chosen_on_other_seeds_and_patients(situation, tmp_path):
     study = study_of(situation, tmp_path)
     assert not TUNED_ON & set(study.settings.seeds)
     assert study.shared["data"].get("seed", 0) not in TUNED_ON
+    assert study.shared["data"].get("seed", 0) not in LOOKED_AT
     assert study.shared["data"]["sites"] == 6
     assert "were chosen on" in situation.study_text()
 
@@ -39,6 +42,11 @@ def test_settings_were_chosen_on_other_seeds_and_patients(situation, tmp_path):
 def test_every_cell_of_a_situation_can_run(situation, tmp_path):
     study = Study(situation.write_study(tmp_path), tmp_path)
     assert len(study.cells) == study.size
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+def test_there_are_seeds_enough_for_an_interval(situation, tmp_path):
+    assert len(study_of(situation, tmp_path).settings.seeds) >= 3
 
 
 def test_four_networks_have_four_resolutions(tmp_path):
