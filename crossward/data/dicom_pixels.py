@@ -27,8 +27,11 @@ from crossward.data.value_range import (
     FUNCTIONS,
     LINEAR,
     ImageRange,
+    Limits,
     Numbers,
+    Percentiles,
     Pixels,
+    StoredBits,
     TagTable,
     TagWindow,
     Valid,
@@ -107,18 +110,36 @@ class DicomImages:
         valid = self._valid(stored)
         if valid is not None and not valid.any():
             raise DataError("holds nothing but padding")
-        values = self._in_units(stored, frame)
-        if not np.isfinite(values).all():
-            raise DataError("has values that are no numbers")
-        rescaled = values is not stored
-        bits = None if rescaled or stored.dtype.kind == "f" else self._bits()
-        image = ImageRange(bits, self._signed(), self._window(frame))
-        shown, habit = eight_bits(values, image, wanted, valid)
+        tags = self._window(frame)
+        by_tags = tags is not None and not isinstance(wanted, Percentiles | StoredBits)
+        by_value = by_tags or isinstance(wanted, Window | Limits)
+        if by_value and stored.dtype.kind in "iu" and stored.dtype.itemsize <= 2:
+            # what a pixel becomes depends on its value alone: far fewer values than pixels are computed
+            low = int(stored.min())
+            levels = np.arange(low, int(stored.max()) + 1).astype(stored.dtype)
+            table, habit = self._in_eight_bits(levels, frame, wanted, tags, None)
+            shown = table[stored.astype(np.int32) - low]
+        else:
+            shown, habit = self._in_eight_bits(stored, frame, wanted, tags, valid)
         if photometric == "MONOCHROME1":
             shown = 255 - shown
         if valid is not None:
             shown[~valid] = 0
         return shown, habit
+
+    def _in_eight_bits(
+        self,
+        stored: Numbers,
+        frame: int,
+        wanted: Window | ValueRange | None,
+        tags: TagWindow | TagTable | None,
+        valid: Valid | None,
+    ) -> tuple[Pixels, str]:
+        values = self._in_units(stored, frame)
+        if not np.isfinite(values).all():
+            raise DataError("has values that are no numbers")
+        bits = self._bits() if values is stored and stored.dtype.kind != "f" else None
+        return eight_bits(values, ImageRange(bits, self._signed(), tags), wanted, valid)
 
     def _valid(self, stored: Numbers) -> Valid | None:
         """Which pixels are not padding; None if the file names no padding."""
