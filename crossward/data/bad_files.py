@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from crossward.errors import ConfigError, DataError
 
-POLICIES = ("refuse", "quarantine")
+POLICIES = ("auto", "refuse", "quarantine")
+FEW = 0.05  # of the files: so many bad ones are left out without asking
 
 
 @dataclass(frozen=True)
@@ -18,17 +20,24 @@ class BadFile:
     where: str
     row: int | None  # of the manifest, the header being row 1
     reason: str
+    site: str = ""
 
     def __str__(self) -> str:
         row = "" if self.row is None else f"row {self.row}"
-        return ": ".join(part for part in (row, self.where, self.reason) if part)
+        line = ": ".join(part for part in (row, self.where, self.reason) if part)
+        return f"{line} (site {self.site})" if self.site else line
 
 
 def check_policy(bad_files: str) -> str:
-    """What to do with bad files, if it is one of the two known ways."""
+    """What to do with bad files, if it is one of the known ways."""
     if bad_files not in POLICIES:
-        raise ConfigError(f'bad_files is "{bad_files}".', hint='Use "refuse" or "quarantine".')
+        raise ConfigError(f'bad_files is "{bad_files}".', hint='Use "auto", "refuse" or "quarantine".')
     return bad_files
+
+
+def refuses(bad_files: str, bad: int, files: int) -> bool:
+    """Whether so many bad ones among so many files end the reading: "auto" leaves out up to one in twenty."""
+    return bad > 0 and (bad_files == "refuse" or (bad_files == "auto" and bad > FEW * files))
 
 
 def set_aside(
@@ -45,11 +54,14 @@ def set_aside(
     `general` are problems of the whole source, which no quarantine can cure.
     """
     left_out = sorted(set(problems), key=lambda bad: (bad.row or 0, bad.where, bad.reason))
+    bad = {(one.row, one.where): one.site for one in left_out}
     lines = [*general, *map(str, left_out)]
-    if general or (left_out and bad_files == "refuse"):
+    if general or refuses(bad_files, len(bad), len(bad) + len(after)):
         cure = "Correct them." if general else 'Correct them, or leave them out with bad_files = "quarantine".'
+        if bad_files == "auto" and not general:
+            cure += f" Up to {FEW:.0%} of the files would be left out without asking."
         raise DataError(
-            f"{source}: {len(lines)} problems." if len(lines) > 1 else f"{source}: one problem.",
+            f"{source}: {f'{len(lines)} problems' if len(lines) > 1 else 'one problem'}{_per_site(bad.values())}.",
             details=lines,
             hint=cure,
         )
@@ -62,3 +74,9 @@ def set_aside(
             hint="Correct the files named above, or remove the class.",
         )
     return left_out
+
+
+def _per_site(sites: Iterable[str]) -> str:
+    """How many of the bad files are of which site, if several have some."""
+    counts = Counter(sites)
+    return f" ({', '.join(f'{site} {n}' for site, n in sorted(counts.items()) if site)})" if len(counts) > 1 else ""

@@ -66,7 +66,13 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> PreparedR
     prepared = assemble(config, federation, quarantined)
     about_text = prepared.text.cautions() if prepared.text else []
     about_run = checks.cautions(config, prepared.run_sites)
-    return replace(prepared, warnings=[*warnings(federation), *about_run, *about_text])
+    about_files = _left_out_note(quarantined, len(collection))
+    return replace(prepared, warnings=[*about_files, *warnings(federation), *about_run, *about_text])
+
+
+def _left_out_note(quarantined: Sequence[str], used: int) -> list[str]:
+    count = len(quarantined)
+    return [f"{count} of {count + used} files are left out (quarantine.json); first: {quarantined[0]}"] if count else []
 
 
 def assemble(

@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 
 from crossward.data.archives import Files, open_files
-from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame
@@ -129,7 +129,7 @@ def read(
         folders = (*FULL, *ham10000.FOLDERS)
         paths = image_paths(images, files.listing(), [image_row.image for image_row in listed], folders)
         candidates = [image_row for image_row in listed if image_row.image in paths]
-        if len(candidates) < len(listed) and (policy == "refuse" or not candidates):
+        if refuses(policy, len(listed) - len(candidates), len(listed)) or not candidates:
             raise _incomplete(images, listed, paths)
         decoded = _decode(files, candidates, paths, frame, cache)
         problems = [BadFile(candidates[at].image, candidates[at].row, reason) for at, reason in decoded.problems]

@@ -1,29 +1,30 @@
-"""Images in a folder, or a zip, per class; train/val/test folders above them if you like.
+"""Images in a folder, or a zip, per class or beside folders of masks; train/val/test folders above if you like.
 
-root/<class>/**/image, or root/<split>/<class>/**/image, unpacked or in a .zip archive.
+root/<class>/**/image, or root/<split>/<class>/**/image, unpacked or in a .zip archive; for segmentation
+root/[<split>/]images/image and root/[<split>/]masks/mask.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from crossward.data.archives import open_files
-from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
+from crossward.data.label_words import SPLIT_NAMES, is_unlabelled
+from crossward.data.sources.mask_folders import FOREGROUND, pair_masks, read_pairs
 from crossward.data.sources.settings import GroupRule, ImageFileSettings, Loaded, rule_of_pattern
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
 from crossward.settings import AbsolutePath
-
-SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 
 class FolderSettings(ImageFileSettings):
@@ -66,13 +67,22 @@ def read(
     """The images under `root`, labelled by their folders, and those that were left out.
 
     `group` is a regular expression for the path of an image below `root`; its first group is the patient. `classes`
-    names all classes in their order, also those that have no folder here.
+    names all classes in their order, also those that have no folder here. Folders of images beside folders of masks
+    make it a set for segmentation.
     """
     frame = Frame(size, channels, fit, prepare=prepare)
     policy = check_policy(bad_files)
     pattern = group_pattern(group)
     with open_files(root) as files:
-        images, problems, split = _labelled_images(root, files.listing(), pattern)
+        listing = files.listing()
+        if (masked := pair_masks(listing)) is not None:
+            names = tuple(classes or FOREGROUND)
+            frame = replace(frame, classes=len(names))
+            pairs, unpaired = masked
+            return read_pairs(
+                root, files, pairs, unpaired, frame, names=names, pattern=pattern, bad_files=policy, cache=cache
+            )
+        images, problems, split = _labelled_images(root, listing, pattern, classes or (), policy)
         candidates = [image for image in images if image.group or not pattern]
         decoded = decode_files(files, [ImagePaths(image.path) for image in candidates], frame, cache)
     problems += [BadFile(candidates[row].path, None, reason) for row, reason in decoded.problems]
@@ -93,6 +103,7 @@ def read(
         groups=tuple(image.group for image in used) if pattern else None,
         splits=tuple(image.split for image in used) if split else None,
         file=decoded.file,
+        notes=decoded.notes,
     )
     return collection, left_out
 
@@ -126,13 +137,13 @@ def group_pattern(group: str | None) -> re.Pattern[str] | None:
 
 
 def _labelled_images(
-    root: Path, listing: Iterable[str], pattern: re.Pattern[str] | None
+    root: Path, listing: Iterable[str], pattern: re.Pattern[str] | None, classes: Sequence[str], policy: str
 ) -> tuple[list[FolderImage], list[BadFile], bool]:
     """Every image with its label, those outside of class folders, and whether the top folders are splits."""
     paths = [path for path in listing if is_image(path)]
     if not paths:
         raise DataError(f"{root} holds no image.", hint="Images lie in one folder per class, as in root/benign/1.png.")
-    wrapped, split = folder_layout(root, [path.split("/") for path in paths])
+    wrapped, split = folder_layout(root, [path.split("/") for path in paths], policy)
     candidates = []
     problems = []
     for path in paths:
@@ -141,10 +152,16 @@ def _labelled_images(
         if len(above) < 1 + split:
             problems.append(BadFile(path, None, "is not in a class folder"))
             continue
+        if split and above[0].casefold() not in SPLIT_NAMES:
+            problems.append(BadFile(path, None, "lies beside the folders of splits"))
+            continue
+        if above[int(split)] not in classes and is_unlabelled(above[int(split)]):
+            problems.append(BadFile(path, None, f'its folder "{above[int(split)]}" says that there is no label'))
+            continue
         image = FolderImage(
             path,
             label=above[int(split)],
-            split=SPLITS[above[0].casefold()] if split else "",
+            split=SPLIT_NAMES[above[0].casefold()] if split else "",
             group=(patient[1] or "") if patient else "",
         )
         candidates.append(image)
@@ -153,17 +170,19 @@ def _labelled_images(
     return candidates, problems, split
 
 
-def folder_layout(root: Path, parts: list[list[str]]) -> tuple[int, bool]:
-    """How many folders wrap the classes or splits, and whether splits come first."""
+def folder_layout(root: Path, parts: list[list[str]], bad_files: str = "refuse") -> tuple[int, bool]:
+    """How many folders wrap the classes or splits, and whether splits come first. A few files beside the folders of
+    splits are bad files; many are refused."""
     depth = 0
     while True:
         tops = {part[depth] for part in parts if len(part) > depth + 1}
-        splits = {top for top in tops if top.casefold() in SPLITS}
-        if splits and splits != tops:
+        splits = {top for top in tops if top.casefold() in SPLIT_NAMES}
+        beside = sum(len(part) > depth + 1 and part[depth] not in splits for part in parts) if splits else 0
+        if refuses(bad_files, beside, len(parts)):
             raise DataError(
                 f"{root} has folders of splits beside others.",
                 details=[f"splits: {', '.join(sorted(splits))}", f"others: {', '.join(sorted(tops - splits))}"],
-                hint="Keep either splits or classes at the top.",
+                hint='Keep either splits or classes at the top, or leave the others out with bad_files = "quarantine".',
             )
         loose = any(len(part) == depth + 1 for part in parts)
         deeper = any(len(part) > depth + 2 for part in parts)

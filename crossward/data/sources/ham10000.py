@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 
 from crossward.data.archives import Files, find_dataset, open_files
-from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame
@@ -90,7 +90,7 @@ def read(
         paths = image_paths(root, listing, [image.image for image in images], FOLDERS)
         absent = [image for image in images if image.image not in paths]
         absent_files = [BadFile(image.image, image.row, "its image is not there") for image in absent]
-        if absent_files and (policy == "refuse" or not paths):
+        if refuses(policy, len(absent_files), len(images)) or (absent_files and not paths):
             raise _incomplete(root, problems, absent_files, len(images), listing)
         candidates = [image for image in images if image.image in paths]
         decoded = decode_files(files, [ImagePaths(paths[image.image]) for image in candidates], frame, cache)

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from crossward.data.archives import find_dataset, open_files
-from crossward.data.bad_files import BadFile, check_policy, set_aside
+from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
@@ -166,7 +166,7 @@ def usable_pairs(root: Path, listing: Iterable[str], name: str, policy: str) -> 
     Images without masks, and masks without images, are refused now unless such files are left out.
     """
     pairs, unpaired = pair_masks(root, listing, name)
-    if unpaired and (policy == "refuse" or not pairs):
+    if unpaired and (refuses(policy, len(unpaired), len(pairs) + len(unpaired)) or not pairs):
         raise _incomplete(root, _set_facts(name), unpaired)
     without_sequence = {pair.image: bad for pair in pairs for bad in _unknown_sequence(pair, name)}
     return [pair for pair in pairs if pair.image not in without_sequence], [*unpaired, *without_sequence.values()]

@@ -66,7 +66,7 @@ class ImageFileSettings(SourceSettings):
     size: Count = 64
     channels: Literal[1, 3] = 3
     fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": squares
-    bad_files: Literal["refuse", "quarantine"] = "refuse"
+    bad_files: Literal["auto", "refuse", "quarantine"] = "auto"  # "auto": left out up to one in twenty, else refused
     max_pixels: Count = MOST_PIXELS  # of one image; larger ones are bad files
     burned_in: Literal["quarantine", "keep"] = "quarantine"  # DICOM that may show names in its pixels
 

@@ -3,6 +3,7 @@
 One row for each image. The table is checked as a whole before anything starts.
 
 Columns: path (always); label, or mask for segmentation; site, group, split (each optional). The header is row 1.
+data.columns maps other names to these. A path without an extension is the name of an image anywhere below the root.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import difflib
 import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import torch
@@ -23,28 +24,40 @@ from crossward.data.archives import open_files, safe_path
 from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
-from crossward.data.decode import Frame
+from crossward.data.decode import Frame, is_image
+from crossward.data.label_words import SPLIT_NAMES, label_problem
 from crossward.data.sources.settings import ImageFileSettings, Loaded
+from crossward.data.table_columns import ColumnName, find_columns, unused_columns
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 
-COLUMNS = ("path", "label", "site", "group", "split", "mask")
-SPLITS = ("train", "val", "test", "")
 FOREGROUND = ("background", "foreground")
+Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]
 
 
 class TableSettings(ImageFileSettings):
     path: AbsolutePath
     source: Literal["table"]
     root: AbsolutePath | None = None  # of the paths in the table; None: the table's own folder
+    prefix: str = ""  # what absolute paths begin with, if that is not the root: "D:/export" of another machine
+    columns: dict[ColumnName, str] | None = None  # ours -> theirs; "": a column that is not used
+    encoding: Encoding = "utf-8"
     classes: tuple[str, ...] | None = None
 
     def load(self) -> Loaded:
-        collection, left_out = read(self.path, **self.decoding(), root=self.root, classes=self.classes)
+        collection, left_out = read(
+            self.path,
+            **self.decoding(),
+            root=self.root,
+            prefix=self.prefix,
+            columns=self.columns,
+            encoding=self.encoding,
+            classes=self.classes,
+        )
         return collection, [str(file) for file in left_out]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TableRow:
     number: int  # of the table, the header being 1
     path: str
@@ -53,6 +66,15 @@ class TableRow:
     group: str = ""
     split: str = ""
     mask: str = ""
+    problem: str = ""  # of its path or mask, which then are as they were written
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: tuple[str, ...]  # of ours, those that it has
+    rows: list[TableRow]
+    problems: list[BadFile]  # rows with too many or too few cells
+    notes: tuple[str, ...]
 
 
 def read(
@@ -65,39 +87,47 @@ def read(
     bad_files: str = "refuse",
     cache: Path,
     root: Path | None = None,
+    prefix: str = "",
+    columns: Mapping[ColumnName, str] | None = None,
+    encoding: str = "utf-8",
     classes: tuple[str, ...] | None = None,
 ) -> tuple[Collection, list[BadFile]]:
     """The images that `file` names, below `root` or beside the file, and the rows that were left out."""
     policy = check_policy(bad_files)
-    columns, rows, problems = _parse(file)
-    masked = "mask" in columns
+    place = root or file.parent
+    parsed = parse(file, columns, encoding)
+    masked = "mask" in parsed.columns
     names = _class_names(classes, masked)
     frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare)
-    problems += [problem for row in rows for problem in _problems(row, names, masked)] + _repeated_paths(rows)
-    general = [] if masked or names else _spellings(rows)
-    wrong = {problem.row for problem in problems}
-    # before a refusal we look at every image there is, so that one reading finds every problem
-    if policy == "quarantine":
-        candidates = [row for row in rows if row.number not in wrong]
-    else:
-        candidates = _readable(rows, masked)
-    with open_files(root or file.parent) as files:
-        wanted = [ImagePaths(safe_path(row.path), safe_path(row.mask) if masked else "") for row in candidates]
-        decoded = decode_files(files, wanted, frame, cache)
-    problems += [
-        BadFile(candidates[position].path, candidates[position].number, reason) for position, reason in decoded.problems
-    ]
+    with open_files(place) as files:
+        rows = _placed(parsed.rows, place, prefix, masked)
+        if not any(is_image(row.path) for row in rows):
+            rows = _found_by_name(rows, files.listing())
+        problems = [*parsed.problems, *_problems(rows, names, masked)]
+        wrong = {problem.row for problem in problems}
+        # before a refusal we look at every image there is, so that one reading finds every problem
+        if policy == "refuse":
+            repeated = {problem.row for problem in _repeated_paths(rows)}
+            candidates = [row for row in rows if not row.problem and row.number not in repeated]
+        else:
+            candidates = [row for row in rows if row.number not in wrong]
+        decoded = decode_files(files, [ImagePaths(row.path, row.mask) for row in candidates], frame, cache)
+    for position, reason in decoded.problems:
+        row = candidates[position]
+        problems.append(BadFile(row.path, row.number, reason, row.site))
     used = [candidates[position] for position in decoded.rows]
-    before = [row.label for row in rows if row.label and (names is None or row.label in names)]
+    before = [row.label for row in rows if not _label_problem(row, names)]
+    general = [] if masked or names else _spellings(rows)
     left_out = set_aside(
         file, problems, bad_files=policy, general=general, before=before, after=[row.label for row in used]
     )
-    return _collection(file, columns, used, names, decoded), left_out
+    return _collection(file, parsed, used, names, decoded), left_out
 
 
 def _collection(
-    file: Path, columns: Sequence[str], rows: list[TableRow], names: tuple[str, ...] | None, decoded: DecodedImages
+    file: Path, table: Table, rows: list[TableRow], names: tuple[str, ...] | None, decoded: DecodedImages
 ) -> Collection:
+    columns = table.columns
     classes = names or _in_order({row.label for row in rows})
     number = {name: position for position, name in enumerate(classes)}
     masks = decoded.masks
@@ -106,7 +136,7 @@ def _collection(
         task="classification" if masks is None else "segmentation",
         classes=classes,
         images=decoded.images,
-        notes=decoded.notes,
+        notes=(*table.notes, *decoded.notes),
         targets=torch.tensor([number[row.label] for row in rows]) if masks is None else masks,
         ids=tuple(row.path for row in rows),
         hashes=decoded.hashes,
@@ -130,99 +160,124 @@ def _class_names(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ..
     return tuple(classes)
 
 
-def _parse(file: Path) -> tuple[tuple[str, ...], list[TableRow], list[BadFile]]:
-    """The columns, the rows, and the rows with too many or too few cells."""
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-        first = text.partition("\n")[0]
-        separator = max(",;\t", key=first.count)  # spreadsheets of many countries write semicolons
-        header, *lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)) or [[]]
-    except OSError as error:
-        raise DataError(f"The table {file} cannot be read ({error.strerror}).", hint="Check the path.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"The table {file} is not UTF-8 text ({error.reason} at byte {error.start}).",
-            hint="Export it again as CSV with UTF-8 encoding.",
-        ) from error
-    except csv.Error as error:
-        raise DataError(f"The table {file} is not CSV ({error}).", hint="Export it again as CSV.") from error
-    columns = tuple(name.strip() for name in header)
-    _check_columns(file, columns)
+def parse(file: Path, asked: Mapping[ColumnName, str] | None = None, encoding: str = "utf-8") -> Table:
+    """The rows of the table; the cells of unknown columns are dropped."""
+    header, lines = read_cells(file, encoding)
+    places = find_columns(str(file), header, asked)
     rows = []
     problems = []
     for number, cells in enumerate(lines, start=2):
         if not any(cell.strip() for cell in cells):
             continue
-        if len(cells) != len(columns):
-            problems.append(BadFile(", ".join(cells), number, f"has {len(cells)} cells for {len(columns)} columns"))
+        if len(cells) != len(header):
+            problems.append(BadFile(", ".join(cells), number, f"has {len(cells)} cells for {len(header)} columns"))
             continue
-        rows.append(TableRow(number, **{name: cell.strip() for name, cell in zip(columns, cells, strict=True)}))
+        rows.append(TableRow(number, **{ours: cells[place].strip() for ours, place in places.items()}))
     if not rows and not problems:
         raise DataError(f"The table {file} has no rows.", hint="Add one row for each image below the header.")
-    return columns, rows, problems
+    return Table(tuple(places), rows, problems, tuple(unused_columns(header, places)))
 
 
-def _check_columns(file: Path, columns: tuple[str, ...]) -> None:
-    problems = []
-    for name, count in Counter(columns).items():
-        if name not in COLUMNS:
-            nearest = difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=0)[0]
-            problems.append(f'the column "{name}" is not known; the nearest is "{nearest}"')
-        elif count > 1:
-            problems.append(f'the column "{name}" is there {count} times')
-    if "path" not in columns:
-        problems.append('the column "path" is missing')
-    if ("label" in columns) == ("mask" in columns):
-        both = "label" in columns
-        problems.append(
-            f'{"both of" if both else "neither of"} the columns "label" and "mask" {"are" if both else "is"} there'
-        )
-    if problems:
-        raise DataError(
-            f"The header of {file} is wrong.",
-            details=[f"row 1: {problem}" for problem in problems],
-            hint=f"Columns: path, then label or mask, then any of site, group, split. Known: {', '.join(COLUMNS)}.",
-        )
-
-
-def _problems(row: TableRow, names: tuple[str, ...] | None, masked: bool) -> list[BadFile]:
-    """What is wrong with a row, without opening its files."""
-    reasons = [_unsafe(row.path, "path")]
-    if masked:
-        reasons.append(_unsafe(row.mask, "mask"))
-    elif not row.label:
-        reasons.append("its label is empty")
-    elif names and row.label not in names:
-        nearest = difflib.get_close_matches(row.label, names, n=1, cutoff=0)[0]
-        reasons.append(f'its label "{row.label}" is not among the classes; the nearest is "{nearest}"')
-    if row.split not in SPLITS:
-        reasons.append(f'its split "{row.split}" is none of train, val, test')
-    return [BadFile(row.path, row.number, reason) for reason in reasons if reason]
-
-
-def _unsafe(path: str, column: str) -> str:
-    if not path:
-        return f"its {column} is empty"
+def read_cells(file: Path, encoding: str = "utf-8") -> tuple[list[str], list[list[str]]]:
+    """The header and the other lines; commas, semicolons or tabs stand between their cells."""
     try:
-        safe_path(path)
+        text = file.read_bytes().decode("utf-8-sig" if encoding == "utf-8" else encoding)
+        first = text.partition("\n")[0]
+        separator = max(",;\t", key=first.count)  # spreadsheets of many countries write semicolons
+        header, *lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)) or [[]]
+    except OSError as error:
+        raise DataError(f"The table {file} cannot be read ({error.strerror}).", hint="Check the path.") from error
+    except UnicodeError as error:
+        at = f" ({error.reason} at byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
+        raise DataError(
+            f"The table {file} is not {encoding.upper()} text{at}.",
+            hint='Set data.encoding = "latin-1" (or "cp1252", "utf-16"), or export it as CSV with UTF-8 encoding.',
+        ) from error
+    except csv.Error as error:
+        raise DataError(f"The table {file} is not CSV ({error}).", hint="Export it again as CSV.") from error
+    return [name.strip() for name in header], lines
+
+
+def _placed(rows: Iterable[TableRow], root: Path, prefix: str, masked: bool) -> list[TableRow]:
+    """The rows with paths below the root, or what is wrong with these; and splits by the names that we have."""
+    tops = [top for top in (_slashed(prefix), _slashed(str(root.resolve())), _slashed(str(root.absolute()))) if top]
+    placed = []
+    for row in rows:
+        split = SPLIT_NAMES.get(row.split.casefold(), row.split)
+        try:
+            path = _below(row.path, tops, "path")
+            mask = _below(row.mask, tops, "mask") if masked else ""
+        except DataError as error:
+            placed.append(replace(row, split=split, problem=error.what))
+            continue
+        placed.append(replace(row, path=path, mask=mask, split=split))
+    return placed
+
+
+def _slashed(path: str) -> str:
+    return path.replace("\\", "/").rstrip("/")
+
+
+def _below(path: str, tops: Sequence[str], column: str) -> str:
+    """The path relative to the root, with forward slashes."""
+    if not path:
+        raise DataError(f"its {column} is empty")
+    name = path.replace("\\", "/")
+    inner = next((name[len(top) + 1 :] for top in tops if name.startswith(f"{top}/")), name)
+    try:
+        return safe_path(inner)
     except DataError as error:
-        return f"its {column} {path} {error.what}"
-    return ""
+        cure = ", or below data.root; data.prefix is what others begin with" if "absolute" in error.what else ""
+        raise DataError(f"its {column} {path} {error.what}{cure}") from error
+
+
+def _found_by_name(rows: Sequence[TableRow], listing: Iterable[str]) -> list[TableRow]:
+    """The rows of a table that names images without their extension, with the one image of each name."""
+    paths: dict[str, list[str]] = defaultdict(list)
+    for path in filter(is_image, listing):
+        paths[PurePosixPath(path).stem].append(path)
+    found = []
+    for row in rows:
+        there = paths.get(PurePosixPath(row.path).name, [])
+        if row.problem:
+            found.append(row)
+        elif len(there) == 1:
+            found.append(replace(row, path=there[0]))
+        else:
+            what = f"{len(there)} images have this name: {', '.join(there[:3])}" if there else "no image has this name"
+            found.append(replace(row, problem=what))
+    return found
+
+
+def _problems(rows: Sequence[TableRow], names: tuple[str, ...] | None, masked: bool) -> list[BadFile]:
+    """What is wrong with the rows, without opening their files."""
+    problems = []
+    for row in rows:
+        reasons = [row.problem, "" if masked else _label_problem(row, names)]
+        if row.split and row.split not in SPLIT_NAMES.values():
+            reasons.append(f'its split "{row.split}" is none of train, val, test')
+        problems += [BadFile(row.path, row.number, reason, row.site) for reason in reasons if reason]
+    return problems + _repeated_paths(rows)
+
+
+def _label_problem(row: TableRow, names: tuple[str, ...] | None) -> str:
+    if names and row.label in names:
+        return ""
+    if reason := label_problem(row.label):
+        return reason
+    if not names:
+        return ""
+    nearest = difflib.get_close_matches(row.label, names, n=1, cutoff=0)[0]
+    return f'its label "{row.label}" is not among the classes; the nearest is "{nearest}"'
 
 
 def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
     first: dict[str, int] = {}
     problems = []
     for row in rows:
-        if not _unsafe(row.path, "path") and first.setdefault(safe_path(row.path), row.number) != row.number:
-            problems.append(BadFile(row.path, row.number, f"is already on row {first[safe_path(row.path)]}"))
+        if not row.problem and first.setdefault(row.path, row.number) != row.number:
+            problems.append(BadFile(row.path, row.number, f"is already on row {first[row.path]}", row.site))
     return problems
-
-
-def _readable(rows: Sequence[TableRow], masked: bool) -> list[TableRow]:
-    twice = {problem.row for problem in _repeated_paths(rows)}
-    sound = [row for row in rows if not _unsafe(row.path, "path") and not (masked and _unsafe(row.mask, "mask"))]
-    return [row for row in sound if row.number not in twice]
 
 
 def _spellings(rows: Sequence[TableRow]) -> list[str]:

@@ -230,3 +230,60 @@ def test_classes_that_are_named_need_no_folder_here(tmp_path, read):
         read(tmp_path, classes=["a"])
     with pytest.raises(ConfigError, match="twice"):
         read(tmp_path, classes=["a", "b", "a"])
+
+
+def test_every_name_of_a_split_and_few_others_beside_them(tmp_path, read):
+    root = tmp_path / "set"
+    names = [
+        f"{split}/{label}/{n}.png" for split in ("Training", "validation", "test") for label in "ab" for n in range(4)
+    ]
+    planted(root, *names, "extra/a/1.png")
+    with pytest.raises(DataError, match="splits beside others") as error:
+        read(root)
+    assert 'bad_files = "quarantine"' in error.value.hint
+    collection, left_out = read(root, bad_files="auto")
+    assert {*collection.splits} == {"train", "val", "test"}
+    assert collection.classes == ("a", "b")
+    assert [str(bad) for bad in left_out] == ["extra/a/1.png: lies beside the folders of splits"]
+
+
+def test_a_folder_of_unlabelled_images_is_no_class(tmp_path, read):
+    root = planted(tmp_path / "set", "a/1.png", "b/1.png", "NaN/1.png")
+    with pytest.raises(DataError) as error:
+        read(root)
+    assert error.value.details == ('NaN/1.png: its folder "NaN" says that there is no label',)
+    assert read(root, bad_files="quarantine")[0].classes == ("a", "b")
+    assert read(root, classes=("NaN", "a", "b"))[0].classes == ("NaN", "a", "b")
+
+
+def test_files_named_after_another_format_are_read_with_one_notice(tmp_path, read):
+    root = planted(tmp_path / "set", "a/1.png", "b/1.png", "b/2.png")
+    for file in (root / "b").iterdir():
+        file.rename(file.with_suffix(".jpg"))
+    collection, _ = read(root)
+    assert len(collection) == 3
+    assert [note.split(";")[0] for note in collection.notes] == [
+        "2 image(s) have the extension of another format: read by their content"
+    ]
+
+
+def test_images_beside_their_masks_are_for_segmentation(tmp_path, read, zip_folder):
+    root = tmp_path / "set"
+    for split in ("train", "validation", "test"):
+        for number in range(2):
+            for folder, name, value in (("images", f"{number}.png", 90), ("masks", f"{number}_mask.png", 255)):
+                file = root / split / folder / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("L", (4, 4), value if number else value - 90).save(file)
+    for place in (root, zip_folder(root, root)):
+        collection, left_out = read(place)
+        assert collection.task == "segmentation"
+        assert collection.classes == ("background", "foreground")
+        assert collection.targets.shape == (6, *collection.size)
+        assert sorted(collection.splits) == ["test", "test", "train", "train", "val", "val"]
+        assert collection.ids[0] == "test/images/0.png"
+        assert left_out == []
+    (root / "train/masks/1_mask.png").unlink()
+    with pytest.raises(DataError, match="one problem") as error:
+        read(root)
+    assert error.value.details == ("train/images/1.png: has no mask",)

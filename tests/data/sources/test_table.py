@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_numbers_are_classes_in_their_order(read):
 BAD = """path,label,split
 x/1.png,a,train
 x/gone.png,a,train
-x/empty.png,a,training
+x/empty.png,a,trained
 x/text.jpg,b,test
 x/other.jpg,b,test
 x/cut.png,b,
@@ -119,14 +120,15 @@ def test_every_problem_at_once_with_its_row(here, read, packed):
         "row 4: x/empty.png: is empty (0 bytes)",
     )
     assert error.value.details[2:] == (
-        'row 4: x/empty.png: its split "training" is none of train, val, test',
+        'row 4: x/empty.png: its split "trained" is none of train, val, test',
         "row 5: x/text.jpg: has the extension .jpg of JPEG, but its content is not an image",
         "row 6: x/other.jpg: has the extension .jpg of JPEG, but its content is not an image",
         "row 7: x/cut.png: is cut short: its end is missing",
         "row 8: x/2.png: its label is empty",
         "row 9: x/1.png: is already on row 2",
         "row 10: ../x/3.png: its path ../x/3.png leads out of its root by ..",
-        "row 11: /x/3.png: its path /x/3.png is an absolute path: paths are relative to their root",
+        "row 11: /x/3.png: its path /x/3.png is an absolute path: paths are relative to their root, or below data.root; "
+        "data.prefix is what others begin with",
         "row 12: its path is empty",
         'row 13: x/3.png: its label "c" is not among the classes; the nearest is "b"',
         "row 14: x/4.png, b: has 2 cells for 3 columns",
@@ -300,3 +302,113 @@ def test_real_skin(tmp_path, real_file):
     assert collection.images.shape == (67, 28, 28, 3)
     assert set(collection.classes) <= {"akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"}
     assert all(group.startswith("HAM_") for group in collection.groups)
+
+
+def test_columns_with_other_names_are_suggested_and_mapped(read):
+    text = "filename,Diagnosis,patient_id,hospital,age\nx/1.png,a,p1,Graz,40\nx/2.png,b,p2,Wien,50\n"
+    with pytest.raises(DataError, match="header") as error:
+        read(text)
+    mapping = '{ path = "filename", label = "Diagnosis", site = "hospital", group = "patient_id" }'
+    assert f"Set data.columns = {mapping}" in error.value.hint
+    assert 'row 1: the column "patient_id" is not known; the nearest is "group"' in error.value.details
+    columns = {"path": "filename", "label": "Diagnosis", "site": "hospital", "group": "patient_id"}
+    collection, _ = read(text, columns=columns)
+    assert collection.ids == ("x/1.png", "x/2.png")
+    assert collection.groups == ("p1", "p2")
+    assert collection.sites == ("Graz", "Wien")
+    assert collection.notes == ("columns that are not used: age",)
+
+
+def test_a_patient_that_is_not_used_is_told_or_left_out_on_purpose(read):
+    text = "path,label,patient_id\nx/1.png,a,p1\nx/2.png,b,p2\n"
+    with pytest.raises(DataError, match="header") as error:
+        read(text)
+    assert error.value.hint.startswith('Set data.columns = { group = "patient_id" }; "" for a column')
+    collection, _ = read(text, columns={"group": ""})
+    assert collection.groups is None
+    assert any("seems to name patients" in note for note in collection.notes)
+
+
+def test_a_mapped_column_that_is_not_there(read):
+    with pytest.raises(DataError, match="header") as error:
+        read("path,label\nx/1.png,a\n", columns={"group": "patiant"})
+    assert error.value.details[0].startswith('row 1: the column "patiant" for group is not there.')
+
+
+def test_columns_that_are_like_none_of_ours_are_not_used(read):
+    collection, _ = read("path,label,age\nx/1.png,a,3\nx/2.png,b,4\n")
+    assert collection.notes == ("columns that are not used: age",)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16"])
+def test_tables_in_other_encodings(here, encoding):
+    (here / "set.csv").write_bytes("path;label;site\nx\\1.png;a;K\u00f6ln\nx/2.png;b;K\u00f6ln\n".encode(encoding))
+    options = {"size": 4, "channels": 1, "cache": here / "cache"}
+    with pytest.raises(DataError, match="is not UTF-8 text") as error:
+        table.read(here / "set.csv", **options)
+    assert 'data.encoding = "latin-1"' in error.value.hint
+    collection, _ = table.read(here / "set.csv", **options, encoding=encoding)
+    assert collection.sites == ("K\u00f6ln", "K\u00f6ln")
+    assert collection.ids == ("x/1.png", "x/2.png")
+
+
+@pytest.mark.parametrize("label", ["NaN", "nan", "N/A", "None", "?", "unlabelled"])
+def test_a_label_that_says_there_is_none_is_no_class(read, label):
+    text = f"path,label\nx/1.png,a\nx/2.png,b\nx/3.png,{label}\n"
+    with pytest.raises(DataError) as error:
+        read(text)
+    assert error.value.details == (f'row 4: x/3.png: its label is "{label}", which says that there is none',)
+    assert read(text, bad_files="quarantine")[0].classes == ("a", "b")
+    assert read(text, classes=("a", "b", label))[0].targets.tolist() == [0, 1, 2]
+
+
+def test_several_labels_in_one_cell_are_no_class(read):
+    text = "path,label\nx/1.png,N\nx/2.png,P\nx/3.png,N|P\n"
+    with pytest.raises(DataError) as error:
+        read(text)
+    assert "its label names 2 classes, N and P" in error.value.details[0]
+    assert read(text, bad_files="quarantine")[0].classes == ("N", "P")
+
+
+def test_absolute_paths_below_the_root_or_another_prefix(here, read):
+    text = f"path,label\n{here}/x/1.png,a\n{here / 'x' / '2.png'},b\n"
+    assert read(text)[0].ids == ("x/1.png", "x/2.png")
+    windows = "path,label\nD:\\export\\x\\1.png,a\nD:\\export\\x\\2.png,b\n"
+    with pytest.raises(DataError, match="2 problems") as error:
+        read(windows)
+    assert "data.prefix" in error.value.details[0]
+    assert read(windows, prefix="D:\\export\\")[0].ids == ("x/1.png", "x/2.png")
+    with pytest.raises(DataError, match="one problem"):
+        read("path,label\nx/1.png,a\nD:\\export\\..\\..\\2.png,b\n", prefix="D:/export")
+
+
+def test_names_without_extension_are_looked_up(here, read):
+    (here / "y").mkdir()
+    shutil.copy(here / "x/3.png", here / "y/3.png")
+    text = "path,label\n1,a\n2,b\n"
+    assert read(text)[0].ids == ("x/1.png", "x/2.png")
+    with pytest.raises(DataError) as error:
+        read(text + "3,a\n9,b\n")
+    assert error.value.details == (
+        "row 4: 3: 2 images have this name: x/3.png, y/3.png",
+        "row 5: 9: no image has this name",
+    )
+
+
+def many_rows(here, bad):
+    for number in range(40):
+        Image.new("L", (4, 4), number).save(here / f"x/n{number}.png")
+    for number in range(bad):
+        (here / f"x/n{number * 20}.png").write_bytes(b"")
+    return "path,label,site\n" + "".join(f"x/n{n}.png,{'ab'[n % 2]},{('Graz', 'Wien')[n // 20]}\n" for n in range(40))
+
+
+def test_few_bad_files_are_left_out_by_default_and_more_are_refused(here, read):
+    collection, left_out = read(many_rows(here, 2), bad_files="auto")
+    assert len(collection) == 38
+    assert [bad.site for bad in left_out] == ["Graz", "Wien"]
+    assert str(left_out[0]) == "row 2: x/n0.png: is empty (0 bytes) (site Graz)"
+    (here / "x/n21.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"3 problems \(Graz 1, Wien 2\)") as error:
+        read((here / "set.csv").read_text(), bad_files="auto")
+    assert "Up to 5% of the files would be left out" in error.value.hint
