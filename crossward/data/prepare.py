@@ -185,7 +185,7 @@ def _range_problem(written: Sequence[str]) -> str:
             return _bad(Number("number of bits", 1, 32, number_type=int), bits)
         case ["percentiles", low, high]:
             return _bad_pair(Number("percentile", 0, 100), low, high)
-        case [low, high]:
+        case [low, high] if not _is_word(low):
             return _bad_pair(Number("limit", -1e9, 1e9), low, high)
     near = difflib.get_close_matches(written[0] if written else "", ("bits", "percentiles"), n=1, cutoff=0.5)
     meant = f'did you mean "range:{near[0]}"? ' if near else ""

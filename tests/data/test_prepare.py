@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from crossward.data.prepare import Preparation, Window, preparation
+from crossward.data.value_range import FromTags, ImageRange, Limits, Percentiles, StoredBits, eight_bits
 from crossward.errors import ConfigError
 
 
@@ -109,6 +110,28 @@ def test_a_window_in_hounsfield_units():
     assert Window(-600, 1500)(np.array([-1350, -600, 150], dtype=np.int16)).tolist() == [0, 128, 255]
 
 
+def test_windows_by_name_and_ranges():
+    assert preparation(["window:brain"], 1).window == Window(40, 80)
+    assert preparation(["window:subdural"]).window == Window(80, 200)
+    assert preparation(["window:tags"]) == Preparation(None, (), FromTags())
+    assert preparation(["range:bits"]).value_range == StoredBits()
+    assert preparation(["range:bits:12"]).value_range == StoredBits(12)
+    assert preparation(["range:percentiles"]).value_range == Percentiles(0.5, 99.5)
+    assert preparation(["range:percentiles:2:98"]).value_range == Percentiles(2, 98)
+    prepared = preparation(["range:-5:4095", "brightness"], 1)
+    assert prepared == Preparation(None, (("brightness", (0.5,)),), Limits(-5, 4095))
+    assert prepared.wanted_range == Limits(-5, 4095)
+    assert refusal("window:brain", "range:bits") == ('"range:bits": there can be one range only',)
+    assert refusal("brightness", "range:bits") == ('"range:bits": the range must come first',)
+
+
+def test_a_constant_image_and_one_value_make_no_noise():
+    flat = np.full((4, 4), 7, np.uint16)
+    with np.errstate(all="raise"):
+        pixels, _ = eight_bits(flat, ImageRange(16), Percentiles())
+    assert not pixels.any()
+
+
 def test_words_become_numbers():
     prepare = preparation(("window:40:80", "brightness"), 1)
     assert prepare == Preparation(Window(40.0, 80.0), (("brightness", (0.5,)),))
@@ -136,6 +159,17 @@ def test_words_become_numbers():
         ("window:40:0", "the width 0 must be above 0 and at most 65535"),
         ("window:inf:80", "the level inf must be at least -32768 and at most 32767"),
         ("", "no such operation"),
+        ("window:brian", 'no such window, did you mean "brain"? Known: brain, subdural'),
+        ("window:tag", 'did you mean "tags"?'),
+        ("range", 'a range is "range:bits:12", "range:percentiles:1:99" or "range:0:4095"'),
+        ("range:bit", 'did you mean "range:bits"?'),
+        ("range:bits:twelve", 'the number of bits "twelve" is not a whole number'),
+        ("range:bits:40", "the number of bits 40 must be at least 1 and at most 32"),
+        ("range:percentiles:99:1", "the percentile 99 must be below 1"),
+        ("range:percentiles:1:101", "the percentile 101 must be at least 0 and at most 100"),
+        ("range:percentiles:1", 'a range is "range:bits:12"'),
+        ("range:9:9", "the limit 9 must be below 9"),
+        ("range:0:nan", "the limit nan must be"),
     ],
 )
 def test_words_that_cannot_be_understood_are_refused(text, words):

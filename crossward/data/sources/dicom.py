@@ -24,10 +24,11 @@ from crossward.data.collection import Collection
 from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
 from crossward.data.dicom_reading import parse_dicom
 from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
+from crossward.data.label_words import SPLIT_NAMES
 from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
 from crossward.data.sources.dicom_labels import LabelTable, read_label_table
-from crossward.data.sources.folder import SPLITS, class_names, folder_layout
+from crossward.data.sources.folder import class_names, folder_layout
 from crossward.data.sources.settings import ImageFileSettings, Loaded, Slices, chosen_slices
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
@@ -251,7 +252,7 @@ def _by_folder(settings: DicomSettings, paths: Sequence[str]) -> dict[str, tuple
     for path, some in parts.items():
         above = some[wrapped:-1]
         if len(above) > split:
-            found[path] = (above[int(split)], SPLITS[above[0].casefold()] if split else "")
+            found[path] = (above[int(split)], SPLIT_NAMES.get(above[0].casefold(), "") if split else "")
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from crossward.data.dicom_facts import DicomFacts, is_keyword, tag_code
+from crossward.data.label_words import label_problem
 from crossward.data.site_key import SiteKey
 from crossward.data.sources.image_lists import parse_table
 from crossward.errors import DataError
@@ -28,9 +29,10 @@ class LabelRow:
 
     @property
     def problem(self) -> str:
-        if not self.label:
-            return f"row {self.number} of the table of labels gives it no label"
-        return "" if self.split in SPLITS else f"row {self.number} of the table of labels names an unknown split"
+        where = f"row {self.number} of the table of labels"
+        if problem := label_problem(self.label):
+            return f"{where}: {problem}"
+        return "" if self.split in SPLITS else f"{where}: its split is none of train, val, test"
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from crossward.data.bad_files import BadFile, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.file_format import HEAD, NIFTI, content_format
+from crossward.data.label_words import SPLIT_NAMES
 from crossward.data.sealed_facts import Facts, read_facts
 from crossward.data.site_key import SiteKey, shown_name, site_key
-from crossward.data.sources.folder import SPLITS, class_names, folder_layout
+from crossward.data.sources.folder import class_names, folder_layout
 from crossward.data.sources.image_lists import parse_table
 from crossward.data.sources.settings import ImageFileSettings, Loaded, Slices, chosen_slices
 from crossward.data.sources.table import FOREGROUND
@@ -155,7 +156,7 @@ def _with_labels(settings: NiftiSettings, images: dict[str, str]) -> tuple[list[
     for path in images.values():
         above = path.split("/")[wrapped:-1]
         if len(above) > split:
-            part = SPLITS[above[0].casefold()] if split else ""
+            part = SPLIT_NAMES.get(above[0].casefold(), "") if split else ""
             volumes.append(LabelledVolume(path, "", above[int(split)], part))
         else:
             problems.append(_bad(path, "is not in a class folder, has no mask beside it, and data.labels is not set"))
