@@ -41,7 +41,7 @@ def main() -> None:
             ("demo-hospital", "light", "#missing-classes-hospital-hospital-1", 1000),
         ):
             page = _opened(browser, options.report, hash, scheme, height)
-            _save(page.screenshot(), options.out / f"{name}.png")
+            save_picture(page.screenshot(), options.out / f"{name}.png")
             page.close()
         browser.close()
 
@@ -54,7 +54,7 @@ def _opened(browser: Any, report: Path, hash: str, scheme: str, height: int) -> 
     return page
 
 
-def _save(png: bytes, file: Path) -> None:
+def save_picture(png: bytes, file: Path) -> None:
     """The picture with a palette; refused if it is still too large for a repository."""
     image = Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS)
     image.save(file, optimize=True)

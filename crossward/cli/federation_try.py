@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import threading
@@ -15,6 +16,7 @@ import typer
 
 from crossward.cli.browser import has_screen, open_in_browser
 from crossward.cli.output import print_line
+from crossward.cli.signals import exit_on_signals
 
 INSTALL_DASHBOARD = "pip install 'crossward[dashboard]'"
 
@@ -36,6 +38,7 @@ def try_federation(
     """Bring up a coordinator and three hospitals on this machine, with TLS and keys, run a small federation on drawn
     images, and show it live."""
     opened = has_screen() if open_page is None else open_page
+    exit_on_signals([signal.SIGTERM], 143)
     kept = sys.stdin.isatty() and sys.stdout.isatty() if stay is None else stay
     try:
         if folder is not None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crossward.cli.federation_try import try_federation
 from crossward.cli.options import Overrides
+from crossward.cli.signals import exit_on_signals
 
 if TYPE_CHECKING:
     from crossward.hospitals.folder_report import Finding
@@ -149,7 +148,7 @@ def coordinator_up(folder: Folder, insecure: Insecure = False) -> None:
     from crossward.hospitals.flower.processes import supervise
 
     _warn_if_insecure(insecure)
-    _exit_on_signals()
+    exit_on_signals()
     with running_coordinator(folder, insecure=insecure, say=typer.echo) as check:
         typer.echo("the coordinator is up")
         supervise(check)
@@ -221,7 +220,7 @@ def site_up(
     if check_only:
         return
     _warn_if_insecure(insecure)
-    _exit_on_signals()
+    exit_on_signals()
     with running_site(folder, settings, insecure=insecure, say=typer.echo) as check:
         typer.echo("the site is up")
         supervise(check)
@@ -248,13 +247,3 @@ def _print_report(report: Sequence[Finding], as_json: bool) -> None:
 def _warn_if_insecure(insecure: bool) -> None:
     if insecure:
         typer.echo("WARNING: without TLS and keys, whoever reaches this port can read and join.", err=True)
-
-
-def _exit_on_signals() -> None:
-    """Let SIGTERM, as systemd and docker send it, end a command as Ctrl-C does: everything it started is stopped."""
-
-    def exit_orderly(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(0)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, exit_orderly)

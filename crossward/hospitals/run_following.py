@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crossward.errors import StorageError
-from crossward.foreign import ForeignError, printable
+from crossward.foreign import MAX_NAME, ForeignError, printable
 from crossward.hospitals.federation_state import (
     Activity,
     FederationState,
@@ -24,7 +24,8 @@ from crossward.hospitals.text_tail import TextTail
 from crossward.runs.run_directory import FAILURE, FEDERATION_STATE, TERMS, RunDir
 
 METRICS_FILE = "metrics.jsonl"
-ENDED = ("finished", "failed", "stopped")
+BROKEN = "broken"  # its files are damaged
+ENDED = ("finished", "failed", "stopped", BROKEN)
 REMINDER = 30.0  # seconds after which people are reminded of whom a run waits for
 LOST_REMINDER = 5.0  # the same while a site is away, for those who want to see every change
 SILENT_EVENTS = ("log",)  # for programs
@@ -32,17 +33,23 @@ SILENT_EVENTS = ("log",)  # for programs
 
 def run_status(run: Path) -> str:
     """ "waiting" for sites, "running", or one of ENDED."""
-    if (run / "run.json").exists():
-        return str(RunDir(run).about["status"])
-    return "failed" if (run / FAILURE).exists() else "waiting"
+    if not (run / "run.json").exists():
+        return "failed" if (run / FAILURE).exists() else "waiting"
+    try:
+        return printable(RunDir(run).about.get("status", BROKEN), MAX_NAME)
+    except StorageError:
+        return BROKEN
 
 
 def failure_reason(run: Path) -> str:
     """Why a run failed, in one line; empty if it did not, or does not say."""
     rundir = RunDir(run)
-    if run_status(run) != "failed":
+    if run_status(run) not in ("failed", BROKEN):
         return ""
-    document = rundir.about if rundir.described else rundir.read(FAILURE)
+    try:
+        document = rundir.about if rundir.described else rundir.read(FAILURE)
+    except StorageError as error:
+        return printable(error.what)
     return printable(document.get("error", ""))
 
 
@@ -126,7 +133,11 @@ class RunsFollower:
             if run.name in self._ended:
                 continue
             status = run_status(run)
-            yield from (f"{run.name}: {line}" for line in self._follower(run).news())
+            try:
+                yield from [f"{run.name}: {line}" for line in self._follower(run).news()]
+            except StorageError as error:  # one damaged run keeps nobody from seeing the others
+                yield f"{run.name}: {printable(error.what)}"
+                self._ended.add(run.name)
             if status in ENDED:
                 self._ended.add(run.name)
 

@@ -15,6 +15,7 @@ from crossward.hospitals.run_following import (
     RunsFollower,
     failure_reason,
     read_state,
+    run_status,
 )
 from crossward.hospitals.text_tail import TextTail
 from crossward.runs.run_directory import FEDERATION_STATE, TERMS, RunDir
@@ -125,6 +126,21 @@ def test_all_runs_of_a_coordinator(tmp_path):
     assert [*follower.news()] == []
     assert failure_reason(old) == "no sites | south: it has not come"
     assert failure_reason(later) == ""
+
+
+@pytest.mark.parametrize("file", ["run.json", FEDERATION_STATE])
+def test_a_damaged_run_hides_no_other(tmp_path, file):
+    for name in ("broken", "sound"):
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        (run / TERMS).write_text("{}")
+    follower = RunsFollower(tmp_path)
+    (tmp_path / "runs" / "broken" / file).write_text("{")
+    RunDir(tmp_path / "runs" / "sound").append(EVENT_LOG, [event("came", site="north")])
+    assert [*follower.news()][-1] == "sound: came north"
+    assert [*follower.news()] == []
+    assert (run_status(tmp_path / "runs" / "broken") == "broken") == (file == "run.json")
+    assert ("cannot read" in failure_reason(tmp_path / "runs" / "broken")) == (file == "run.json")
 
 
 def test_a_tail_gives_whole_lines(tmp_path):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from crossward.errors import StorageError
+from crossward.foreign import printable
 from crossward.hospitals.federation_state import state_words
 from crossward.hospitals.federation_terms import EVENT_LOG
 from crossward.hospitals.flower.coordinator_up import NOT_UP, is_up, list_supernodes, open_workspace
@@ -24,6 +26,7 @@ from crossward.hospitals.run_following import (
     read_state,
     run_status,
 )
+from crossward.hospitals.site_activity import size_words
 from crossward.runs.run_directory import RunDir
 
 FOLLOW_INTERVAL = 1.0  # seconds between two looks at the runs
@@ -61,7 +64,8 @@ def status_lines(overview: dict[str, Any], folder: Path) -> Iterator[str]:
         words += f"; not connected: {', '.join(missing)}" if missing else ""
     yield f"{overview['federation']}: {len(sites)} sites ({', '.join(sites)}){words}"
     for run in overview["runs"]:
-        yield f"  {run['run']}: {run['status']}, {run['rounds']} rounds, {run['faults']} faults"
+        received = f", {size_words(run['bytes'])} received" if run["bytes"] else ""
+        yield f"  {run['run']}: {run['status']}, {run['rounds']} rounds, {run['faults']} faults{received}"
         for detail in (run["reason"], run["now"], run["last_fault"] if run["last_fault"] != run["reason"] else ""):
             if detail:
                 yield f"    {detail}"
@@ -105,12 +109,24 @@ def _describe_run(run: Path, up: bool) -> dict[str, Any]:
         "last_fault": event_line(faults[-1]) if faults else "",
         "reason": failure_reason(run),
         "now": "" if status in ENDED else _now(run, up),
+        "bytes": _received(run),
     }
+
+
+def _received(run: Path) -> int:
+    """Bytes that came from the sites, as far as the coordinator has written it down."""
+    with suppress(StorageError):
+        state = read_state(run)
+        return state.bytes if state is not None else 0
+    return 0
 
 
 def _now(run: Path, up: bool) -> str:
     """What a run that has not ended does at the moment."""
-    state = read_state(run)
+    try:
+        state = read_state(run)
+    except StorageError as error:
+        return printable(error.what)
     if state is None:
         return "" if up else f"it goes on when the coordinator is started again; {NOT_UP}"
     if up:

@@ -91,6 +91,16 @@ def test_the_reason_of_a_run_that_failed(coordinator, up, run):
     ]
 
 
+def test_bytes_that_came(coordinator, up, run):
+    write_state(run, sites={"south": {"activity": "done", "bytes": 2_500_000}})
+    assert lines_of(coordinator)[1] == "  mine: waiting, 0 rounds, 0 faults, 2.5 MB received"
+
+
+def test_a_state_that_is_damaged_is_named(coordinator, up, run):
+    (run / FEDERATION_STATE).write_text("{")
+    assert lines_of(coordinator)[2].startswith(f"    cannot read {run / FEDERATION_STATE}")
+
+
 def test_following_goes_on_from_now(coordinator, up, run, monkeypatch):
     RunDir(run).append(EVENT_LOG, [event("came", site="south")])
     said = []
