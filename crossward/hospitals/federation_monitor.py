@@ -16,13 +16,12 @@ from contextlib import contextmanager, suppress
 from crossward.disk import write_atomically
 from crossward.errors import StorageError
 from crossward.foreign import printable
-from crossward.hospitals.federation_state import OVER, Activity, FederationState, Phase, SiteState
+from crossward.hospitals.federation_state import OVER, WAITED_FOR, Activity, FederationState, Phase, SiteState
 from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, event
 from crossward.runs.run_directory import FEDERATION_STATE, RunDir
 
 MIN_INTERVAL = 0.5  # seconds between two writes of the state
 LOST_EVENT, BACK_EVENT = "lost", "back"  # a site went away in a step; it came back in time
-NOT_LEFT = (Activity.OPENING, Activity.WORKING, Activity.LOST)  # activities that end by an answer, or by giving up
 
 
 class SiteWatch:
@@ -150,7 +149,7 @@ class FederationMonitor(SiteWatch):
             self.state.phase = Phase.FAILED if why else Phase.FINISHED
             self.state.since, self.state.why = self.clock(), printable(why)
             for site in self.state.sites.values():
-                if site.activity in NOT_LEFT:
+                if site.activity in WAITED_FOR:
                     self._begin(site, Activity.READY if site.connected else Activity.ABSENT)
             if self._timer is not None:
                 self._timer.cancel()

@@ -39,7 +39,7 @@ class Phase(StrEnum):
 
 
 STEP_WORDS = {"train": "training", "judge": "evaluating", "deploy": "storing its network"}
-WAITED_FOR = (Activity.OPENING, Activity.WORKING, Activity.LOST)
+WAITED_FOR = (Activity.OPENING, Activity.WORKING, Activity.LOST)  # until there is an answer, or the time is up
 OVER = (Phase.FINISHED, Phase.FAILED)
 
 

@@ -34,7 +34,7 @@ FLOWER_ENVIRONMENT = {
 SOCKET_FILE = "superlink.sock"  # in a coordinator's FLWR_HOME
 CHECK_INTERVAL = 0.5  # seconds between two checks of running processes
 MAX_LOG_BYTES = 32 * 2**20  # of the log of a process; as much again is kept of what was before
-KNOCK_INTERVAL = 3.0  # seconds between two attempts to reach a coordinator that is not up yet
+REACH_INTERVAL = 3.0  # seconds between two attempts to reach a coordinator that is not up yet
 STOP_TIMEOUT = 10.0  # seconds for a process to end by itself
 
 
@@ -196,7 +196,7 @@ def wait_for_coordinator(check: Callable[[], None], address: str, say: Callable[
             if error.what != told:
                 say(f"{error.what}. Waiting for it; Ctrl-C ends this. {error.hint}")
                 told = error.what
-            time.sleep(KNOCK_INTERVAL)
+            time.sleep(REACH_INTERVAL)
         else:
             if told:
                 say(f"the coordinator at {address} can be reached now")

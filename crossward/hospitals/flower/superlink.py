@@ -6,7 +6,7 @@ that run ServerApps. The network sees what `public_door` lets through.
     python -m crossward.hospitals.flower.superlink SOCKET DOOR KEYS HOST PORT MIN_REPLY_BYTES [OPTION …]
 
 The door to the network opens when the file DOOR is there: when the coordinator has registered its sites' keys. A site
-that knocked before would be refused for good. KEYS is JSON: site -> the file of its public key. The options are those
+that connected before would be refused for good. KEYS is JSON: site -> the file of its public key. The options are those
 of `flower-superlink`.
 """
 

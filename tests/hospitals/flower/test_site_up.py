@@ -99,7 +99,7 @@ def test_a_site_waits_for_a_coordinator_that_is_not_up_yet(monkeypatch):
     monkeypatch.setattr(processes.time, "sleep", slept.append)
     wait_for_coordinator(check, "fl.example.org:9092", lines.append)
     assert len(attempts) == 4
-    assert slept == [processes.KNOCK_INTERVAL] * 3
+    assert slept == [processes.REACH_INTERVAL] * 3
     assert lines == [
         "it cannot be reached: Connection refused. Waiting for it; Ctrl-C ends this. Is it up?",
         "it cannot be reached: No route to host. Waiting for it; Ctrl-C ends this. Is it up?",
