@@ -25,6 +25,7 @@ SILENT_ROUNDS = 5.0  # so many times the duration of a round: then people may wo
 MAX_MESSAGES = 200
 EVENT_TAIL = 1 << 18  # bytes of events.jsonl
 MAX_NAME = 300
+RECEIPT = "log"  # an event for programs: the last line of a site's log of what left it
 
 
 # the list -------------------------------------------------------------------------------------------------------------
@@ -191,6 +192,8 @@ def messages(run: ListedRun, about: Mapping[str, Any], log: RoundLog) -> list[di
 
 def _events(folder: Path) -> Iterator[dict[str, Any]]:
     for event in read_tail(folder / "events.jsonl"):
+        if event.get("event") == RECEIPT:
+            continue
         said = {key: value for key, value in event.items() if key not in ("time", "event", "round")}
         words = ", ".join(f"{printable(key, 60)}: {printable(value, 500)}" for key, value in said.items())
         when = printable(event.get("time", ""), 40).replace("T", " ").removesuffix("Z")

@@ -204,7 +204,10 @@ def test_a_run_across_hospitals_that_waits_shows_its_terms_and_its_sites(root):
         json.dumps({"federation": "alps", "sites": ["north", "south"], "wait": 600.0})
     )
     (place / "events.jsonl").write_text(
-        json.dumps({"time": "2026-01-02T03:04:05Z", "event": "came", "site": "north"}) + "\n"
+        json.dumps({"time": "2026-01-02T03:04:05Z", "event": "came", "site": "north"})
+        + "\n"
+        + json.dumps({"event": "log", "site": "north", "tag": "0" * 64})
+        + "\n"
     )
     with opened(root) as dashboard:
         id = dashboard.id("across")

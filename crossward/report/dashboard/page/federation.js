@@ -32,7 +32,7 @@
     if (!run.live && ["working", "lost", "opening"].includes(site.activity)) return `${site.words} when the run ended`;
     const since = site.for === null || site.for === undefined ? "" : duration(site.for + passed);
     const left = site.left === null || site.left === undefined ? "" : duration(Math.max(0, site.left - passed));
-    if (site.activity === "working") return `${site.words}, round ${site.round}, for ${since}${left ? `; waited for up to ${left} more` : ""}`;
+    if (site.activity === "working") return `${site.words}, round ${site.round}, for ${since}${left ? ` of at most ${duration(site.for + site.left)}` : ""}`;
     if (site.activity === "lost") return `away for ${since}${left ? `; waited for ${left} more` : ""}`;
     if (site.activity === "opening") return `reads its images for ${since}`;
     if (site.activity === "done") return `done in ${duration(site.seconds)} (${site.step === "train" ? "training" : site.step === "judge" ? "evaluating" : site.step}, round ${site.round})`;
