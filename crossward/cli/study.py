@@ -297,6 +297,7 @@ def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = Fal
     folder = out / written.name
     study = with_choices(written, current_results(written, folder))
     freed = {"checkpoints": 0, "predictions": 0}
+    kept = 0  # predictions that could be removed
     trials: list[Path] = []
     if folder.is_dir():
         with StudyFolder.open(folder).locked():
@@ -305,15 +306,28 @@ def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = Fal
             remove(found.checkpoints)
             freed["checkpoints"] = found.checkpoint_bytes
             question = f"Remove {len(found.predictions)} predictions of older rounds, {_size(found.prediction_bytes)}?"
-            if found.predictions and (yes or typer.confirm(question, err=True)):
+            if found.predictions and (yes or _is_confirmed(question)):
                 remove(found.predictions)
                 freed["predictions"] = found.prediction_bytes
+            else:
+                kept = len(found.predictions)
     if as_json:
         print_json(freed)
         return
     parts = [f"{_size(count)} of {what}" for what, count in freed.items()]
     whose = "finished cells and trials" if trials else "finished cells"
     print_line(f"removed {' and '.join(parts)} from {whose} in {folder}")
+    if kept:
+        print_line(f"{kept} predictions of older rounds are kept: --yes removes them")
+
+
+def _is_confirmed(question: str) -> bool:
+    """Whether a person says yes; a script, which says nothing, does not."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        typer.echo(err=True)
+        return False
 
 
 # text -----------------------------------------------------------------------------------------------------------------

@@ -70,9 +70,14 @@ def check_dry_run_and_prune(cli, study_file: Path, patch) -> None:
     assert "In all about" in dry
     folder = Path("runs/studies/tiny")
     before = {file.name for file in folder.glob("fedavg-s0-*/predictions/*")}
-    patch.setattr("sys.stdin", io.StringIO("n\n"))
+    patch.setattr("sys.stdin", io.StringIO(""))  # a script, which answers nothing
     asked = cli("study", "prune", study_file)
+    assert asked.code == 0
     assert "and 0 KiB of predictions" in asked.out
+    assert "predictions of older rounds are kept: --yes removes them" in asked.out
+    assert {file.name for file in folder.glob("fedavg-s0-*/predictions/*")} == before
+    patch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert "are kept" in cli("study", "prune", study_file).out
     assert not list(folder.glob("*/checkpoint"))
     assert {file.name for file in folder.glob("fedavg-s0-*/predictions/*")} == before
     pruned = cli("study", "prune", study_file, "--yes")
@@ -125,6 +130,24 @@ def test_bad_input_ends_in_words(cli, study_file, old, new, code, said):
     assert output.code == code
     assert said in output.err
     assert "Traceback" not in output.err
+    assert not Path("runs").exists()
+
+
+class Terminal(io.StringIO):
+    """Somebody at a keyboard, with this to say."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_is_asked_before_ten_thousand_cells(cli, study_file, monkeypatch):
+    rates = [i / 99 for i in range(1, 99)]
+    text = study_file.read_text().replace("seeds = [0, 1]", f'seeds = {list(range(400))}\naxes."train.lr" = {rates}')
+    study_file.write_text(text)
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    refused = cli("study", "run", study_file)
+    assert refused.code == 1
+    assert "asks for 78,400 runs. Go on? [y/N]" in refused.err
     assert not Path("runs").exists()
 
 
