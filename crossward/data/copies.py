@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -30,23 +30,26 @@ class LeftOut:
         return np.asarray(sorted({*self.contradictions, *self.copies, *self.grouped}), dtype=np.int64)
 
 
-def recipe_keys(duplicates: str, reason: str, shared_groups: str, splits: str) -> dict[str, Any]:
-    """The keys of a recipe that say how copies, groups and given splits are treated; only those that are not usual."""
-    if (duplicates == "keep") != bool(reason.strip()):
-        raise ConfigError(
-            'data.duplicates = "keep" needs data.duplicates_reason, and only "keep" has one',
-            hint='For example data.duplicates_reason = "the published split has them".',
-        )
-    keys: dict[str, Any] = {}
-    if duplicates != "refuse":
-        keys["duplicates"] = duplicates
-    if duplicates == "keep":
-        keys["duplicates_reason"] = reason.strip()
-    if shared_groups != "refuse":
-        keys["shared_groups"] = shared_groups
-    if splits != "as given":
-        keys["splits"] = splits
-    return keys
+@dataclass(frozen=True)
+class LeakRules:
+    """data.duplicates and its neighbours: what becomes of copies, of groups on both sides, and of given splits."""
+
+    duplicates: str = "refuse"
+    duplicates_reason: str = ""
+    shared_groups: str = "refuse"
+    splits: str = "as given"
+
+    def __post_init__(self) -> None:
+        if (self.duplicates == "keep") != bool(self.duplicates_reason.strip()):
+            raise ConfigError(
+                'data.duplicates = "keep" needs data.duplicates_reason, and only "keep" has one',
+                hint='For example data.duplicates_reason = "the published split has them".',
+            )
+
+    def recipe_keys(self) -> dict[str, Any]:
+        """The keys of a recipe: those that are not usual, so that older recipes stay what they are."""
+        usual = LeakRules()
+        return {key: value for key, value in asdict(self).items() if value != getattr(usual, key)}
 
 
 def left_out(recipe: Mapping[str, Any], collection: Collection) -> LeftOut:

@@ -14,7 +14,7 @@ from crossward.data import split as splits
 from crossward.data.audit import audit
 from crossward.data.class_imbalance import Table, long_tail
 from crossward.data.collection import Collection
-from crossward.data.copies import left_out, recipe_keys
+from crossward.data.copies import LeakRules, left_out
 from crossward.data.federation import NO_ROWS, PARTS, Federation, Split, row_tensor
 from crossward.data.partition import Ints, Parts
 from crossward.errors import ConfigError
@@ -42,10 +42,7 @@ def federate(
     seed: int = 0,
     group_aware: bool = True,
     limit: int | None = None,
-    duplicates: str = "refuse",
-    duplicates_reason: str = "",
-    shared_groups: str = "refuse",
-    given_splits: str = "as given",
+    leak_rules: LeakRules = LeakRules(),
 ) -> Federation:
     """Share a collection out among sites, and audit the outcome.
 
@@ -55,17 +52,12 @@ def federate(
     dealt, of a collection that names none; sites then split nothing unless `local_split` says so. `folds` makes the
     test set, the server's with `global_split`, else each site's, the `fold`-th of so many. Together the folds of a seed
     test once on every row that no two sites share. `group_aware` deals and splits whole groups; `min_size` then counts
-    groups. `alphas` and `removal` are for "per-class", `counts` for "counts". `imbalance` thins the rows that are to be
-    dealt out to a long tail, before `limit`, `public` and the partition. `duplicates`, `duplicates_reason`,
-    `shared_groups` and `given_splits` are data.duplicates and so on: what becomes of copies of an image, of groups on
-    both sides, and of the split that the collection names.
+    groups. `imbalance` thins the rows that are dealt out to a long tail, before `limit`, `public` and the partition.
     """
-    about_leaks = recipe_keys(duplicates, duplicates_reason, shared_groups, given_splits)
-    if given_splits == "ignore":
-        collection = replace(collection, splits=None)
-    site_names = {*(collection.sites or ())} - {""}
+    collection = replace(collection, splits=None) if leak_rules.splits == "ignore" else collection
     own: dict[str, Any] = {"alphas": alphas, "removal": removal, "counts": counts}
-    scheme, count = partitions.resolve(partition, sites, site_names, collection.groups is not None, **own)
+    names = {*(collection.sites or ())} - {""}
+    scheme, count = partitions.resolve(partition, sites, names, collection.groups is not None, **own)
     _check_seed(seed)
     chosen = _chosen_fold(collection, folds, fold)
     local = local_split or ((1.0, 0.0, 0.0) if _holds_out_rows(collection, global_split) else split)
@@ -79,9 +71,8 @@ def federate(
         "group_aware": group_aware,
         "limit": limit,
         **_later_keys(imbalance, global_split, chosen),
-        **about_leaks,
     }
-    return _follow(recipe, collection)
+    return _follow(recipe | leak_rules.recipe_keys(), collection)
 
 
 def _later_keys(imbalance: float, global_split: splits.Fractions | None, fold: splits.Fold | None) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def find_columns(source: str, header: Sequence[str], asked: Mapping[ColumnName, 
     """Ours -> the place of the column in the header. Whatever is missing, there twice, or looks like one of ours under
     another name, is refused with the setting that says it."""
     named: dict[str, str] = {ours: ours for ours in COLUMNS if ours in header}
-    named.update(asked or {})
+    named |= {str(ours): theirs for ours, theirs in (asked or {}).items()}
     wanted = {ours: theirs for ours, theirs in named.items() if theirs}  # columns = { group = "" }: not used
     suggested = {ours: theirs for ours, theirs in suggested_columns(header).items() if ours not in (asked or {})}
     problems = [

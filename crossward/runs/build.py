@@ -20,9 +20,11 @@ from crossward.core.tree import Tree
 from crossward.data.audit import audit, warnings
 from crossward.data.augment import augmentation
 from crossward.data.collection import Collection
+from crossward.data.copies import LeakRules
 from crossward.data.federate import federate
 from crossward.data.federation import Federation
 from crossward.data.manifest import from_manifest, load_manifest, named_federation
+from crossward.data.near_leaks import NearLeak, near_leak_notes, near_leaks
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine, WorkerPool
 from crossward.errors import ConfigError
@@ -55,6 +57,7 @@ class PreparedRun:
     text: EmbeddedClasses | None = None  # the classes in words, for a method that needs them
     warnings: list[str] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)  # files left out because they could not be read
+    near_leaks: list[NearLeak] = field(default_factory=list)  # almost the same image trained on and held out
 
 
 def prepare(config: Config, manifest: dict[str, Any] | None = None) -> PreparedRun:
@@ -67,7 +70,9 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> PreparedR
     about_text = prepared.text.cautions() if prepared.text else []
     about_run = checks.cautions(config, prepared.run_sites)
     about_files = _left_out_note(quarantined, len(collection))
-    return replace(prepared, warnings=[*about_files, *warnings(federation), *about_run, *about_text])
+    near = [] if manifest else near_leaks(federation)  # a run that is resumed was looked at when it began
+    about_data = [*about_files, *warnings(federation), *near_leak_notes(near)]
+    return replace(prepared, warnings=[*about_data, *about_run, *about_text], near_leaks=near)
 
 
 def _left_out_note(quarantined: Sequence[str], used: int) -> list[str]:
@@ -147,8 +152,7 @@ def partitioned(config: Config, collection: Collection) -> Federation:
     options["seed"] = config.run.seed if wanted.seed is None else wanted.seed
     options["fold"] = _fold_number(config)
     data = config.data
-    options |= {"duplicates": data.duplicates, "duplicates_reason": data.duplicates_reason}
-    options |= {"shared_groups": data.shared_groups, "given_splits": data.splits}
+    options["leak_rules"] = LeakRules(data.duplicates, data.duplicates_reason, data.shared_groups, data.splits)
     if wanted.name is not None:
         federation = named_federation(collection, wanted.name, cache_folder() / "partitions", **options)
     else:

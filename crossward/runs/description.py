@@ -16,6 +16,7 @@ from crossward.config.schema import Config
 from crossward.core.engine import SERVER
 from crossward.data.federation import PARTS, Federation
 from crossward.data.manifest import manifest
+from crossward.data.near_leaks import MOST
 from crossward.disk import write_atomically
 from crossward.runs.architectures import NetPlan
 from crossward.runs.build import PreparedRun
@@ -35,6 +36,9 @@ def describe(rundir: RunDir, prepared: PreparedRun) -> None:
     rundir.write("environment.json", environment(config))
     if prepared.quarantined:
         rundir.write("quarantine.json", {"left_out": prepared.quarantined})
+    if prepared.near_leaks:
+        pairs = [asdict(leak) for leak in prepared.near_leaks[:MOST]]
+        rundir.write("near_leaks.json", {"count": len(prepared.near_leaks), "pairs": pairs})
     write_atomically(rundir.folder / "config.toml", to_toml(config).encode())
     rundir.write("run.json", _about(prepared))
 

@@ -22,7 +22,8 @@ from crossward.errors import DataError
 
 DIGITS = 10  # hexadecimal, at the end of a folder's name
 FREE_TO_CHANGE = (
-    "engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:", "data.path:", "observe.",
+    "engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:", "data.path:", "data.bad_files:",
+    "observe.",
 )  # fmt: skip
 SEEN_IN_TRAINING = {"normalise", "augment"}  # settings of a source that change no image of its collection
 GENERATED = ("phantom",)  # sources whose images are drawn from their settings

@@ -7,7 +7,7 @@ import torch
 
 from crossward.data.audit import warnings
 from crossward.data.collection import Collection
-from crossward.data.copies import left_out
+from crossward.data.copies import LeakRules, left_out
 from crossward.data.federate import federate
 from crossward.data.manifest import from_manifest, manifest
 from crossward.errors import ConfigError, DataError
@@ -43,20 +43,20 @@ def test_copies_on_both_sides_are_refused_with_the_ways_forward():
 
 
 def test_drop_leaves_the_copy_out_of_training():
-    federation = federate(collection([(0, 10), (1, 9), (8, 12)]), sites=2, duplicates="drop")
+    federation = federate(collection([(0, 10), (1, 9), (8, 12)]), sites=2, leak_rules=LeakRules("drop"))
     assert parts_of(federation) == ([2, 3, 4, 5, 6, 7], [9], [10, 11, 12, 13])
     done = 'data.duplicates = "drop": 3 copies of images and 0 images with contradicting labels are left out of 14'
     assert done in warnings(federation)
 
 
 def test_drop_leaves_both_out_where_labels_contradict():
-    federation = federate(collection([(0, 11), (3, 6)]), sites=2, duplicates="drop")
+    federation = federate(collection([(0, 11), (3, 6)]), sites=2, leak_rules=LeakRules("drop"))
     assert parts_of(federation) == ([1, 2, 4, 5, 7], [8, 9], [10, 12, 13])
     assert left_out(federation.recipe, federation.collection).contradictions == (0, 3, 6, 11)
 
 
 def test_drop_keeps_one_copy_in_training():
-    federation = federate(collection([(0, 2), (0, 4)]), sites=2, duplicates="drop")
+    federation = federate(collection([(0, 2), (0, 4)]), sites=2, leak_rules=LeakRules("drop"))
     assert parts_of(federation)[0] == [0, 1, 3, 5, 6, 7]
 
 
@@ -69,10 +69,10 @@ def test_multi_label_rows_contradict_by_any_label():
 
 def test_keep_needs_a_reason_and_says_it():
     with pytest.raises(ConfigError, match="duplicates_reason"):
-        federate(collection([(0, 10)]), sites=2, duplicates="keep")
+        federate(collection([(0, 10)]), sites=2, leak_rules=LeakRules("keep"))
     with pytest.raises(ConfigError, match="duplicates_reason"):
-        federate(collection([(0, 10)]), sites=2, duplicates_reason="because")
-    federation = federate(collection([(0, 10)]), sites=2, duplicates="keep", duplicates_reason="as published")
+        federate(collection([(0, 10)]), sites=2, leak_rules=LeakRules(duplicates_reason="because"))
+    federation = federate(collection([(0, 10)]), sites=2, leak_rules=LeakRules("keep", "as published"))
     assert 0 in parts_of(federation)[0]
     assert 10 in parts_of(federation)[2]
     assert any("(as published)" in line for line in warnings(federation))
@@ -83,13 +83,15 @@ def test_groups_that_are_tested_on_are_left_out_of_training():
     with pytest.raises(DataError, match="2 problem") as error:
         federate(collection(groups=groups), sites=2)
     assert 'data.shared_groups = "drop"' in error.value.hint
-    federation = federate(collection(groups=groups), sites=2, shared_groups="drop")
+    federation = federate(collection(groups=groups), sites=2, leak_rules=LeakRules(shared_groups="drop"))
     assert parts_of(federation) == ([2, 3, 4, 5, 6, 7], [8, 9], [10, 11, 12, 13])
     assert any(line.startswith('data.shared_groups = "drop": 2 images') for line in warnings(federation))
 
 
 def test_a_given_split_can_be_ignored():
-    federation = federate(collection([(0, 10)]), sites=2, given_splits="ignore", split=(0.5, 0.25, 0.25))
+    federation = federate(
+        collection([(0, 10)]), sites=2, leak_rules=LeakRules(splits="ignore"), split=(0.5, 0.25, 0.25)
+    )
     held = [{*site.train.tolist(), *site.val.tolist(), *site.test.tolist()} for site in federation.sites]
     assert held[0] | held[1] == set(range(14))
     assert len(federation.server.test) == 0
@@ -100,7 +102,7 @@ def test_a_given_split_can_be_ignored():
 
 def test_a_manifest_remembers_what_was_done():
     copies = collection([(0, 10), (1, 13)])
-    federation = federate(copies, sites=2, duplicates="drop")
+    federation = federate(copies, sites=2, leak_rules=LeakRules("drop"))
     again = from_manifest(copies, manifest(federation))
     assert parts_of(again) == parts_of(federation)
     assert warnings(again) == warnings(federation)

@@ -7,7 +7,7 @@ root/[<split>/]images/image and root/[<split>/]masks/mask.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,18 +16,20 @@ import torch
 
 from crossward.data.archives import open_files
 from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
-from crossward.data.cache import ImagePaths, decode_files
+from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
-from crossward.data.decode import Frame, is_image
+from crossward.data.decode import MOST_PIXELS, Frame, is_image
+from crossward.data.dicom_facts import patient_codes
 from crossward.data.label_words import SPLIT_NAMES, is_unlabelled
+from crossward.data.site_key import shown_name
 from crossward.data.sources.mask_folders import FOREGROUND, pair_masks, read_pairs
-from crossward.data.sources.settings import GroupRule, ImageFileSettings, Loaded, rule_of_pattern
+from crossward.data.sources.settings import AnyFileSettings, GroupRule, Loaded, rule_of_pattern
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
 from crossward.settings import AbsolutePath
 
 
-class FolderSettings(ImageFileSettings):
+class FolderSettings(AnyFileSettings):
     path: AbsolutePath
     source: Literal["folder"]
     group: str | None = None  # regular expression on the path whose first group is the patient
@@ -62,15 +64,17 @@ def read(
     group: str | None = None,
     classes: Sequence[str] | None = None,
     bad_files: str = "refuse",
+    max_pixels: int = MOST_PIXELS,
+    burned_in: bool = False,
     cache: Path,
 ) -> tuple[Collection, list[BadFile]]:
     """The images under `root`, labelled by their folders, and those that were left out.
 
     `group` is a regular expression for the path of an image below `root`; its first group is the patient. `classes`
     names all classes in their order, also those that have no folder here. Folders of images beside folders of masks
-    make it a set for segmentation.
+    make it a set for segmentation. DICOM files are grouped by their patients, and are called by codes.
     """
-    frame = Frame(size, channels, fit, prepare=prepare)
+    frame = Frame(size, channels, fit, prepare=prepare, max_pixels=max_pixels, burned_in=burned_in)
     policy = check_policy(bad_files)
     pattern = group_pattern(group)
     with open_files(root) as files:
@@ -84,28 +88,46 @@ def read(
             )
         images, problems, split = _labelled_images(root, listing, pattern, classes or (), policy)
         candidates = [image for image in images if image.group or not pattern]
+        if not pattern:
+            candidates = _with_patients(candidates, patient_codes(files, [image.path for image in candidates], cache))
         decoded = decode_files(files, [ImagePaths(image.path) for image in candidates], frame, cache)
-    problems += [BadFile(candidates[row].path, None, reason) for row, reason in decoded.problems]
+    problems += [BadFile(shown_name(candidates[row].path), None, reason) for row, reason in decoded.problems]
     used = [candidates[row] for row in decoded.rows]
     before = [image.label for image in images]
-    labels = [image.label for image in used]
-    left_out = set_aside(root, problems, bad_files=policy, before=before, after=labels)
+    left_out = set_aside(root, problems, bad_files=policy, before=before, after=[image.label for image in used])
     names = class_names(root, classes, {image.label for image in images})
+    return _collection(root, used, names, decoded, split=split), left_out
+
+
+def _collection(
+    root: Path,
+    used: Sequence[FolderImage],
+    names: tuple[str, ...],
+    decoded: DecodedImages,
+    *,
+    split: bool,
+) -> Collection:
     number = {name: n for n, name in enumerate(names)}
-    collection = Collection(
+    return Collection(
         name=root.stem if root.is_file() else root.resolve().name,
         task="classification",
         classes=names,
         images=decoded.images,
-        targets=torch.tensor([number[label] for label in labels]),
-        ids=tuple(image.path for image in used),
+        targets=torch.tensor([number[image.label] for image in used]),
+        ids=tuple(shown_name(image.path) for image in used),
         hashes=decoded.hashes,
-        groups=tuple(image.group for image in used) if pattern else None,
+        groups=tuple(image.group for image in used) if any(image.group for image in used) else None,
         splits=tuple(image.split for image in used) if split else None,
         file=decoded.file,
         notes=decoded.notes,
     )
-    return collection, left_out
+
+
+def _with_patients(images: Sequence[FolderImage], patients: Mapping[str, str]) -> list[FolderImage]:
+    """The images, each with its patient if any has one; an image of none is a patient of its own."""
+    if not patients:
+        return list(images)
+    return [replace(image, group=patients.get(image.path) or shown_name(image.path)) for image in images]
 
 
 def class_names(root: Path, classes: Sequence[str] | None, labels: set[str]) -> tuple[str, ...]:
@@ -150,13 +172,15 @@ def _labelled_images(
         *above, _ = path.split("/")[wrapped:]
         patient = pattern.search(path) if pattern else None
         if len(above) < 1 + split:
-            problems.append(BadFile(path, None, "is not in a class folder"))
+            problems.append(BadFile(shown_name(path), None, "is not in a class folder"))
             continue
         if split and above[0].casefold() not in SPLIT_NAMES:
-            problems.append(BadFile(path, None, "lies beside the folders of splits"))
+            problems.append(BadFile(shown_name(path), None, "lies beside the folders of splits"))
             continue
         if above[int(split)] not in classes and is_unlabelled(above[int(split)]):
-            problems.append(BadFile(path, None, f'its folder "{above[int(split)]}" says that there is no label'))
+            problems.append(
+                BadFile(shown_name(path), None, f'its folder "{above[int(split)]}" says that there is no label')
+            )
             continue
         image = FolderImage(
             path,
@@ -166,7 +190,9 @@ def _labelled_images(
         )
         candidates.append(image)
         if pattern and not image.group:
-            problems.append(BadFile(path, None, f"the group pattern {pattern.pattern} finds no patient in its path"))
+            problems.append(
+                BadFile(shown_name(path), None, f"the group pattern {pattern.pattern} finds no patient in its path")
+            )
     return candidates, problems, split
 
 

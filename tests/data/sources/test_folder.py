@@ -271,8 +271,8 @@ def test_images_beside_their_masks_are_for_segmentation(tmp_path, read, zip_fold
     root = tmp_path / "set"
     for split in ("train", "validation", "test"):
         for number in range(2):
-            for folder, name, value in (("images", f"{number}.png", 90), ("masks", f"{number}_mask.png", 255)):
-                file = root / split / folder / name
+            for place, name, value in (("images", f"{number}.png", 90), ("masks", f"{number}_mask.png", 255)):
+                file = root / split / place / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 Image.new("L", (4, 4), value if number else value - 90).save(file)
     for place in (root, zip_folder(root, root)):

@@ -127,8 +127,8 @@ def test_every_problem_at_once_with_its_row(here, read, packed):
         "row 8: x/2.png: its label is empty",
         "row 9: x/1.png: is already on row 2",
         "row 10: ../x/3.png: its path ../x/3.png leads out of its root by ..",
-        "row 11: /x/3.png: its path /x/3.png is an absolute path: paths are relative to their root, or below data.root; "
-        "data.prefix is what others begin with",
+        "row 11: /x/3.png: its path /x/3.png is an absolute path: paths are relative to their root, or below "
+        "data.root; data.prefix is what others begin with",
         "row 12: its path is empty",
         'row 13: x/3.png: its label "c" is not among the classes; the nearest is "b"',
         "row 14: x/4.png, b: has 2 cells for 3 columns",

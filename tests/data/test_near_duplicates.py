@@ -1,0 +1,79 @@
+"""Near-identical images: what perceptual hashes find, and what of it crosses the sides of a split."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+from scipy.fft import dctn
+
+from crossward.data.collection import Collection
+from crossward.data.copies import LeakRules
+from crossward.data.federate import federate
+from crossward.data.near_duplicates import image_hashes, near_pairs
+from crossward.data.near_leaks import near_leak_notes, near_leaks
+
+
+def pictures(count, side=48, seed=0):
+    rng = np.random.RandomState(seed)
+    coarse = rng.randint(0, 255, (count, 6, 6, 3)).astype(np.uint8)
+    return torch.from_numpy(
+        np.stack([np.array(Image.fromarray(one).resize((side, side), Image.Resampling.BICUBIC)) for one in coarse])
+    )
+
+
+def compressed(image, quality=40):
+    stream = io.BytesIO()
+    Image.fromarray(image.numpy()).save(stream, "JPEG", quality=quality)
+    return torch.from_numpy(np.array(Image.open(stream)))
+
+
+def test_the_hash_is_the_signs_of_the_lowest_frequencies():
+    images = pictures(3, side=32)
+    for image, value in zip(images.numpy(), image_hashes(images).hashes, strict=True):
+        low = dctn(image.astype(np.float64).mean(2), type=2)[:8, :8]
+        # scipy scales frequency 0 as the others up to a factor, which the comparison with the median must not see
+        bits = (low.ravel() > np.sort(low.ravel()[1:])[31]).astype(int)
+        agree = sum(int(bit) == (int(value) >> (63 - place)) & 1 for place, bit in enumerate(bits))
+        assert agree >= 62  # rounding may move a frequency across the median
+
+
+def test_copies_at_another_brightness_or_compression_are_found():
+    images = pictures(300)
+    images[7] = (images[290].float() * 0.8 + 20).to(torch.uint8)
+    images[100] = compressed(images[101])
+    pairs = near_pairs(image_hashes(images))
+    assert {(pair.a, pair.b) for pair in pairs} == {(7, 290), (100, 101)}
+    assert all(pair.correlation > 0.985 for pair in pairs)
+
+
+def test_flat_images_are_like_no_other():
+    images = torch.full((20, 16, 16, 1), 7, dtype=torch.uint8)
+    assert near_pairs(image_hashes(images)) == []
+    assert near_pairs(image_hashes(images[:0])) == []
+
+
+def test_very_many_alike_are_compared_in_bounded_memory():
+    images = pictures(1).repeat(3000, 1, 1, 1)
+    pairs = near_pairs(image_hashes(images), lambda a, b: (a == 0) | (b == 0))
+    assert len(pairs) >= 2000
+
+
+def test_pairs_on_both_sides_are_named_and_others_are_not():
+    images = pictures(12)
+    images[11] = compressed(images[0])
+    images[1] = compressed(images[2])  # both are trained on
+    images[10] = images[3]  # identical, with the same hash: the audit's
+    splits = ("train",) * 8 + ("val",) * 2 + ("test",) * 2
+    hashes = tuple(f"h{row}" if row != 10 else "h3" for row in range(12))
+    ids = tuple(f"row{row}" for row in range(12))
+    targets = torch.tensor([0, 1] * 6)
+    collection = Collection("drawn", "classification", ("a", "b"), images, targets, ids, hashes, splits=splits)
+    federation = federate(collection, sites=2, leak_rules=LeakRules("keep", "to be seen"))
+    [leak] = near_leaks(federation)
+    assert (leak.trained, leak.held_out, leak.held_out_at, leak.part) == ("row0", "row11", "server", "test")
+    assert leak.same_label is False
+    assert "1 pair(s) of almost the same image" in near_leak_notes([leak])[0]
+    assert "1 of them with another label" in near_leak_notes([leak])[0]
