@@ -65,7 +65,7 @@ def test_every_method_of_the_papers_studies_takes_its_first_step(source, tmp_pat
     steps = 0
     for study in studies_on(source):
         for cell in first_cells(study, tmp_path):
-            take_first_step(cell, tmp_path)
+            take_first_step(cell, tmp_path / study.name)
             steps += 1
     assert steps
 
