@@ -9,14 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crossward.data.archives import Files
 from crossward.data.dicom_orientation import plane_cosines
 from crossward.data.dicom_reading import frame_count, frame_item, number, numbers, parse_dicom
-from crossward.data.sealed_facts import Facts
-from crossward.data.site_key import SiteKey
+from crossward.data.file_format import DICOM, name_format
+from crossward.data.sealed_facts import Facts, read_facts
+from crossward.data.site_key import SiteKey, site_key
 from crossward.errors import ConfigError, DataError
 from crossward.foreign import printable
 from crossward.names import nearest
@@ -81,6 +85,16 @@ def facts_of(data: bytes, key: SiteKey, look_up: Sequence[str] = (), label: str 
         name_codes(f"{_text(dataset, 'PatientName')} {_text(dataset, 'PatientID')}", key),
     )
     return asdict(facts)
+
+
+def patient_codes(files: Files, paths: Sequence[str], cache: Path) -> dict[str, str]:
+    """path -> code of its patient, of the files that are DICOM by their names and can be read."""
+    named = [path for path in paths if name_format(path) == DICOM]
+    if not named:
+        return {}
+    key = site_key()
+    facts, _ = read_facts(files, named, partial(facts_of, key=key), recipe=f"dicom {VERSION}", key=key, cache=cache)
+    return {path: str(one["group"]) for path, one in facts.items()}
 
 
 def tag_code(tag: str, value: str, key: SiteKey) -> str:

@@ -77,7 +77,7 @@ def name_format(path: str) -> str:
 
 def names_patients(path: str) -> bool:
     """Whether files of this kind are often named after a patient, so that their names are written nowhere."""
-    return name_format(path) not in PICTURES
+    return name_format(path) in (DICOM, NIFTI)
 
 
 def _unzipped(head: bytes) -> bytes:

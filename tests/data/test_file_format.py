@@ -45,6 +45,6 @@ def test_formats_by_name():
     assert name_format("a/IM1.DCM") == "DICOM"
     assert name_format("ct.nii.gz") == name_format("ct.NII") == "NIfTI"
     assert name_format("notes.gz") == name_format("IM0001") == ""
-    assert names_patients("DOE_JANE/IM0001")
     assert names_patients("doe.dcm")
+    assert names_patients("doe.nii.gz")
     assert not names_patients("doe.png")

@@ -29,7 +29,7 @@ from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
 from crossward.data.sources.dicom_labels import LabelTable, read_label_table
 from crossward.data.sources.folder import class_names, folder_layout
-from crossward.data.sources.settings import ImageFileSettings, Loaded, Slices, chosen_slices
+from crossward.data.sources.settings import AnyFileSettings, Loaded, Slices, chosen_slices
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 from crossward.user_folders import cache_folder
@@ -38,7 +38,7 @@ TAG = "tag:"
 STANDS_FOR = {"study": "their study", "series": "their series", "file": "each file"}
 
 
-class DicomSettings(ImageFileSettings):
+class DicomSettings(AnyFileSettings):
     source: Literal["dicom"]
     path: AbsolutePath  # a folder, a zip, a DICOMDIR or one file
     channels: Literal[1, 3] = 1

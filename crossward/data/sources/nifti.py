@@ -25,7 +25,7 @@ from crossward.data.sealed_facts import Facts, read_facts
 from crossward.data.site_key import SiteKey, shown_name, site_key
 from crossward.data.sources.folder import class_names, folder_layout
 from crossward.data.sources.image_lists import parse_table
-from crossward.data.sources.settings import ImageFileSettings, Loaded, Slices, chosen_slices
+from crossward.data.sources.settings import AnyFileSettings, Loaded, Slices, chosen_slices
 from crossward.data.sources.table import FOREGROUND
 from crossward.data.volumes import AXES, open_volume
 from crossward.errors import ConfigError, DataError
@@ -39,7 +39,7 @@ MASK_NAME = re.compile(r"(?i)[-_](mask|seg|segmentation|labels?)$")
 CHANNEL = re.compile(r"_0000$")  # nnU-Net numbers the channels of an image
 
 
-class NiftiSettings(ImageFileSettings):
+class NiftiSettings(AnyFileSettings):
     source: Literal["nifti"]
     path: AbsolutePath  # a folder or a zip
     channels: Literal[1, 3] = 1

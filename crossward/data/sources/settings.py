@@ -67,8 +67,6 @@ class ImageFileSettings(SourceSettings):
     channels: Literal[1, 3] = 3
     fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": squares
     bad_files: Literal["auto", "refuse", "quarantine"] = "auto"  # "auto": left out up to one in twenty, else refused
-    max_pixels: Count = MOST_PIXELS  # of one image; larger ones are bad files
-    burned_in: Literal["quarantine", "keep"] = "quarantine"  # DICOM that may show names in its pixels
 
     def decoding(self) -> dict[str, Any]:
         """How a reader decodes the files, as its keyword arguments."""
@@ -80,6 +78,16 @@ class ImageFileSettings(SourceSettings):
             "prepare": self.prepare,
             "cache": cache_folder() / "images",
         }
+
+
+class AnyFileSettings(ImageFileSettings):
+    """The settings of sources that read what hospitals have, DICOM among it."""
+
+    max_pixels: Count = MOST_PIXELS  # of one image; larger ones are bad files
+    burned_in: Literal["quarantine", "keep"] = "quarantine"  # DICOM that may show names in its pixels
+
+    def decoding(self) -> dict[str, Any]:
+        return super().decoding() | {"max_pixels": self.max_pixels, "burned_in": self.burned_in == "keep"}
 
     def frame(self, classes: int = 0) -> Frame:
         """What every image becomes, with masks of so many classes."""

@@ -24,9 +24,10 @@ from crossward.data.archives import open_files, safe_path
 from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
-from crossward.data.decode import Frame, is_image
+from crossward.data.decode import MOST_PIXELS, Frame, is_image
 from crossward.data.label_words import SPLIT_NAMES, label_problem
-from crossward.data.sources.settings import ImageFileSettings, Loaded
+from crossward.data.site_key import shown_name
+from crossward.data.sources.settings import AnyFileSettings, Loaded
 from crossward.data.table_columns import ColumnName, find_columns, unused_columns
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
@@ -35,7 +36,7 @@ FOREGROUND = ("background", "foreground")
 Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]
 
 
-class TableSettings(ImageFileSettings):
+class TableSettings(AnyFileSettings):
     path: AbsolutePath
     source: Literal["table"]
     root: AbsolutePath | None = None  # of the paths in the table; None: the table's own folder
@@ -85,6 +86,8 @@ def read(
     fit: str = "stretch",
     prepare: tuple[str, ...] = (),
     bad_files: str = "refuse",
+    max_pixels: int = MOST_PIXELS,
+    burned_in: bool = False,
     cache: Path,
     root: Path | None = None,
     prefix: str = "",
@@ -98,7 +101,7 @@ def read(
     parsed = parse(file, columns, encoding)
     masked = "mask" in parsed.columns
     names = _class_names(classes, masked)
-    frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare)
+    frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in)
     with open_files(place) as files:
         rows = _placed(parsed.rows, place, prefix, masked)
         if not any(is_image(row.path) for row in rows):
@@ -114,7 +117,7 @@ def read(
         decoded = decode_files(files, [ImagePaths(row.path, row.mask) for row in candidates], frame, cache)
     for position, reason in decoded.problems:
         row = candidates[position]
-        problems.append(BadFile(row.path, row.number, reason, row.site))
+        problems.append(BadFile(shown_name(row.path), row.number, reason, row.site))
     used = [candidates[position] for position in decoded.rows]
     before = [row.label for row in rows if not _label_problem(row, names)]
     general = [] if masked or names else _spellings(rows)
@@ -138,10 +141,10 @@ def _collection(
         images=decoded.images,
         notes=(*table.notes, *decoded.notes),
         targets=torch.tensor([number[row.label] for row in rows]) if masks is None else masks,
-        ids=tuple(row.path for row in rows),
+        ids=tuple(shown_name(row.path) for row in rows),
         hashes=decoded.hashes,
         # a row without a patient is a patient of its own
-        groups=tuple(row.group or row.path for row in rows) if "group" in columns else None,
+        groups=tuple(row.group or shown_name(row.path) for row in rows) if "group" in columns else None,
         sites=tuple(row.site for row in rows) if "site" in columns else None,
         splits=tuple(row.split for row in rows) if "split" in columns else None,
         file=decoded.file,
@@ -256,7 +259,7 @@ def _problems(rows: Sequence[TableRow], names: tuple[str, ...] | None, masked: b
         reasons = [row.problem, "" if masked else _label_problem(row, names)]
         if row.split and row.split not in SPLIT_NAMES.values():
             reasons.append(f'its split "{row.split}" is none of train, val, test')
-        problems += [BadFile(row.path, row.number, reason, row.site) for reason in reasons if reason]
+        problems += [BadFile(shown_name(row.path), row.number, reason, row.site) for reason in reasons if reason]
     return problems + _repeated_paths(rows)
 
 
@@ -276,7 +279,7 @@ def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
     problems = []
     for row in rows:
         if not row.problem and first.setdefault(row.path, row.number) != row.number:
-            problems.append(BadFile(row.path, row.number, f"is already on row {first[row.path]}", row.site))
+            problems.append(BadFile(shown_name(row.path), row.number, f"is already on row {first[row.path]}", row.site))
     return problems
 
 

@@ -247,3 +247,38 @@ def test_settings_that_cannot_be(tmp_path, load):
     ):
         with pytest.raises(ValidationError):
             load(**wrong)
+
+
+def test_other_sources_read_dicom_as_well(root, tmp_path):
+    from crossward.data.sources.folder import FolderSettings
+    from crossward.data.sources.table import TableSettings
+
+    for file in sorted(root.rglob("IM*")):
+        file.rename(file.with_suffix(".dcm"))
+    common = {"size": 8, "channels": 1, "prepare": "window:brain"}
+    folder, left_out = FolderSettings(source="folder", path=root, **common).load()
+    assert left_out == []
+    assert len(folder) == 12
+    assert len(set(folder.groups)) == 6
+    assert folder.ids[0] == site_key().code("file", "bleeding/IM0000.dcm")
+    (root / "bleeding" / "JANE.dcm").write_bytes(b"")
+    names = [f"{path.parent.name}/{path.name}" for path in sorted(root.rglob("*.dcm"))]
+    table = root / "set.csv"
+    table.write_text("path,label\n" + "".join(f"{name},{name.split('/')[0]}\n" for name in names))
+    listed, (line,) = TableSettings(source="table", path=table, bad_files="quarantine", **common).load()
+    assert listed.ids == folder.ids
+    assert listed.hashes == folder.hashes
+    assert line == f"row 8: {site_key().code('file', 'bleeding/JANE.dcm')}: is empty (0 bytes)"
+    assert "JANE" not in line
+
+
+def test_the_limit_of_pixels_is_a_setting_of_folders_too(root, load):
+    from crossward.data.sources.folder import FolderSettings
+
+    with pytest.raises(DataError, match="no usable image is left"):
+        load(max_pixels=63)
+    for file in sorted(root.rglob("IM*")):
+        file.rename(file.with_suffix(".dcm"))
+    with pytest.raises(DataError) as error:
+        FolderSettings(source="folder", path=root, size=8, channels=1, max_pixels=63).load()
+    assert "has 8 x 8 pixels, more than data.max_pixels = 63 allows; raise it" in str(error.value)
