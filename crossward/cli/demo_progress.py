@@ -139,17 +139,20 @@ def result_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         if row["situation"] != situation:
             situation = row["situation"]
-            lines.append(f"[bold]{escape(row['nav'])}[/]: {escape(row['verdict'])} [dim]({escape(row['measured'])})[/]")
+            metric = row["measured"].partition(",")[0]
+            lines.append(f"[bold]{escape(row['nav'])}[/], {escape(metric)}: {escape(row['verdict'])}")
         method = escape(f"{row['method']:{width}}")
         method = f"[bold]{method}[/]" if row["of_the_paper"] else method
-        alone, fedavg = (_difference(row[f"over_{reference}"]) for reference in (ALONE, FEDAVG))
+        alone = _difference(row[f"over_{ALONE}"], 21)
+        fedavg = _difference(row[f"over_{FEDAVG}"])
         lines.append(f"  {method}  {100 * row['value']:6.1f}  {alone}{fedavg}".rstrip())
     return lines
 
 
-def _difference(row: Mapping[str, Any] | None) -> str:
-    """In points, with its verdict, padded."""
+def _difference(row: Mapping[str, Any] | None, width: int = 0) -> str:
+    """In points, with its verdict, padded to a width."""
     if row is None:
-        return " " * 21
+        return " " * width
     word, colour = {"better": ("better", "blue"), "worse": ("worse", "yellow")}.get(row["verdict"], UNCLEAR)
-    return f"{100 * row['value']:+6.1f} [{colour}]{word:14}[/]"
+    points = f"{100 * row['value']:+6.1f}"
+    return f"{points} [{colour}]{word}[/]{' ' * (width - len(points) - 1 - len(word))}"

@@ -197,7 +197,7 @@ def _overview(reports: Sequence[SituationReport], folder: Path) -> Section:
         f"crossward study run {folder / reports[0].situation.name}.toml --out {folder}",
         "Study files beside this page say how each situation was set up. Change one, and run it again",
     )
-    return Section("overview", "Overview", (*words, table, again))
+    return Section("overview", "Overview", (table, *words, again))
 
 
 def _rows(report: SituationReport) -> list[tuple[Cell, ...]]:

@@ -68,7 +68,7 @@ def test_the_demo_runs_its_situations_and_ends_with_the_address_of_one_report(cl
     assert opened == [report.as_uri()]
     assert len(lines) <= 25
     assert "1 of 2  Few of them: 6 runs" in output.out
-    assert [line.partition(":")[0] for line in lines if "fednpr-per is " in line] == ["Few", "Many"]
+    assert [line.partition(",")[0] for line in lines if "fednpr-per is " in line] == ["Few", "Many"]
     html = report.read_text(encoding="utf-8")
     assert 'href="#few"' in html
     assert 'id="many-hospital-hospital-1' in html
@@ -124,7 +124,7 @@ def test_nothing_is_opened_where_there_is_no_screen(monkeypatch):
 
 
 def test_results_have_a_verdict_for_each_situation_and_a_line_for_each_method():
-    row = {"situation": "few", "nav": "[few]", "verdict": "[b] is ahead", "measured": "F1", "method": "[b]",
+    row = {"situation": "few", "nav": "[few]", "verdict": "[b] is ahead", "measured": "F1, all", "method": "[b]",
            "of_the_paper": True, "value": 0.5, "over_fedavg": None}  # fmt: skip
     rows = [
         {**row, "over_local": {"value": 0.1, "low": 0.0, "high": 0.2, "verdict": verdict}}
@@ -134,11 +134,12 @@ def test_results_have_a_verdict_for_each_situation_and_a_line_for_each_method():
     for line in result_lines([*rows, {**rows[0], "situation": "many", "nav": "many"}]):
         console.print(line)
     _, first, *lines = console.file.getvalue().splitlines()
-    assert first == "[few]: [b] is ahead (F1)"
+    assert first == "[few], F1: [b] is ahead"
     assert [line.split("+10.0 ")[1].strip() for line in lines[:3]] == ["better", "worse", "may be chance"]
     assert all("[b]" in line for line in lines)
-    assert lines[3] == "many: [b] is ahead (F1)"
+    assert lines[3] == "many, F1: [b] is ahead"
     assert len(lines) == 5
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_on_a_terminal_every_situation_has_one_line_with_its_bar():
