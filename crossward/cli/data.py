@@ -1,4 +1,4 @@
-"""Commands that look at data: data list, data inspect, data split."""
+"""Commands that look at data: data list, data inspect, data split, data locate."""
 
 from __future__ import annotations
 
@@ -90,3 +90,28 @@ def split(
     collection, _ = config.data.load()
     save_manifest(partitioned(config, collection), out)
     print_line(f'{out}\nUse it with: partition.file = "{out}"')
+
+
+@app.command()
+def locate(
+    path: Annotated[Path, typer.Argument(help="The folder, or zip, of the images: data.path.")],
+    codes: Annotated[list[str], typer.Argument(help="Codes of files, as in a quarantine list.")],
+) -> None:
+    """Say which DICOM or NIfTI file a code is of. Its name may be that of a patient."""
+    from crossward.data.archives import open_files
+    from crossward.data.site_key import site_key
+    from crossward.errors import DataError
+
+    key = site_key()
+    with open_files(path.parent if path.is_file() and path.suffix != ".zip" else path) as files:
+        paths = {key.code("file", name): name for name in files.listing()}
+    wanted = [code.partition("/")[0] for code in codes]  # after it comes the number of a frame or slice
+    for code in wanted:
+        if code in paths:
+            print_line(f"{code}: {paths[code]}")
+    if unknown := [code for code in wanted if code not in paths]:
+        raise DataError(
+            f"{len(unknown)} code(s) are of no file below {path}",
+            details=unknown,
+            hint="Name the folder that data.path named, on the machine and as the user of the run.",
+        )

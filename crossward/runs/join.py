@@ -31,7 +31,7 @@ from crossward.runs.result import Result, load
 from crossward.runs.run_directory import RunDir
 
 NEWCOMER_SECTIONS = ("data", "partition", "net", "train")  # that a newcomer's file may hold
-READ_ALIKE = ("normalise", "augment", "prepare", "size", "channels", "fit")  # unless it says otherwise
+READ_ALIKE = ("normalise", "augment", "prepare", "size", "channels", "fit", "axis")  # unless it says otherwise
 Watched = Callable[[str], AbstractContextManager[Sequence[Observer]]]  # by the label of a run
 
 
