@@ -147,6 +147,11 @@ def _print_plan(study: Study, workers: int | None, *, estimate: bool, as_json: b
     print_line(f"{len(cells)} cells in {study.folder}")
     if known:
         print_line("\n".join(_estimate_lines(known)))
+    if study.file.settings.race_settings() is not None:
+        print_line(
+            "It is a race: the weaker half of the methods stops at each stage, and methods that cannot serve the data "
+            "take no part. This is the most that it can take."
+        )
 
 
 def _estimate_lines(estimate: StudyEstimate) -> Iterator[str]:

@@ -113,6 +113,12 @@ def test_an_estimate_leaves_nothing_behind(cli, study_file, tmp_path):
     assert listed.splitlines()[-1] == "2 cells in runs/studies/tiny"
 
 
+def test_the_dry_run_of_a_race_says_that_it_is_the_most(cli, study_file):
+    study_file.write_text(study_file.read_text().replace("[study]", "[study]\nrace = true"))
+    listed = cli("study", "run", study_file, "--dry-run", "--no-estimate").out
+    assert "It is a race: the weaker half of the methods stops at each stage" in listed
+
+
 @pytest.mark.parametrize(
     ("old", "new", "code", "said"),
     [
