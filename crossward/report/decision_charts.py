@@ -20,7 +20,7 @@ DOT_STEP = 11  # pixels from one method's dot to the next
 LEGEND: Mapping[str, Any] = {
     "orient": "top",
     "title": None,
-    "columns": 4,
+    "columns": 2,  # for narrow screens: a legend that is wider than its chart is cut off
     "symbolType": "circle",
     "symbolOpacity": 1,
     "values": {"expr": METHODS},  # those that are shown

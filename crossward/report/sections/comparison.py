@@ -308,7 +308,8 @@ def _cost_blocks(source: ReportSource) -> Iterator[Block]:
     if len(reach) == 1:
         yield reach[0]
     elif reach:
-        tabs = [Tab(setting or "(no setting)", (table,)) for setting, table in zip(by_setting, reach, strict=True)]
+        names = [capital(setting) or "(no setting)" for setting in by_setting]
+        tabs = [Tab(name, (table,)) for name, table in zip(names, reach, strict=True)]
         yield Tabs("reach-settings", "Setting", tuple(tabs))
     if source.tables.costs:
         yield cost_table(source, source.tables.costs)
