@@ -130,7 +130,7 @@ def _pairs(tables: StudyTables) -> Iterator[TextTable]:
         floor = any(pair.noise is not None for pair in mine)
         rows = [_pair_row(pair, column, floor) for pair in mine]
         notes = [*dict.fromkeys(_how(pair.difference) for pair in mine)]
-        pairs = len({(pair.a, pair.b) for pair in mine})
+        pairs = " or ".join(map(str, sorted({pair.pairs for pair in mine})))  # settings may lack a method
         notes.append(f"p is that of the interval, adjusted by Holm over the {pairs} pair(s) of a setting and column")
         yield _without_setting(
             TextTable(
