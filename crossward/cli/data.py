@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from crossward.cli import data_doctor
 from crossward.cli.options import ConfigFile, Json, Overrides
 from crossward.cli.output import print_json, print_line, print_notes
 from crossward.cli.tables import federation_table, sources_table
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 LISTED = 10  # files that were left out, at most
 
 app = typer.Typer(help="Look at data and share it out among sites.", no_args_is_help=True)
+app.add_typer(data_doctor.app)
 
 
 @app.command("list")

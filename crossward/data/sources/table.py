@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -30,9 +31,11 @@ from crossward.data.site_key import shown_name
 from crossward.data.sources.settings import AnyFileSettings, Loaded
 from crossward.data.table_columns import ColumnName, find_columns, unused_columns
 from crossward.errors import ConfigError, DataError
+from crossward.names import nearest
 from crossward.settings import AbsolutePath
 
 FOREGROUND = ("background", "foreground")
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]
 
 
@@ -43,6 +46,7 @@ class TableSettings(AnyFileSettings):
     prefix: str = ""  # what absolute paths begin with, if that is not the root: "D:/export" of another machine
     columns: dict[ColumnName, str] | None = None  # ours -> theirs; "": a column that is not used
     encoding: Encoding = "utf-8"
+    rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
     classes: tuple[str, ...] | None = None
 
     def load(self) -> Loaded:
@@ -53,6 +57,7 @@ class TableSettings(AnyFileSettings):
             prefix=self.prefix,
             columns=self.columns,
             encoding=self.encoding,
+            rename=self.rename,
             classes=self.classes,
         )
         return collection, [str(file) for file in left_out]
@@ -93,6 +98,7 @@ def read(
     prefix: str = "",
     columns: Mapping[ColumnName, str] | None = None,
     encoding: str = "utf-8",
+    rename: Mapping[str, str] = NO_NAMES,
     classes: tuple[str, ...] | None = None,
 ) -> tuple[Collection, list[BadFile]]:
     """The images that `file` names, below `root` or beside the file, and the rows that were left out."""
@@ -103,7 +109,7 @@ def read(
     names = _class_names(classes, masked)
     frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in)
     with open_files(place) as files:
-        rows = _placed(parsed.rows, place, prefix, masked)
+        rows = _placed(_renamed(file, parsed.rows, rename), place, prefix, masked)
         if not any(is_image(row.path) for row in rows):
             rows = _found_by_name(rows, files.listing())
         problems = [*parsed.problems, *_problems(rows, names, masked)]
@@ -270,8 +276,8 @@ def _label_problem(row: TableRow, names: tuple[str, ...] | None) -> str:
         return reason
     if not names:
         return ""
-    nearest = difflib.get_close_matches(row.label, names, n=1, cutoff=0)[0]
-    return f'its label "{row.label}" is not among the classes; the nearest is "{nearest}"'
+    near = difflib.get_close_matches(row.label, names, n=1, cutoff=0)[0]
+    return f'its label "{row.label}" is not among the classes; the nearest is "{near}"'
 
 
 def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
@@ -283,22 +289,34 @@ def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
     return problems
 
 
-def _spellings(rows: Sequence[TableRow]) -> list[str]:
-    """Labels that are one word written in several ways, mostly by several sites."""
+def _renamed(file: Path, rows: Sequence[TableRow], rename: Mapping[str, str]) -> list[TableRow]:
+    labels = {row.label for row in rows}
+    if unknown := [f'"{label}": {nearest(label, sorted(labels))}' for label in rename if label not in labels]:
+        raise ConfigError(f"data.rename names labels that {file} has not", details=unknown)
+    return [replace(row, label=rename[row.label]) if row.label in rename else row for row in rows]
+
+
+def usual_spellings(rows: Sequence[TableRow]) -> dict[str, str]:
+    """Label -> the most frequent spelling of it, for labels that are one word written in several ways."""
     written: dict[str, Counter[str]] = defaultdict(Counter)
-    where: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         if row.label:
             written[_plain(row.label)][row.label] += 1
-            where[row.label].add(row.site)
-    problems = []
-    for spellings in written.values():
-        (usual, _), *others = spellings.most_common()
-        for label, count in others:
-            at = _sites(where[label], "", ": ")
-            of = _sites(where[usual], " of ", "")
-            problems.append(f'{at}the label "{label}" ({count} rows) looks like "{usual}"{of}')
-    return problems
+    usual = {label: spellings.most_common(1)[0][0] for spellings in written.values() for label in spellings}
+    return {label: name for label, name in usual.items() if label != name}
+
+
+def _spellings(rows: Sequence[TableRow]) -> list[str]:
+    """Labels that are one word written in several ways, mostly by several sites."""
+    counts = Counter(row.label for row in rows)
+    where: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        where[row.label].add(row.site)
+    return [
+        f'{_sites(where[label], "", ": ")}the label "{label}" ({counts[label]} rows) looks like "{usual}"'
+        f"{_sites(where[usual], ' of ', '')}"
+        for label, usual in usual_spellings(rows).items()
+    ]
 
 
 def _sites(sites: set[str], before: str, after: str) -> str:

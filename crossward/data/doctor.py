@@ -1,0 +1,190 @@
+"""The doctor: what a folder of images holds, what of it can be used, what should be known of it, and a configuration
+that works on it. For each finding it names the setting or the command that deals with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from crossward.data import doctor_findings as findings
+from crossward.data.bad_files import refuses
+from crossward.data.collection import Collection
+from crossward.data.copies import LeakRules
+from crossward.data.doctor_findings import Finding
+from crossward.data.doctor_layout import find_layout
+from crossward.data.federate import federate
+from crossward.data.file_scan import FileFacts, scan_files
+from crossward.data.sources import settings_class
+from crossward.data.table_columns import toml_columns, toml_text
+from crossward.errors import CrosswardError, DataError
+
+SITES = 3  # of a simulation of images that name no hospitals
+LEAST_AT_A_SITE = 4  # training images
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What the doctor found."""
+
+    path: str
+    files: FileFacts
+    facts: Mapping[str, Any]  # of the images that can be used
+    findings: tuple[Finding, ...]
+    left_out: tuple[str, ...]  # a line for each file that cannot be used
+    settings: Mapping[str, Mapping[str, Any]]  # section -> key -> value of the configuration
+    reasons: Mapping[str, str] = field(default_factory=dict)  # key of [data] -> why it is set
+    works: bool = False
+    problem: str = ""  # why no configuration works
+
+    def toml(self) -> str:
+        """The configuration, with a reason behind each setting that has one."""
+        lines = ["# written by `crossward data doctor`; `crossward run` takes it as it is"]
+        for section, values in self.settings.items():
+            lines += ["", f"[{section}]"]
+            for key, value in values.items():
+                why = self.reasons.get(key, "") if section == "data" else ""
+                lines.append(f"{key} = {_toml(value)}" + (f"  # {why}" if why else ""))
+        return "\n".join(lines) + "\n"
+
+    def document(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "path": self.path,
+            "files": self.files.document(),
+            "images": dict(self.facts),
+            "findings": [finding.document() for finding in self.findings],
+            "left_out": list(self.left_out),
+            "configuration": self.toml() if self.works else None,
+            "works": self.works,
+            "problem": self.problem,
+        }
+
+
+def examine(path: Path, *, size: int = 64) -> Examination:
+    """Look at everything below `path`, and try the configuration out: it is read, shared out and audited."""
+    path = path.expanduser().absolute()
+    layout = find_layout(path)
+    scanned = scan_files(path, layout)
+    data = dict(layout.settings)
+    reasons = dict(layout.reasons)
+    if data["source"] != "npz":
+        data["size"] = size
+    about_files = [*findings.of_layout(layout), *findings.of_files(scanned)]
+    try:
+        collection, left_out = _load(data, reasons)
+    except CrosswardError as error:
+        problem = "; ".join([error.what, *error.details[:5], error.hint])
+        return Examination(str(path), scanned, {}, tuple(about_files), (), {"data": data}, reasons, problem=problem)
+    if data["source"] != "npz" and _is_grey(scanned):
+        data["channels"] = 1
+        reasons["channels"] = "all images are grey"
+        collection, left_out = _load(data, reasons)
+    if refuses("auto", len(left_out), len(left_out) + len(collection)):
+        data["bad_files"] = "quarantine"
+        reasons["bad_files"] = f"{len(left_out)} of {len(left_out) + len(collection)} files cannot be used"
+    elif "bad_files" in data:
+        del data["bad_files"]
+    about_images = findings.of_collection(collection, left_out)
+    rules, why = _rules(collection)
+    data |= rules.recipe_keys()
+    reasons |= why
+    partition = _partition(collection)
+    problem = _try_out(collection, rules, partition)
+    if problem and collection.splits and rules.splits == "as given":
+        rules = LeakRules(splits="ignore")
+        data = {key: value for key, value in data.items() if key not in ("duplicates", "shared_groups")}
+        data["splits"] = "ignore"
+        reasons["splits"] = "the split that the data name cannot be used"
+        problem = _try_out(collection, rules, partition)
+    return Examination(
+        str(path),
+        scanned,
+        facts_of(collection),
+        (*about_files, *about_images),
+        tuple(left_out),
+        {"data": data, "partition": partition, "run": {"rounds": 20}},
+        reasons,
+        works=not problem,
+        problem=problem,
+    )
+
+
+def facts_of(collection: Collection) -> dict[str, Any]:
+    """What the images are, as a person would count them."""
+    height, width = collection.size
+    classes: Mapping[str, int] = {}
+    if collection.task == "classification":
+        counts = Counter(collection.targets.tolist())
+        classes = {name: counts[number] for number, name in enumerate(collection.classes)}
+    return {
+        "task": collection.task,
+        "images": len(collection),
+        "classes": dict(classes) or list(collection.classes),
+        "patients": len({*collection.groups} - {""}) if collection.groups else None,
+        "sites": dict(Counter(collection.sites)) if collection.sites else None,
+        "splits": dict(Counter(collection.splits)) if collection.splits else None,
+        "read as": f"{width} x {height} pixels, {collection.channels} channel(s)",
+    }
+
+
+def _load(data: dict[str, Any], reasons: dict[str, str]) -> tuple[Collection, list[str]]:
+    """The images, with all bad files left out; labels in two spellings are read as one."""
+    known = settings_class(data["source"]).model_fields
+    asked = data | ({"bad_files": "quarantine"} if "bad_files" in known else {})
+    try:
+        return settings_class(data["source"]).model_validate(asked).load()
+    except DataError as error:
+        if data["source"] != "table" or not (spellings := findings.spellings(Path(data["path"]), data)):
+            raise
+        data["rename"] = spellings
+        reasons["rename"] = "these labels are written in two ways"
+        if not any("looks like" in line for line in error.details):
+            raise
+        return settings_class("table").model_validate(asked | {"rename": spellings}).load()
+
+
+def _is_grey(scanned: FileFacts) -> bool:
+    return bool(scanned.modes) and {*scanned.modes} <= {"L", "1", "I", "I;16", "F", "LA"}
+
+
+def _rules(collection: Collection) -> tuple[LeakRules, dict[str, str]]:
+    """The rules that deal with copies and groups on both sides of a given split."""
+    rules = LeakRules()
+    why = {}
+    copies = findings.copies_across(collection)
+    if copies:
+        rules = replace(rules, duplicates="drop")
+        why["duplicates"] = f"{copies} image(s) are on both sides of the split"
+    groups = findings.groups_across(collection)
+    if groups:
+        rules = replace(rules, shared_groups="drop")
+        why["shared_groups"] = f"{groups} patient(s) are on both sides of the split"
+    return rules, why
+
+
+def _partition(collection: Collection) -> dict[str, Any]:
+    if collection.sites and len({*collection.sites} - {""}) > 1:
+        return {"kind": "site"}
+    trained = sum(part in ("", "train") for part in collection.splits) if collection.splits else len(collection)
+    return {"kind": "iid", "sites": max(1, min(SITES, trained // LEAST_AT_A_SITE))}
+
+
+def _try_out(collection: Collection, rules: LeakRules, partition: Mapping[str, Any]) -> str:
+    """Why the images cannot be shared out so; empty if they can."""
+    try:
+        options = {key: value for key, value in partition.items() if key != "kind"}
+        federate(collection, partition=partition["kind"], leak_rules=rules, **options)
+    except CrosswardError as error:
+        return "; ".join([error.what, *error.details[:5]])
+    return ""
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return toml_text(value)
+    if isinstance(value, Mapping):
+        return toml_columns({toml_text(key) if not key.isidentifier() else key: text for key, text in value.items()})
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,199 @@
+"""Findings: what should be known of images before they are trained on, and the setting that deals with each."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from crossward.data.collection import Collection
+from crossward.data.copies import left_out
+from crossward.data.doctor_layout import Layout
+from crossward.data.near_duplicates import image_hashes, near_pairs
+
+if TYPE_CHECKING:
+    from crossward.data.file_scan import FileFacts
+
+SHOWN = 5  # names in a finding
+SAMPLE = 2000  # images whose values are looked at
+RARE = 0.1  # share below which an orientation is an outlier
+COLOURS_APART = 30.0  # grey levels between the mean colour of a site and that of the others
+SMALL_CLASS = 10  # images
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a person should know, and what deals with it."""
+
+    what: str
+    deal: str  # the setting, or the command
+    examples: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def of_layout(layout: Layout) -> list[Finding]:
+    """What the configuration says that is not usual."""
+    found = []
+    for key, why in layout.reasons.items():
+        found.append(Finding(f"data.{key}: {why}", f"data.{key} is set in the configuration below"))
+    if layout.misnamed:
+        what = f"{len(layout.misnamed)} file(s) have the extension of another format"
+        found.append(Finding(what, "nothing to do: they are read by their content", layout.misnamed[:SHOWN]))
+    return found
+
+
+def of_files(files: FileFacts) -> list[Finding]:
+    found = []
+    if len(files.bits) > 1 or any(bits != "8 bits" for bits in files.bits):
+        what = f"bits of a channel: {', '.join(f'{bits} {n}' for bits, n in files.bits.items())}"
+        found.append(Finding(what, 'data.prepare = ["range:percentiles"], or ["range:bits:12"], if images are dark'))
+    if files.turned:
+        what = f"{len(files.turned)} picture(s) were taken with a turned camera (EXIF)"
+        found.append(Finding(what, "nothing to do: they are turned upright", files.turned[:SHOWN]))
+    few = min(files.portrait, files.landscape)
+    if few and few < RARE * (files.portrait + files.landscape):
+        name = "portrait" if files.portrait < files.landscape else "landscape"
+        found.append(Finding(f"{few} image(s) are {name}, unlike the others", "turn them, or take them out"))
+    if files.links_out:
+        what = f"{len(files.links_out)} file(s) are links that lead out of the folder: what they name is read"
+        found.append(Finding(what, "copy them into the folder, or remove the links", files.links_out[:SHOWN]))
+    return found
+
+
+def of_collection(collection: Collection, bad: Sequence[str]) -> list[Finding]:
+    """Of the images that can be used, and of those that cannot."""
+    found = []
+    if bad:
+        what = f"{len(bad)} of {len(bad) + len(collection)} files cannot be used"
+        found.append(Finding(what, 'data.bad_files = "quarantine" leaves them out', tuple(bad[:SHOWN])))
+    found += _of_copies(collection)
+    found += _of_near(collection)
+    if groups := groups_across(collection):
+        found.append(
+            Finding(
+                f"{groups} patient(s) are on both sides of the split",
+                'data.shared_groups = "drop", or data.splits = "ignore" to split anew by patient',
+            )
+        )
+    if collection.groups is None:
+        found.append(
+            Finding(
+                "nothing says which images are of one patient: the same may be trained and tested on",
+                "data.group (a pattern on the path), or a column group",
+            )
+        )
+    found += _of_classes(collection)
+    found += _of_colours(collection)
+    return [*found, *(Finding(note, "see what it says") for note in collection.notes)]
+
+
+def copies_across(collection: Collection) -> int:
+    """Images with the same pixels on both sides of the split that the data name."""
+    sides = _sides_by_key(collection, collection.hashes)
+    return sum(len(parts) > 1 for parts in sides.values())
+
+
+def groups_across(collection: Collection) -> int:
+    """Groups that are trained on and tested on in the split that the data name."""
+    sides = _sides_by_key(collection, collection.groups or ())
+    return sum({"train", "test"} <= parts for parts in sides.values())
+
+
+def spellings(file: Path, data: Mapping[str, Any]) -> dict[str, str]:
+    """label -> its usual spelling, for the labels of a table that are written in two ways."""
+    from crossward.data.sources.table import parse, usual_spellings
+
+    return usual_spellings(parse(file, data.get("columns"), data.get("encoding", "utf-8")).rows)
+
+
+def _sides_by_key(collection: Collection, keys: Sequence[str]) -> dict[str, set[str]]:
+    sides: dict[str, set[str]] = defaultdict(set)
+    for key, part in zip(keys, collection.splits or (), strict=False):
+        if key:
+            sides[key].add(part or "train")
+    return sides
+
+
+def _of_copies(collection: Collection) -> list[Finding]:
+    gone = left_out({"duplicates": "drop"}, collection)
+    found = []
+    across = copies_across(collection)
+    if gone.copies:
+        names = tuple(collection.ids[row] for row in gone.copies[:SHOWN])
+        where = f", {across} image(s) on both sides of the split" if across else ""
+        what = f"{len(gone.copies)} image(s) are copies of others, to the pixel{where}"
+        found.append(Finding(what, 'data.duplicates = "drop" (splits that are made here keep copies together)', names))
+    if gone.contradictions:
+        names = tuple(collection.ids[row] for row in gone.contradictions[:SHOWN])
+        what = f"{len(gone.contradictions)} image(s) are there with two different labels"
+        found.append(Finding(what, 'correct them; data.duplicates = "drop" leaves all of them out', names))
+    return found
+
+
+def _of_near(collection: Collection) -> list[Finding]:
+    codes = np.unique(collection.hashes, return_inverse=True)[1]
+    pairs = near_pairs(image_hashes(collection.images), lambda a, b: codes[a] != codes[b])
+    if not pairs:
+        return []
+    parts = collection.splits or ("",) * len(collection)
+    across = sum((parts[pair.a] or "train") != (parts[pair.b] or "train") for pair in pairs)
+    names = tuple(f"{collection.ids[pair.a]} ~ {collection.ids[pair.b]}" for pair in pairs[:SHOWN])
+    where = f", {across} of them across the split" if across else ""
+    return [
+        Finding(
+            f"{len(pairs)} pair(s) of images are almost the same{where}",
+            "a group for both keeps them on one side: a column group, or data.group",
+            names,
+        )
+    ]
+
+
+def _of_classes(collection: Collection) -> list[Finding]:
+    if collection.task != "classification" or collection.targets.ndim > 1:
+        return []
+    counts = Counter(collection.targets.tolist())
+    small = [
+        f"{name} ({counts[number]})" for number, name in enumerate(collection.classes) if counts[number] < SMALL_CLASS
+    ]
+    found = []
+    if small:
+        what = f"classes with fewer than {SMALL_CLASS} images: {', '.join(small[:SHOWN])}"
+        found.append(Finding(what, "collect more, or join classes; each site may lack them"))
+    plain: dict[str, list[str]] = defaultdict(list)
+    for name in collection.classes:
+        plain["".join(filter(str.isalnum, name.casefold()))].append(name)
+    for names in plain.values():
+        if len(names) > 1:
+            deal = "rename the folders to one spelling, or data.rename in a table"
+            found.append(Finding(f"one class in several spellings: {', '.join(names)}", deal))
+    return found
+
+
+def _of_colours(collection: Collection) -> list[Finding]:
+    """Values of all images, and sites whose mean colour is far from that of the others."""
+    step = max(1, len(collection) // SAMPLE)
+    images = collection.images[::step].float()
+    means = images.mean((1, 2))  # (n, C)
+    found = []
+    spread = images.amax((1, 2, 3)) - images.amin((1, 2, 3))
+    if empty := int((spread < 4).sum()):
+        found.append(Finding(f"{empty} of {len(images)} images looked at show nothing (one value)", "take them out"))
+    dark = float((images.amax((1, 2, 3)) < 64).float().mean())
+    if dark > 0.5:
+        what = f"{dark:.0%} of the images are almost black"
+        found.append(Finding(what, 'data.prepare = ["range:percentiles"]'))
+    if collection.sites is None:
+        return found
+    sites = np.asarray(collection.sites)[::step]
+    for site in sorted({*sites.tolist()} - {""}):
+        own, others = means[sites == site], means[sites != site]
+        if len(own) and len(others) and float((own.mean(0) - others.mean(0)).abs().max()) > COLOURS_APART:
+            what = f"the colours of site {site} are far from those of the others"
+            found.append(Finding(what, 'data.prepare = ["shades-of-grey"] for colour, or a method for feature shift'))
+    return found

@@ -1,0 +1,93 @@
+"""The doctor's page: what a folder of images holds, what was found, and the configuration that works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from crossward.data.doctor import Examination
+from crossward.report.content import CodeBlock, Column, DataTable, Details, Fact, Listing, Note, Page, Section, shown
+from crossward.report.wording import capital, counted
+
+MOST = 200  # files that are listed
+MOST_SIZES = 6
+
+
+def doctor_page(examination: Examination) -> Page:
+    """The page; names of files stand in it, images do not."""
+    sections = [_findings(examination), _counts(examination)]
+    if examination.left_out:
+        sections.append(_left_out(examination))
+    sections.append(_configuration(examination))
+    count = len(examination.findings)
+    verdict = "can be used" if examination.works else "cannot be used yet"
+    return Page(
+        kicker="Crossward data doctor",
+        title=f"These images {verdict}; {counted(count, 'finding')}",
+        lead=(shown(examination.path, 300),),
+        facts=_facts(examination),
+        sections=tuple(sections),
+    )
+
+
+def _facts(examination: Examination) -> tuple[Fact, ...]:
+    files, images = examination.files, examination.facts
+    facts = [
+        Fact("Files", f"{files.files:,}", f"{files.looked_at:,} of them were opened for formats, sizes and bits."),
+        Fact("Usable images", f"{images.get('images', 0):,}"),
+        Fact("Left out", f"{len(examination.left_out):,}"),
+        Fact("Task", str(images.get("task", "not known"))),
+        Fact("Patients", "not known" if images.get("patients") is None else f"{images['patients']:,}"),
+        Fact("Sites", str(len(images["sites"])) if images.get("sites") else "not named"),
+    ]
+    return tuple(facts)
+
+
+def _findings(examination: Examination) -> Section:
+    rows = tuple(
+        (shown(finding.what, 300), shown(finding.deal, 300), shown("; ".join(finding.examples), 400))
+        for finding in examination.findings
+    )
+    columns = (Column("finding"), Column("what deals with it"), Column("for example", wide_only=True))
+    if not rows:
+        return Section("findings", "Findings", (Note("Nothing was found that needs a decision."),))
+    return Section("findings", "Findings", (DataTable("findings-table", columns, rows, sortable=False),))
+
+
+def _counts(examination: Examination) -> Section:
+    files, images = examination.files, examination.facts
+    rows: list[tuple[str, str]] = []
+    for name, counts in (
+        ("formats", files.formats),
+        ("modalities", files.modalities),
+        ("sizes", dict(list(files.sizes.items())[:MOST_SIZES])),
+        ("bits", files.bits),
+        ("colours", files.modes),
+        ("classes", images.get("classes")),
+        ("sites", images.get("sites")),
+        ("splits", images.get("splits")),
+    ):
+        if counts:
+            rows.append((name, shown(_counted(counts), 600)))
+    table = DataTable("contents", (Column("what"), Column("how many")), tuple(rows), sortable=False)
+    return Section("contents-section", "What is there", (table,))
+
+
+def _counted(counts: Any) -> str:
+    if isinstance(counts, Mapping):
+        return ", ".join(f"{name or 'none'}: {n:,}" for name, n in counts.items())
+    return ", ".join(map(str, counts))
+
+
+def _left_out(examination: Examination) -> Section:
+    lines = tuple((shown(line, 300),) for line in examination.left_out[:MOST])
+    summary = capital(counted(len(examination.left_out), "file"))
+    return Section("left-out", "Quarantine", (Details(f"{summary} cannot be used", (Listing(lines),)),))
+
+
+def _configuration(examination: Examination) -> Section:
+    if not examination.works:
+        text = f"No configuration works yet: {shown(examination.problem, 600)}"
+        return Section("configuration", "Configuration", (Note(text),))
+    block = CodeBlock(examination.toml(), "Reads these images as they are; crossward run takes it")
+    return Section("configuration", "Configuration", (block,))
