@@ -83,9 +83,10 @@ class RunFollower:
         self._rounds = TextTail(self.run / METRICS_FILE)
 
     def skip(self) -> None:
-        """Leave out what has happened so far."""
+        """Leave out what has happened so far; rounds that run again after a crash have been seen, too."""
         self._events.skip()
-        self._rounds.skip()
+        while lines := self._rounds.new_lines():
+            self._round = max([self._round, *(metrics["round"] for metrics in _documents(lines))])
 
     def news(self) -> list[str]:
         events = _documents(self._events.new_lines())

@@ -65,6 +65,16 @@ def test_rounds_that_run_again_after_a_crash_are_not_reported_again(tmp_path):
     assert [line[:8] for line in follower.news()] == ["round 3:"]
 
 
+def test_rounds_that_were_skipped_and_run_again_are_not_reported(tmp_path):
+    for round in (1, 2):
+        write_round(tmp_path, round)
+    follower = RunFollower(tmp_path)
+    follower.skip()
+    (tmp_path / "metrics.jsonl").write_text("")
+    write_round(tmp_path, 1)
+    assert follower.news() == []
+
+
 def test_whom_a_run_waits_for_is_said_when_it_changes_and_now_and_then(tmp_path):
     clock = Clock()
     follower = RunFollower(tmp_path, clock=clock)
