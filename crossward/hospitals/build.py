@@ -28,7 +28,7 @@ from crossward.runs.build import PreparedRun, assemble, devices, partitioned
 from crossward.runs.join import READ_ALIKE
 from crossward.user_folders import cache_folder
 
-SOURCES_WITH_CLASS_NAMES = ("folder", "table", "dicom", "nifti", "npz")  # sources whose classes a configuration can name
+SOURCES_WITH_CLASS_NAMES = ("folder", "table", "dicom", "nifti", "npz")  # whose classes a configuration can name
 FOLD_SETTINGS = ("folds", "fold", "seed")  # the seed as well: the folds of one seed belong together
 EMPTY_SERVER = Split("server", NO_ROWS, NO_ROWS, NO_ROWS)
 
