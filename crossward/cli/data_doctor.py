@@ -15,7 +15,7 @@ from crossward.cli.options import Json
 from crossward.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from crossward.data.doctor import Examination
+    from crossward.data.doctor.examination import Examination
 
 LISTED = 10  # files that were left out, and sizes, at most
 
@@ -36,7 +36,7 @@ def doctor(
 
     Ends with a configuration that works on these images, tried out: read, shared out and audited.
     """
-    from crossward.data.doctor import examine
+    from crossward.data.doctor.examination import examine
     from crossward.disk import write_atomically
     from crossward.errors import DataError
 

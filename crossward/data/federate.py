@@ -62,8 +62,7 @@ def federate(
     chosen = _chosen_fold(collection, folds, fold)
     local = local_split or ((1.0, 0.0, 0.0) if _holds_out_rows(collection, global_split) else split)
     recipe = {
-        "partition": scheme,
-        "sites": count,
+        **{"partition": scheme, "sites": count},
         **partitions.options(scheme, beta=beta, min_size=min_size, **own),
         "local_split": _shares(local, chosen if global_split is None else None),
         "public": float(public),

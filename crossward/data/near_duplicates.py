@@ -103,8 +103,9 @@ def near_pairs(found: ImageHashes, allowed: Matters | None = None, *, distance: 
 def _candidates(hashes: Hashes, rows: Ints, distance: int) -> Iterator[tuple[Ints, Ints]]:
     """Pairs of rows with a band of bits in common. Where very many share one, those are compared that follow each other
     in the order of the whole hash: most of them differ in other bands as well."""
-    edges = np.linspace(0, BITS, distance + 2).astype(int) if len(rows) else []
-    for low, high in pairwise(edges):
+    if not len(rows):
+        return
+    for low, high in pairwise(np.linspace(0, BITS, distance + 2).astype(int)):
         band = (hashes[rows] >> np.uint64(low)) & np.uint64((1 << int(high - low)) - 1)
         order = np.lexsort((hashes[rows], band))
         starts = np.flatnonzero(np.diff(band[order], prepend=band[order][:1] ^ np.uint64(1)))

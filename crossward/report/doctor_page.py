@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from crossward.data.doctor import Examination
+from crossward.data.doctor.examination import Examination
 from crossward.report.content import CodeBlock, Column, DataTable, Details, Fact, Listing, Note, Page, Section, shown
 from crossward.report.wording import capital, counted
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from crossward.data import doctor_findings as findings
 from crossward.data.bad_files import refuses
 from crossward.data.collection import Collection
 from crossward.data.copies import LeakRules
-from crossward.data.doctor_findings import Finding
-from crossward.data.doctor_layout import find_layout
+from crossward.data.doctor import findings
+from crossward.data.doctor.file_scan import FileFacts, scan_files
+from crossward.data.doctor.findings import Finding
+from crossward.data.doctor.layout import find_layout
 from crossward.data.federate import federate
-from crossward.data.file_scan import FileFacts, scan_files
 from crossward.data.sources import settings_class
 from crossward.data.table_columns import toml_columns, toml_text
 from crossward.errors import CrosswardError, DataError

@@ -12,11 +12,11 @@ import numpy as np
 
 from crossward.data.collection import Collection
 from crossward.data.copies import left_out
-from crossward.data.doctor_layout import Layout
+from crossward.data.doctor.layout import Layout
 from crossward.data.near_duplicates import image_hashes, near_pairs
 
 if TYPE_CHECKING:
-    from crossward.data.file_scan import FileFacts
+    from crossward.data.doctor.file_scan import FileFacts
 
 SHOWN = 5  # names in a finding
 SAMPLE = 2000  # images whose values are looked at

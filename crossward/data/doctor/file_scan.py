@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crossward.data.archives import Files, open_files
-from crossward.data.doctor_layout import Layout, sampled
+from crossward.data.doctor.layout import Layout, sampled
 from crossward.data.file_format import DICOM, HEAD, PICTURES, content_format
 from crossward.errors import DataError
 
