@@ -17,7 +17,7 @@ import numpy as np
 
 from crossward.data.archives import Files
 from crossward.data.dicom_orientation import plane_cosines
-from crossward.data.dicom_reading import frame_count, frame_item, number, numbers, parse_dicom
+from crossward.data.dicom_reading import frame_count, frame_item, number, numbers, object_name, parse_dicom
 from crossward.data.file_format import DICOM, name_format
 from crossward.data.sealed_facts import Facts, read_facts
 from crossward.data.site_key import SiteKey, site_key
@@ -28,7 +28,7 @@ from crossward.names import nearest
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
-VERSION = 1
+VERSION = 2
 PLACEHOLDERS = re.compile(r"(?i)\W*(anon(ym\w*)?|unknown|none|n/?a|null|test|patient|0+|x+)?\W*")
 IDENTIFYING = re.compile(
     r"(?i)name|address|telephone|birth|date|time$|comments?$|uid$|physician|operator|occupation|religio|insurance|"
@@ -69,6 +69,8 @@ def check_label_tag(tag: str) -> str:
 def facts_of(data: bytes, key: SiteKey, look_up: Sequence[str] = (), label: str = "") -> Facts:
     """The facts of a file as JSON. `look_up` are tags that a table names images by, `label` one that is their class."""
     dataset = parse_dicom(data, pixels=False)
+    if "Rows" not in dataset:  # a report or a plan, which is of no class
+        raise DataError(f"holds no image{object_name(dataset)}")
     group, group_by = _group(dataset, data, key)
     facts = DicomFacts(
         group,

@@ -94,7 +94,7 @@ def require_pydicom() -> Any:
 def check_image(dataset: Dataset, *, most_pixels: int, burned_in: bool) -> None:
     """Refuse a dataset that is no image, or one that must not or cannot be shown. `burned_in` admits text in pixels."""
     if not any(name in dataset for name in PIXELS):
-        raise DataError(f"holds no pixel data{_object_name(dataset)}")
+        raise DataError(f"holds no pixel data{object_name(dataset)}")
     if missing := [name for name in NEEDED if dataset.get(name) in (None, "")]:
         raise DataError(f"lacks {', '.join(missing)}, without which its pixels cannot be read")
     check_size(number(dataset, "Columns"), number(dataset, "Rows"), most_pixels)
@@ -258,7 +258,7 @@ def compressed_size(stream: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _object_name(dataset: Dataset) -> str:
+def object_name(dataset: Dataset) -> str:
     """What the object is by the standard, in brackets; nothing if the standard does not know it."""
     from pydicom.uid import UID
 

@@ -6,6 +6,7 @@ the name of a folder, a tag, or a row of a table that names images by a tag (SOP
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 import torch
-from pydantic import StringConstraints
+from pydantic import AfterValidator
 
 from crossward.data.archives import Files, open_files
 from crossward.data.bad_files import BadFile, set_aside
@@ -38,13 +39,19 @@ TAG = "tag:"
 STANDS_FOR = {"study": "their study", "series": "their series", "file": "each file"}
 
 
+def _known_label(label: str) -> str:
+    if label == "folder" or re.fullmatch(r"tag:\w+", label):
+        return label
+    raise ValueError('a label is "folder", or a tag as in "tag:BodyPartExamined"; labels = "labels.csv" names a table')
+
+
 class DicomSettings(AnyFileSettings):
     source: Literal["dicom"]
     path: AbsolutePath  # a folder, a zip, a DICOMDIR or one file
     channels: Literal[1, 3] = 1
     bad_files: Literal["auto", "refuse", "quarantine"] = "quarantine"
     labels: AbsolutePath | None = None  # a CSV of SOPInstanceUID (or another tag, or file), label; and site, split
-    label: Annotated[str, StringConstraints(pattern=r"^(?:folder|tag:\w+)$")] = "folder"  # without a CSV
+    label: Annotated[str, AfterValidator(_known_label)] = "folder"  # without a CSV; or "tag:BodyPartExamined"
     site: Literal["none", "institution", "folder"] = "none"  # "folder": the first folder of the path
     slices: Slices = "all"  # of a series and of the frames of a file: "middle", "every:5"
     classes: tuple[str, ...] | None = None

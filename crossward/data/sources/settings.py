@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Len
-from pydantic import BeforeValidator, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
 from crossward.data.collection import Collection
 from crossward.data.decode import FIT, MOST_PIXELS, Frame
@@ -95,8 +95,13 @@ class AnyFileSettings(ImageFileSettings):
         return Frame(self.size, self.channels, self.fit, classes, self.prepare, self.max_pixels, keep)
 
 
-SLICES = r"all|middle|labelled|every:[1-9]\d*"
-Slices = Annotated[str, StringConstraints(pattern=f"^(?:{SLICES})$")]  # "all", "middle", "every:5", "labelled"
+def _known_slices(slices: str) -> str:
+    if re.fullmatch(r"all|middle|labelled|every:[1-9]\d*", slices):
+        return slices
+    raise ValueError('slices are "all", "middle", "labelled" (where a mask is not empty), or "every:5"')
+
+
+Slices = Annotated[str, AfterValidator(_known_slices)]  # "all", "middle", "every:5", "labelled"
 
 
 def chosen_slices(slices: str, count: int) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pydicom")
 
-from dicom_corpus import AXIAL, CT, HU, PATIENT, US_CINE, image, stored, with_pixels
+from dicom_corpus import AXIAL, CT, HU, PATIENT, REPORT, US_CINE, image, stored, with_pixels
 from pydicom.dataset import Dataset
 from pydicom.fileset import FileSet
 from pydicom.uid import generate_uid
@@ -233,6 +233,15 @@ def test_tables_that_contradict_themselves(root, load, tmp_path, table, words):
         load(labels=tmp_path / "labels.csv")
     assert words in str(error.value)
     assert "1.2.9" not in str(error.value)
+
+
+def test_reports_among_images_are_of_no_class(tmp_path, load):
+    save(image(REPORT, "SR", PatientID="P1-77"), tmp_path / "dicom" / "1")
+    for n in (2, 3):
+        save(slice_of(f"P{n}-77", n), tmp_path / "dicom" / f"{n}")
+    collection, (line,) = load(label="tag:Modality")
+    assert collection.classes == ("CT",)
+    assert line.endswith("holds no image: it is of the class Basic Text SR Storage")
 
 
 def test_settings_that_cannot_be(tmp_path, load):
