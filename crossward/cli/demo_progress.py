@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -20,6 +21,7 @@ from crossward.studies.progress import StudyProgress
 from crossward.studies.scheduler import Job
 
 UNCLEAR = ("may be chance", "dim")  # not distinguishable, in words that fit
+MOST_UNJUDGED = 5  # methods of a situation that was made for none of them
 
 
 class DemoView(StudyProgress):
@@ -132,21 +134,29 @@ class LiveDemoView(DemoView):
 
 # results --------------------------------------------------------------------------------------------------------------
 def result_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each situation with rich's markup: its verdict, then a line for each method, the best first."""
+    """Each situation with rich's markup: its verdict, then a line for each method, the best first; where no method of a
+    paper is judged, the first few."""
     width = max((len(row["method"]) for row in rows), default=0)
     lines = [f"[dim]  {'':{width}}  result  {'over training alone':21}over FedAvg[/]"]
-    situation = None
-    for row in rows:
-        if row["situation"] != situation:
-            situation = row["situation"]
-            metric = row["measured"].partition(",")[0]
-            lines.append(f"[bold]{escape(row['nav'])}[/], {escape(metric)}: {escape(row['verdict'])}")
-        method = escape(f"{row['method']:{width}}")
-        method = f"[bold]{method}[/]" if row["of_the_paper"] else method
-        alone = _difference(row[f"over_{ALONE}"], 21)
-        fedavg = _difference(row[f"over_{FEDAVG}"])
-        lines.append(f"  {method}  {100 * row['value']:6.1f}  {alone}{fedavg}".rstrip())
+    for _, group in groupby(rows, key=lambda row: row["situation"]):
+        methods = list(group)
+        first = methods[0]
+        metric = first["measured"].partition(",")[0]
+        lines.append(f"[bold]{escape(first['nav'])}[/], {escape(metric)}: {escape(first['verdict'])}")
+        judged = any(row["of_the_paper"] for row in methods)
+        shown = methods if judged or len(methods) <= MOST_UNJUDGED else methods[:MOST_UNJUDGED]
+        lines += [_method_line(row, width) for row in shown]
+        if len(shown) < len(methods):
+            lines.append(f"  [dim]{len(methods) - len(shown)} more methods in the report[/]")
     return lines
+
+
+def _method_line(row: Mapping[str, Any], width: int) -> str:
+    method = escape(f"{row['method']:{width}}")
+    method = f"[bold]{method}[/]" if row["of_the_paper"] else method
+    alone = _difference(row[f"over_{ALONE}"], 21)
+    fedavg = _difference(row[f"over_{FEDAVG}"])
+    return f"  {method}  {100 * row['value']:6.1f}  {alone}{fedavg}".rstrip()
 
 
 def _difference(row: Mapping[str, Any] | None, width: int = 0) -> str:

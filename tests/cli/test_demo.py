@@ -142,6 +142,15 @@ def test_results_have_a_verdict_for_each_situation_and_a_line_for_each_method():
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_of_many_methods_that_no_paper_is_judged_by_the_first_few_are_printed():
+    row = {"situation": "all", "nav": "All", "verdict": "m0 is ahead", "measured": "F1", "of_the_paper": False,
+           "value": 0.5, "over_local": None, "over_fedavg": None}  # fmt: skip
+    lines = result_lines([{**row, "method": f"m{number}"} for number in range(36)])
+    assert len(lines) == 8
+    assert "m4" in lines[-2]
+    assert "31 more methods in the report" in lines[-1]
+
+
 def test_on_a_terminal_every_situation_has_one_line_with_its_bar():
     console = Console(width=100, file=io.StringIO(), force_terminal=True)
     view = LiveDemoView(2, console)
