@@ -263,8 +263,8 @@ NPR: dict[str, DataSetting] = {
         slug="fed-isic2019",
         config={
             "data": {
-                "source": "fed-isic2019", "size": 224, "prepare": ("shades-of-grey", "brightness"),
-                "normalise": "imagenet", "augment": NPR_AUGMENT,
+                "source": "fed-isic2019", "split": "published", "size": 224,
+                "prepare": ("shades-of-grey", "brightness"), "normalise": "imagenet", "augment": NPR_AUGMENT,
             },
             "partition": {"kind": "site"},
             "net": NPR_NET,

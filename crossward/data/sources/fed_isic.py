@@ -7,9 +7,11 @@ images of the ISIC 2019 challenge, https://challenge.isic-archive.com/data/#2019
 The images of four of the hospitals are those of HAM10000, and may be read from there. The list's column fold2 joins
 fold and center, and says nothing else.
 
-The list names no lesions, so there are no groups, and the published split does not heed them: of the 7,470 lesions of
-HAM10000, 696 are both trained and tested on. It also has the same picture in training and in testing, ISIC_0029938 and
-ISIC_0024777. Such copies are left out of training, and told; the test set is as published.
+The list names no lesions, and the published split does not heed them: of the 7,470 lesions of HAM10000, 696 are both
+trained and tested on. It also has the same picture in training and in testing, ISIC_0029938 and ISIC_0024777. Such
+copies are left out of training, and told; the test set is as published. Where a table of lesions is beside the images
+(HAM10000_metadata, ISIC_2019_Training_Metadata), lesions are groups, and split = "repaired", the default, leaves
+training images of tested lesions out; split = "published" trains on them, as the papers do.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ LISTS = (
     "train_test_split",
 )
 FULL = ("ISIC_2019_Training_Input", "ISIC_2019_Training_Input_preprocessed")  # the latter by FLamby's scripts
+METADATA = ("ISIC_2019_Training_Metadata.csv", *ham10000.TABLES)  # tables of lesions
 UNKNOWN = "UNK"  # a ninth class of the challenge, which no image of the list has
 
 
@@ -53,10 +56,11 @@ class FedIsicSettings(ImageFileSettings):
     source: Literal["fed-isic2019"]
     path: AbsolutePath | None = None  # of the images; None: ISIC_2019_Training_Input or HAM10000 in CROSSWARD_DATA
     listing: AbsolutePath | None = None  # of images, centres and folds; None: fed_isic2019_train_test_split.csv there
+    split: Literal["repaired", "published"] = "repaired"  # "published": 696 lesions are trained and tested on
 
     def load(self) -> Loaded:
         listing, images = locate(data_root(), listing=self.listing, images=self.path)
-        collection, left_out = read(images, listing=listing, **self.decoding())
+        collection, left_out = read(images, listing=listing, split=self.split, **self.decoding())
         return collection, [str(file) for file in left_out]
 
 
@@ -111,6 +115,7 @@ def read(
     images: Path,
     *,
     listing: Path,
+    split: str = "repaired",
     size: int = 64,
     channels: int = 3,
     fit: str = "stretch",
@@ -127,6 +132,7 @@ def read(
     listed = read_list(listing)
     with open_files(images) as files:
         folders = (*FULL, *ham10000.FOLDERS)
+        lesions = read_lesions(files, listing.parent)
         paths = image_paths(images, files.listing(), [image_row.image for image_row in listed], folders)
         candidates = [image_row for image_row in listed if image_row.image in paths]
         if refuses(policy, len(listed) - len(candidates), len(listed)) or not candidates:
@@ -139,10 +145,12 @@ def read(
             images, problems, bad_files=policy, before=(), after=[image_row.centre for image_row in used]
         )
         copies = _copies(used, decoded.hashes)
+        if split == "repaired":
+            copies += _tested_lesions(used, lesions, {copy.row for copy in copies})
         if copies:
             used = [image_row for image_row in used if image_row.row not in {copy.row for copy in copies}]
             decoded = _decode(files, used, paths, frame, cache)
-    return _collection(used, paths, decoded), left_out + copies
+    return _collection(used, paths, decoded, lesions, split), left_out + copies
 
 
 def read_list(file: Path) -> list[ListedImage]:
@@ -197,7 +205,51 @@ def _decode(
     return decode_files(files, [ImagePaths(paths[image_row.image]) for image_row in listed], frame, cache)
 
 
-def _collection(listed: Sequence[ListedImage], paths: Mapping[str, str], decoded: DecodedImages) -> Collection:
+def read_lesions(files: Files, beside: Path) -> dict[str, str]:
+    """image -> its lesion, of the tables with the images, or beside the list; empty if there is none."""
+    tables = [(path, files.read(path)) for path in files.listing() if PurePosixPath(path).name in METADATA]
+    if not tables:
+        tables = [(name, (beside / name).read_bytes()) for name in METADATA if (beside / name).is_file()]
+    lesions: dict[str, str] = {}
+    for path, content in tables:
+        column = "image_id" if PurePosixPath(path).name in ham10000.TABLES else "image"
+        rows = parse_table(content, path, (column, "lesion_id"))
+        lesions |= {cells[column]: cells["lesion_id"] for _, cells in rows if cells["lesion_id"]}
+    return lesions
+
+
+def shared_lesions(listed: Sequence[ListedImage], lesions: Mapping[str, str]) -> set[str]:
+    """The lesions that are both trained and tested on."""
+    sides = [{lesions.get(one.image, "") for one in listed if one.side == side} for side in SIDES]
+    return (sides[0] & sides[1]) - {""}
+
+
+def _tested_lesions(listed: Sequence[ListedImage], lesions: Mapping[str, str], gone: set[int | None]) -> list[BadFile]:
+    """The training rows that show a lesion which is tested on, but for those that are gone already."""
+    shared = shared_lesions(listed, lesions)
+    return [
+        BadFile(one.image, one.row, 'shows a lesion that is tested on (split = "published" keeps it)')
+        for one in listed
+        if one.side == "train" and one.row not in gone and lesions.get(one.image) in shared
+    ]
+
+
+def _split_notes(listed: Sequence[ListedImage], lesions: Mapping[str, str], split: str) -> tuple[str, ...]:
+    if not lesions:
+        return ("no table of lesions is there: the published split may train and test on one lesion",)
+    if split == "published" and (shared := shared_lesions(listed, lesions)):
+        return (f'split = "published": {len(shared)} lesions are trained and tested on',)
+    return ()
+
+
+def _collection(
+    listed: Sequence[ListedImage],
+    paths: Mapping[str, str],
+    decoded: DecodedImages,
+    lesions: Mapping[str, str],
+    split: str,
+) -> Collection:
+    grouped = bool(lesions) and split == "repaired"
     return Collection(
         name="fed-isic2019",
         task="classification",
@@ -208,7 +260,9 @@ def _collection(listed: Sequence[ListedImage], paths: Mapping[str, str], decoded
         hashes=decoded.hashes,
         sites=tuple(image_row.centre for image_row in listed),
         splits=tuple(image_row.side for image_row in listed),
+        groups=tuple(lesions.get(image_row.image, image_row.image) for image_row in listed) if grouped else None,
         file=decoded.file,
+        notes=(*decoded.notes, *_split_notes(listed, lesions, split)),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from crossward.data.archives import open_files
 from crossward.data.federate import federate
 from crossward.data.sources import fed_isic
 from crossward.errors import ConfigError, DataError
@@ -295,3 +296,37 @@ def test_real_images_of_four_hospitals(real, ham, tmp_path):
     held = {site.name: (len(site.train), len(site.test)) for site in federation.sites}
     assert list(held) == ["rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias"]
     assert held["vienna_dias"] == (350, 88)  # 351 were published
+
+
+def test_the_published_split_has_696_lesions_on_both_sides(real, ham):
+    with open_files(ham) as files:
+        lesions = fed_isic.read_lesions(files, real.parent)
+    entries = fed_isic.read_list(real)
+    assert len(fed_isic.shared_lesions(entries, lesions)) == 696
+
+
+def test_tested_lesions_are_left_out_of_training_unless_the_published_split_is_asked_for(real, ham, tmp_path):
+    with open_files(ham) as files:
+        lesions = fed_isic.read_lesions(files, real.parent)
+    there = [entry for entry in fed_isic.read_list(real) if entry.image in lesions]
+    shared = sorted(fed_isic.shared_lesions(there, lesions))[:10]
+    some = [entry for entry in there if lesions[entry.image] in shared] + there[:60]
+    with zipfile.ZipFile(ham) as whole, zipfile.ZipFile(tmp_path / "some.zip", "w") as part:
+        table = next(name for name in whole.namelist() if name.endswith(fed_isic.ham10000.TABLES))
+        for path in {table, *(f"HAM10000_images/{entry.image}.jpg" for entry in some)}:
+            part.writestr(path, whole.read(path))
+    options = {"listing": real, "size": 8, "bad_files": "quarantine", "cache": tmp_path / "cache"}
+    repaired, left_out = fed_isic.read(tmp_path / "some.zip", **options)
+    published, _ = fed_isic.read(tmp_path / "some.zip", **options, split="published")
+    lesion_of = dict(zip(repaired.ids, repaired.groups, strict=True))
+    sides = {
+        side: {lesion_of[i] for i, s in zip(repaired.ids, repaired.splits, strict=True) if s == side}
+        for side in ("train", "test")
+    }
+    assert not sides["train"] & sides["test"]
+    dropped = [bad for bad in left_out if "lesion that is tested on" in bad.reason]
+    assert len(dropped) == len(published) - len(repaired) >= 10
+    assert {*published.ids} > {*repaired.ids}
+    assert published.groups is None
+    assert any(note.startswith('split = "published": ') for note in published.notes)
+    federate(repaired)
