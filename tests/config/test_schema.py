@@ -19,6 +19,14 @@ EVERY_SOURCE = {
     "phantom": {"source": "phantom", "kind": "polyp", "sites": 4},
     "folder": {"source": "folder", "path": "scans", "size": 32, "channels": 1, "group": r"(p\d+)-"},
     "table": {"source": "table", "path": "t.csv", "classes": ["benign", "malignant"], "root": "scans"},
+    "dicom": {
+        "source": "dicom",
+        "path": "export",
+        "labels": "labels.csv",
+        "slices": "every:5",
+        "prepare": "window:brain",
+    },
+    "nifti": {"source": "nifti", "path": "volumes", "axis": "coronal", "slices": "labelled"},
     "npz": {"source": "npz", "path": "x.npz", "size": 28},
     "medmnist": {"source": "medmnist", "name": "bloodmnist"},
     "pbc": {"source": "pbc", "size": 64, "split": "none"},
@@ -131,7 +139,7 @@ def test_values_out_of_range_are_named(section, key, value):
     assert f"not {value!r}" in error.value.details[0] or key in ("normalise", "split")
 
 
-@pytest.mark.parametrize("name", ["folder", "table", "npz"])
+@pytest.mark.parametrize("name", ["folder", "table", "dicom", "nifti", "npz"])
 def test_a_missing_path_is_named(name):
     with pytest.raises(ConfigError, match=r"data\.path: field required"):
         config_from({"data": {"source": name}})
@@ -139,7 +147,7 @@ def test_a_missing_path_is_named(name):
 
 def test_an_unknown_source_is_told_with_the_known_ones():
     with pytest.raises(ConfigError) as error:
-        config_from({"data": {"source": "dicom"}})
+        config_from({"data": {"source": "nrrd"}})
     [line] = error.value.details
     assert line.startswith("data: ")
     assert all(name in line for name in SOURCES)
