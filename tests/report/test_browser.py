@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pypdf
 import pytest
-from drawn_runs import Drawn, draw_study
+from drawn_runs import Drawn, draw_runs, draw_study, many
 from opened_page import serious_violations, visits
 from PIL import Image
 
-from crossward.report.assembly import make_page
+from crossward.report.assembly import make_hospital_page, make_page
 from crossward.report.render import render_page
 from crossward.report.source import read_report_source
 from crossward.report.theme import THEMES
@@ -224,6 +224,21 @@ def test_the_report_prints_without_navigation_and_buttons(visit):
     assert not view.locator(".menu").first.is_visible()
     assert view.locator("#comparison-table thead").inner_text().startswith("method")
     assert view.pdf().startswith(b"%PDF")
+
+
+def test_a_hospitals_page_with_eight_classes_and_six_methods_takes_one_sheet(browser, tmp_path, cache):
+    methods = ("local", "fedavg", "fedprox", "fedrep", "fedbm", "fedcb")
+    drawn = Drawn(methods, seeds=(0, 1), rounds=2, classes=tuple(many("class", 8)), images=120)
+    draw_runs(tmp_path / "runs", drawn)
+    source = read_report_source([tmp_path / "runs"], resamples=100)
+    file = tmp_path / "north.html"
+    file.write_text(render_page(make_hospital_page(source, "north")), encoding="utf-8")
+    with visits(browser, file) as go:
+        pdf = pypdf.PdfReader(io.BytesIO(go().pdf(prefer_css_page_size=True)))
+    assert len(pdf.pages) == 1
+    text = pdf.pages[0].extract_text()
+    assert "Every method at this hospital" in text
+    assert "loads nothing" in text  # the last line
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
