@@ -24,6 +24,7 @@ from crossward.comparison.method_runs import (
 from crossward.comparison.study_memo import StudyMemo
 from crossward.comparison.study_spec import LabelledRun, TableSpec
 from crossward.errors import CrosswardError, StorageError
+from crossward.foreign import printable
 from crossward.runs.result import Result, load
 from crossward.runs.run_directory import RunDir
 
@@ -47,6 +48,7 @@ class CellFacts:
     personal: bool = False
     dataset: str = ""
     data: str = ""  # digest of the collection and of the images that are tested, by site
+    leak_rules: str = ""  # what was done about copies, shared groups and given splits, if anything
     rounds: int = 0
     seconds: float = 0.0
     bytes_up: int = 0
@@ -125,6 +127,7 @@ def _facts_of(result: Result, spec: TableSpec) -> CellFacts:
         personal=bool(about.get("personal")),
         dataset=partition["collection"]["name"],
         data=_data_digest(partition, spec.split),
+        leak_rules=_leak_rules(partition),
         rounds=summary["rounds"],
         seconds=summary["seconds"],
         bytes_up=summary["bytes"].get("up", 0),
@@ -172,6 +175,13 @@ def _numbers(metrics: Mapping[str, Any], lists: Sequence[str] = ()) -> dict[str,
         for name, value in metrics.items()
         if name in lists or (isinstance(value, float) and math.isfinite(value))
     }
+
+
+def _leak_rules(partition: Mapping[str, Any]) -> str:
+    """data.duplicates and its neighbours, where a run has other values than the usual ones."""
+    recipe = partition.get("recipe", {})
+    keys = ("duplicates", "duplicates_reason", "shared_groups", "splits")
+    return ", ".join(f'data.{key} = "{printable(recipe[key])}"' for key in keys if key in recipe)
 
 
 def _data_digest(partition: Mapping[str, Any], split: str) -> str:

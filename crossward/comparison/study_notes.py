@@ -21,6 +21,7 @@ def notes_of(cells: Sequence[Cell], methods: Methods, columns: Sequence[Column],
     versions = sorted({cell.facts.version for cell in usable} - {__version__, ""})
     if versions:
         yield f"some runs were made by crossward {_listed(versions)}; this is {__version__}"
+    yield from _leak_rules(usable)
     single = [each.label for each in methods.values() if len(each.cells) + len(each.stored) == 1]
     if single:
         yield f"one seed only: {_listed(single)}. Another seed would train other networks; no interval allows for that"
@@ -36,6 +37,12 @@ def notes_of(cells: Sequence[Cell], methods: Methods, columns: Sequence[Column],
     tasks = {(cell.facts.task, cell.facts.classes) for cell in usable}
     if len({task for task, _ in tasks}) > 1:
         yield "some of these runs classify and others segment"
+
+
+def _leak_rules(cells: Sequence[Cell]) -> Iterator[str]:
+    """What was done about copies of images and patients on both sides, and in which runs."""
+    for rules in sorted({cell.facts.leak_rules for cell in cells} - {""}):
+        yield f"{rules}: {_listed([cell.run.label for cell in cells if cell.facts.leak_rules == rules])}"
 
 
 def _short_runs(cells: Sequence[Cell], spec: TableSpec) -> Iterator[str]:

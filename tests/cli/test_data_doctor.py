@@ -98,3 +98,14 @@ def test_nothing_to_read_is_said_in_words(cli, tmp_path, name):
     assert output.code == 3
     assert "Traceback" not in output.err
     assert ("There is no" if name == "missing" else "holds no image") in output.err
+
+
+def test_tables_say_what_was_done_about_copies(cli, tmp_path):
+    written = tmp_path / "found.toml"
+    assert cli("data", "doctor", LAYOUTS["duplicates"](tmp_path), "--write", written).code == 0
+    for method in ("fedavg", "local"):
+        short = ("--set", "run.rounds=1", "--set", f"run.out={tmp_path / 'runs'}", "--set", f"method.name={method}")
+        assert cli("run", written, "-q", *short).code == 0
+    output = cli("compare", *sorted((tmp_path / "runs").iterdir()), "--json")
+    assert output.code == 0, output.err
+    assert 'data.duplicates = "drop": fedavg, local' in json.loads(output.out)["notes"]
