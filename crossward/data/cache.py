@@ -32,7 +32,7 @@ from crossward.data.site_key import shown_name
 from crossward.disk import Draft, draft_file
 from crossward.errors import DataError, StorageError
 
-VERSION = 1  # of the decoding and of the files: entries of another version are never found
+VERSION = 2  # of the decoding and of the files: entries of another version are never found
 PARTS_VERSION = 1  # the same of DICOM and volumes
 CHUNK = 256  # rows in flight, which bounds the memory
 FRESH = 2_000_000_000  # ns: a file may change again within one tick of its clock, so that its stamp proves nothing yet

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from crossward.data.bad_files import BadFile
+from crossward.data.cache import VERSION
 from crossward.data.sources import folder
 from crossward.errors import ConfigError, DataError
 
@@ -152,7 +153,7 @@ def test_prepared_images_have_entries_of_their_own_and_others_the_old_ones(tmp_p
     plain, _ = read(root, size=2)
     (entry,) = (tmp_path / "cache").glob("*.images")
     framing = {"size": 2, "channels": 1, "fit": "stretch", "classes": 0}
-    key = blake2b(json.dumps([1, framing]).encode(), digest_size=20)
+    key = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
     for path in ("a/1.png", "b/1.png"):
         printed = blake2b((root / path).read_bytes(), digest_size=16).hexdigest()
         key.update(json.dumps([path, printed]).encode() + json.dumps(["", ""]).encode())
