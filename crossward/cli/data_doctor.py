@@ -58,6 +58,31 @@ def doctor(
             print_line(f"{write}\nRun it with: crossward run {write}")
 
 
+@app.command()
+def codes(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder, a .zip, a .csv or an .npz file of images.")],
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="A key of 32 bytes that the sites share.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the codes there.")] = None,
+    others: Annotated[
+        list[Path] | None, typer.Option("--compare", metavar="FILE", help="Codes of another site; may be repeated.")
+    ] = None,
+    size: Annotated[int, typer.Option(min=1, help="Pixels of a side; the same at all sites.")] = 64,
+) -> None:
+    """Find copies of images at other sites by keyed codes, which reveal no image."""
+    from crossward.data.doctor.examination import load_images
+    from crossward.data.doctor.keyed_hashes import read_key, shared_images, write_codes
+
+    secret = read_key(key)
+    collection = load_images(path, size=size)
+    if out is not None:
+        print_line(f"{out}: codes of {write_codes(collection, secret, out)} different images")
+    for file in others or []:
+        shared = shared_images(collection, secret, file)
+        print_line(f"{file}: {len(shared)} of {len(collection)} images here are there as well")
+        for name in shared[:LISTED]:
+            print_line(f"  {name}")
+
+
 def _print(examination: Examination) -> None:
     console = Console()
     table = Table(show_header=False, box=None)

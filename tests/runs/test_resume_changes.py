@@ -125,7 +125,7 @@ def test_a_quarantine_is_kept_over_a_resume(config, interrupted_run, gallery):
     (gallery.root / rows[1]["path"]).write_bytes(b"")
     folder = interrupted_run(config(data=gallery.table(rows) | {"bad_files": "quarantine"}))
     left_out = RunDir(folder).read("quarantine.json")["left_out"]
-    assert left_out == [f"row 3: {rows[1]['path']}: is empty (0 bytes)"]
+    assert left_out == [f"row 3: {rows[1]['path']}: is empty (0 bytes) (site a)"]
     assert api.resume(folder).about["status"] == "finished"
 
 

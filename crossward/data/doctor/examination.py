@@ -112,6 +112,13 @@ def examine(path: Path, *, size: int = 64) -> Examination:
     )
 
 
+def load_images(path: Path, *, size: int) -> Collection:
+    """The usable images below `path`, in three colours, whatever their files have: sites then read them alike."""
+    layout = find_layout(path.expanduser().absolute())
+    data = dict(layout.settings) | {"size": size, "channels": 3}
+    return _load(data, {})[0]
+
+
 def facts_of(collection: Collection) -> dict[str, Any]:
     """What the images are, as a person would count them."""
     height, width = collection.size
