@@ -1,4 +1,4 @@
-"""Images that are at the hospitals of a federation: each site says where its own are, the run only how they are read."""
+"""Images that are at the hospitals of a federation: each site says where its own are, the run how they are read."""
 
 from __future__ import annotations
 
