@@ -109,3 +109,26 @@ def test_tables_say_what_was_done_about_copies(cli, tmp_path):
     output = cli("compare", *sorted((tmp_path / "runs").iterdir()), "--json")
     assert output.code == 0, output.err
     assert 'data.duplicates = "drop": fedavg, local' in json.loads(output.out)["notes"]
+
+
+def test_near_leaks_are_noted_kept_and_shown_only_with_images(cli, tmp_path):
+    root = LAYOUTS["splits"](tmp_path / "set")
+    Image.open(root / "chest_xray/train/NORMAL/IM-0003-0002.jpeg").save(
+        root / "chest_xray/test/NORMAL/again.jpeg", quality=30
+    )
+    written = tmp_path / "found.toml"
+    assert cli("data", "doctor", root, "--size", "32", "--write", written).code == 0
+    short = ("--set", "run.rounds=1", "--set", f"run.out={tmp_path / 'runs'}")
+    assert cli("run", written, "-q", *short).code == 0
+    [run] = (tmp_path / "runs").iterdir()
+    [pair] = json.loads((run / "near_leaks.json").read_text())["pairs"]
+    assert Path(pair["trained"]).name == "IM-0003-0002.jpeg"
+    assert (Path(pair["held_out"]).name, pair["part"]) == ("again.jpeg", "test")
+    words = "1 pair(s) of almost the same image"
+    assert any(words in line for line in json.loads((run / "run.json").read_text())["warnings"])
+    pages = {}
+    for name, options in (("with", ("--images",)), ("without", ())):
+        assert cli("report", run, "-o", tmp_path / f"{name}.html", *options).code == 0
+        pages[name] = (tmp_path / f"{name}.html").read_text()
+    assert 'id="near-leaks"' in pages["with"]
+    assert 'id="near-leaks"' not in pages["without"]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.errors import CrosswardError
+from crossward.data.federation import Federation
+from crossward.errors import CrosswardError, StorageError
 from crossward.report.content import Block, Details, Note, Picture, Prose, Row, Section, page_id, shown
 from crossward.report.decisions import distinct_names
 from crossward.report.grad_cam import grad_cam
@@ -22,6 +23,7 @@ from crossward.report.run_images import COMMON, HeldImages, images_by_holder, op
 from crossward.report.source import ReportRun, ReportSource
 from crossward.runs import overlays, pictures
 from crossward.runs.deployed import Deployed
+from crossward.runs.run_directory import RunDir
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,6 +34,7 @@ WARNING = (
 )
 MOST_CLASSES = 12
 MISTAKES = 4  # of a class
+NEAR_LEAKS = 8  # pairs that are shown
 SIDE = 128  # pixels of a side of a thumbnail, at most
 SMALLEST = 96  # pixels of a side of a thumbnail, at least: its pixels become squares
 MOST_PIXELS = 1000  # of a side of a picture
@@ -52,7 +55,9 @@ def images_section(source: ReportSource) -> Section:
         text = f"Images of the run {run.name}: {run.label}, seed {run.seed}, in the round that validation chose."
         blocks.append(Prose((text,), muted=True))
         try:
-            held = images_by_holder(open_images(run))
+            federation = open_images(run)
+            held = images_by_holder(federation)
+            blocks += near_leak_pictures(run, federation)
             blocks += _mistakes(run, held) if run.task == "classification" else _common_overlays(run, held)
         except CrosswardError as error:
             blocks.append(Note(f"The images themselves cannot be shown: {reason_in_words(error)}."))
@@ -138,6 +143,29 @@ def _mistake_picture(
         caption = "Twice the image: this method's predictions have no gradient, so there is no Grad-CAM."
     title = f"{names[label]}: the surest mistakes"
     return _picture(page_id("mistakes", names[label]), title, drawn, alt, caption)
+
+
+def near_leak_pictures(run: ReportRun, federation: Federation) -> Iterator[Block]:
+    """The first pairs of almost the same image, one trained on and one held out, side by side."""
+    if not (run.result.folder / "near_leaks.json").is_file():
+        return
+    try:
+        stored = RunDir(run.result.folder).read("near_leaks.json")
+        pairs = [(str(pair["trained"]), str(pair["held_out"]), str(pair["part"])) for pair in stored["pairs"]]
+    except (StorageError, KeyError, TypeError):
+        yield Note("Pairs of almost the same image: near_leaks.json cannot be read.")
+        return
+    rows = {name: row for row, name in enumerate(federation.collection.ids)}
+    known = [pair for pair in pairs if pair[0] in rows and pair[1] in rows][:NEAR_LEAKS]
+    if not known:
+        return
+    images = federation.collection.images
+    drawn = [torch.stack([_thumbnail(images[rows[a]]), _thumbnail(images[rows[b]])]) for a, b, _ in known]
+    lines = [f"trained on, and held out for {'testing' if part == 'test' else 'validation'}" for _, _, part in known]
+    title = f"{len(pairs)} pair(s) of almost the same image are trained on and held out"
+    alt = f"{len(known)} pairs of images that look alike."
+    caption = "Left: the image that is trained on. Right: the one that is held out. Give both the same group."
+    yield _picture("near-leaks", title, pictures.grid(torch.stack(drawn), lines), alt, caption)
 
 
 def heated(image: Tensor, heat: Tensor) -> Tensor:
