@@ -87,7 +87,8 @@ def test_descriptions_import_nothing_heavy():
 
 
 def test_an_unknown_source_has_the_settings_of_all():
-    assert sources.setting_names("dicom") == ["normalise", "augment"]
+    of_all = ["normalise", "augment", "duplicates", "duplicates_reason", "shared_groups", "splits"]
+    assert sources.setting_names("folders") == of_all
     with pytest.raises(ConfigError, match="there is no source 'folders'") as error:
         sources.settings_class("folders")
     assert "Did you mean 'folder'?" in error.value.hint
@@ -103,7 +104,8 @@ def test_a_new_source_is_described_and_checked():
         config_from({"data": {"source": "stripes", "sise": 16, "images": 0}})
     assert error.value.details == (
         "data.images: input should be greater than or equal to 1, not 0",
-        "data.sise: no such key. Did you mean 'size'? Known: normalise, augment, source, images, size.",
+        "data.sise: no such key. Did you mean 'size'? Known: normalise, augment, duplicates, duplicates_reason, "
+        "shared_groups, splits, source, images, size.",
     )
 
 
