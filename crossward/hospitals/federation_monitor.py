@@ -18,7 +18,8 @@ from crossward.errors import StorageError
 from crossward.foreign import printable
 from crossward.hospitals.federation_state import OVER, WAITED_FOR, Activity, FederationState, Phase, SiteState
 from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, event
-from crossward.runs.run_directory import FEDERATION_STATE, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FEDERATION_STATE
 
 MIN_INTERVAL = 0.5  # seconds between two writes of the state
 LOST_EVENT, BACK_EVENT = "lost", "back"  # a site went away in a step; it came back in time

@@ -12,7 +12,8 @@ from crossward.config.reading import to_toml
 from crossward.config.schema import Config
 from crossward.disk import write_atomically
 from crossward.foreign import plain
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import TERMS
 
 EVENT_LOG = "events.jsonl"  # who came, who was refused, what was rejected
 

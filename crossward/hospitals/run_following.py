@@ -21,7 +21,8 @@ from crossward.hospitals.federation_state import (
 )
 from crossward.hospitals.federation_terms import EVENT_LOG
 from crossward.hospitals.text_tail import TextTail
-from crossward.runs.run_directory import FAILURE, FEDERATION_STATE, TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FAILURE, FEDERATION_STATE, TERMS
 
 METRICS_FILE = "metrics.jsonl"
 BROKEN = "broken"  # its files are damaged

@@ -14,7 +14,8 @@ from crossward.data.manifest import manifest
 from crossward.disk import present
 from crossward.errors import ConfigError, CrosswardError, DataError
 from crossward.runs.result import Result
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import TERMS
 
 DATASET = ("source", "path", "root", "name", "kind", "seed")  # alike in one dataset, whose patients are then alike
 FRAMED = ("size", "channels", "fit", "prepare")  # what the pixels of an image depend on

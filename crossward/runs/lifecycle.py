@@ -22,7 +22,8 @@ from crossward.runs.description import describe, now
 from crossward.runs.observers.options import check_packages, run_logs
 from crossward.runs.recorder import Images, Recorder, checkpoint, deploy
 from crossward.runs.result import Result, load, summarised
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import TERMS
 
 FREE_TO_CHANGE = (
     "engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:", "observe:", "observe.",

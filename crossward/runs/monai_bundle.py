@@ -35,9 +35,16 @@ CLASSES = "classes.json"  # beside the network: MONAI evaluates what a configura
 EVALUATED = ("$", "@", "%")  # what MONAI calculates, looks up or reads from a file, wherever a text begins with it
 COPIED = {  # module -> its name in the bundle
     "crossward.errors": "errors",
+    "crossward.data.archives": "archives",
     "crossward.data.decode": "decode",
+    "crossward.data.dicom_orientation": "dicom_orientation",
+    "crossward.data.dicom_pixels": "dicom_pixels",
+    "crossward.data.dicom_reading": "dicom_reading",
+    "crossward.data.file_format": "file_format",
     "crossward.data.masks": "masks",
     "crossward.data.prepare": "prepare",
+    "crossward.data.value_range": "value_range",
+    "crossward.data.volumes": "volumes",
     "crossward.runs.bundle_scripts.transforms": "transforms",
     "crossward.runs.bundle_scripts.inference": "inference",
 }

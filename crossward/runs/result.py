@@ -11,7 +11,8 @@ from torch import Tensor
 
 from crossward.core.store import read_tree
 from crossward.errors import ConfigError, StorageError
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import TERMS
 
 if TYPE_CHECKING:
     from crossward.runs.deployed import Deployed

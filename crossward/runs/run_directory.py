@@ -21,11 +21,9 @@ from crossward.core.tree import Tree, encode
 from crossward.disk import cannot_write, present, write_atomically
 from crossward.errors import StorageError
 from crossward.runs import pictures
+from crossward.runs.run_files import FAILURE
 
 FORMAT = 1
-FAILURE = "failed.json"  # is there if a run failed before it had a run.json
-TERMS = "federation.json"  # is there if the run is across hospitals
-FEDERATION_STATE = "federation-state.json"  # what its coordinator knows of the sites now, as it changes
 LOOK = 0.5  # seconds between two looks at a lock
 
 

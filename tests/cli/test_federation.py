@@ -10,7 +10,8 @@ import pytest
 from crossward.hospitals.federation_state import Activity, FederationState, Phase, SiteState
 from crossward.hospitals.flower import federation_status
 from crossward.hospitals.kit import create_federation
-from crossward.runs.run_directory import FEDERATION_STATE, TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FEDERATION_STATE, TERMS
 
 
 @pytest.fixture

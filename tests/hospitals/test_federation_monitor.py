@@ -11,7 +11,8 @@ from crossward.hospitals.federation_monitor import MIN_INTERVAL, FederationMonit
 from crossward.hospitals.federation_state import Activity, Phase
 from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms
 from crossward.hospitals.run_following import read_state
-from crossward.runs.run_directory import FEDERATION_STATE, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FEDERATION_STATE
 
 
 class Clock:

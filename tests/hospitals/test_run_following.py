@@ -18,7 +18,8 @@ from crossward.hospitals.run_following import (
     run_status,
 )
 from crossward.hospitals.text_tail import TextTail
-from crossward.runs.run_directory import FEDERATION_STATE, TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FEDERATION_STATE, TERMS
 
 
 class Clock:

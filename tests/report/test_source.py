@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from conftest import RESAMPLES
 from drawn_runs import Drawn, draw_runs
 
 from crossward.errors import ConfigError, StorageError
@@ -16,6 +15,7 @@ from crossward.report.render import render_page
 from crossward.report.source import read_report_source
 from crossward.runs.run_directory import RunDir
 
+RESAMPLES = 200  # as of the drawn report of conftest.py
 SMALL = Drawn(methods=("local", "fedavg"), seeds=(0, 1), rounds=2, images=20)
 
 

@@ -11,7 +11,8 @@ from crossward.core.run import Observer, RoundRecord
 from crossward.core.tree import Tree
 from crossward.runs import lifecycle
 from crossward.runs.build import prepare
-from crossward.runs.run_directory import FAILURE, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FAILURE
 
 
 def test_the_method_starts_once(config, monkeypatch):

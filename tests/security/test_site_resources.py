@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 
 from crossward.errors import ConfigError
-from crossward.hospitals import site_worker
+from crossward.hospitals import service, site_worker
 from crossward.hospitals.kit import create_federation
 from crossward.hospitals.messages import SiteMessage, forward_to_worker
-from crossward.hospitals.service import Service
+from crossward.hospitals.service import Hospital, Service
 from crossward.hospitals.site_limits import SiteLimits
 from crossward.testing.attacked_site import (
     RUN,
@@ -229,13 +229,15 @@ def test_the_limits_of_a_site_are_those_of_its_site_toml(tmp_path, monkeypatch):
     text = (folder / "site.toml").read_text()
     assert "\npixels = 512" in text
     (folder / "site.toml").write_text(text.replace("\npixels = 512", "\npixels = 32"))
-    served = []
-    monkeypatch.setattr(site_worker, "serve", lambda answer, socket, limits: served.append((answer, limits)))
+    served, hospitals = [], []
+    monkeypatch.setattr(site_worker, "serve", lambda answer, socket, limits: served.append(limits))
+    monkeypatch.setattr(service, "Hospital", lambda *facts: hospitals.append(Hospital(*facts)) or hospitals[-1])
     monkeypatch.setattr(sys, "argv", ["site_worker", str(folder), str(tmp_path / "s"), json.dumps({"data": {"x": 1}})])
     site_worker.main()
-    [(answer, limits)] = served
+    [limits] = served
+    [hospital] = hospitals
     assert limits.pixels == 32
-    assert answer.__self__.hospital.limits == limits
+    assert hospital.limits == limits
     assert (folder / "log.key").stat().st_mode & 0o777 == 0o600
 
 

@@ -27,7 +27,8 @@ from crossward.hospitals.kit import read_coordinator
 from crossward.hospitals.kit_files import FEDERATION_FILE
 from crossward.hospitals.run_following import ENDED, RunFollower, federation_runs, read_state, run_status
 from crossward.names import nearest, require_plain_name
-from crossward.runs.run_directory import FAILURE, TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FAILURE, TERMS
 
 POLL_INTERVAL = 0.5  # seconds between two looks at a run's files
 UP_INTERVAL = 5.0  # seconds between two looks at whether the coordinator is up

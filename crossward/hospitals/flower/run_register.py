@@ -15,7 +15,7 @@ from pathlib import Path
 from crossward.disk import write_atomically
 from crossward.errors import ConfigError
 from crossward.hospitals.pem import permission_problems
-from crossward.runs.run_directory import TERMS
+from crossward.runs.run_files import TERMS
 
 KEY_FILE = "runs.key"
 REGISTER = "runs"

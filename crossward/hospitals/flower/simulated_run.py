@@ -18,7 +18,8 @@ from crossward.hospitals.site_limits import NO_LIMITS
 from crossward.runs.build import prepare
 from crossward.runs.lifecycle import folder_for
 from crossward.runs.result import Result, load
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import TERMS
 
 # one machine, one owner: everything but images may leave a simulated site
 ALLOW_ALL = Policy(

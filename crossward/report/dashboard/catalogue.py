@@ -15,7 +15,7 @@ from pathlib import Path
 from crossward.errors import StorageError
 from crossward.foreign import printable
 from crossward.report.dashboard.contained import read_document, stamp
-from crossward.runs.run_directory import FEDERATION_STATE
+from crossward.runs.run_files import FEDERATION_STATE
 from crossward.runs.run_list import BROKEN, HALF_WRITTEN, MAX_DEPTH, RunEntry, read_run_entry
 
 STUDY_INDEX = "study.json"

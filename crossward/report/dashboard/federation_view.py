@@ -18,7 +18,7 @@ from crossward.hospitals.federation_state import (
 )
 from crossward.report.dashboard.contained import read_document
 from crossward.report.dashboard.run_view import site_names
-from crossward.runs.run_directory import FEDERATION_STATE, TERMS
+from crossward.runs.run_files import FEDERATION_STATE, TERMS
 
 SHOWN_TERMS = ("federation", "least", "deadline", "patience", "wait")
 SILENT = 60.0  # seconds without a new state: a coordinator that is up writes one more often

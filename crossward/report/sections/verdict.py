@@ -12,7 +12,7 @@ from crossward.report.holdings import holdings_chart, source_holdings
 from crossward.report.source import ReportRun, ReportSource
 from crossward.report.verdict_words import name_of, view_words
 from crossward.report.wording import counted, interval_text, level_words, metric_name, metric_unit, number_text
-from crossward.runs.run_directory import TERMS
+from crossward.runs.run_files import TERMS
 
 MOST_SEEDS_NAMED = 6
 MOST_ROWS = 30  # of the forest plot; the table of the comparison has all

@@ -19,7 +19,8 @@ from crossward.hospitals.flower.records import from_records, to_records
 from crossward.hospitals.messages import SiteMessage
 from crossward.hospitals.run_following import read_state
 from crossward.hospitals.service import Hospital, Service
-from crossward.runs.run_directory import FEDERATION_STATE, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FEDERATION_STATE
 from crossward.testing.loopback_federation import ALLOW_ALL, create_grid
 
 SITES = ("hospital-1", "hospital-2", "hospital-3")

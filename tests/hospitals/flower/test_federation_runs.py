@@ -18,7 +18,8 @@ from crossward.hospitals.flower.node_registry import INSECURE_FILE
 from crossward.hospitals.flower.processes import FlowerWorkspace
 from crossward.hospitals.run_following import failure_reason
 from crossward.runs import lifecycle as api
-from crossward.runs.run_directory import TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import TERMS
 from crossward.testing.loopback_federation import create_grid
 
 

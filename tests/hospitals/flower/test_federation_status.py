@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +19,8 @@ from crossward.hospitals.flower.federation_status import federation_status, foll
 from crossward.hospitals.flower.node_registry import INSECURE_FILE, RegisteredNode, write_registry
 from crossward.hospitals.flower.unix_sockets import bind_private_socket
 from crossward.hospitals.kit import read_coordinator
-from crossward.runs.run_directory import FEDERATION_STATE, TERMS, RunDir
+from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import FEDERATION_STATE, TERMS
 
 
 @pytest.fixture
@@ -129,8 +133,13 @@ def test_following_goes_on_from_now(coordinator, up, run, monkeypatch):
     ]
 
 
-def test_a_coordinator_is_up_when_its_door_is_open_and_it_answers(coordinator):
-    workspace = open_workspace(read_coordinator(coordinator))
+def test_a_coordinator_is_up_when_its_door_is_open_and_it_answers(shared_kit):
+    with tempfile.TemporaryDirectory(prefix="cw-", dir="/tmp") as folder:  # the path of a socket must be short
+        coordinator = shutil.copytree(shared_kit, Path(folder) / "blood") / "coordinator"
+        check_is_up(open_workspace(read_coordinator(coordinator)))
+
+
+def check_is_up(workspace):
     (workspace.home / DOOR_FILE).touch()
     assert not is_up(workspace)  # a file that a crash left
     with bind_private_socket(workspace.socket):

@@ -21,7 +21,7 @@ from crossward.report.dashboard.access import Access
 from crossward.report.dashboard.app import make_app
 from crossward.report.dashboard.catalogue import Catalogue
 from crossward.report.dashboard.watch import Watch
-from crossward.runs.run_directory import FEDERATION_STATE
+from crossward.runs.run_files import FEDERATION_STATE
 
 HOST = "http://127.0.0.1"
 

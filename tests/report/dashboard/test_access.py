@@ -16,7 +16,7 @@ ADDRESSES = (
     "/", "/assets/style.css", "/assets/page.js", "/api/runs", "/events/runs", "/report?run=0123456789abcdef",
     "/run/0123456789abcdef", "/run/0123456789abcdef/report", "/events/run/0123456789abcdef", "/no/such/page",
     "/differences?run=0123456789abcdef&run=0123456789abcdef", "/api/run/0123456789abcdef", "/docs", "/openapi.json",
-    "/study/0123456789abcdef/report", "/favicon.ico",
+    "/study/0123456789abcdef/report", "/run/0123456789abcdef/federation", "/favicon.ico",
 )  # fmt: skip
 
 

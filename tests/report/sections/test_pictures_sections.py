@@ -19,7 +19,7 @@ from crossward.report.sections.images import WARNING, heated, images_section, su
 from crossward.report.sections.segmentation import segmentation_section
 from crossward.report.source import read_report_source
 
-POLYP = {"data": {"source": "phantom", "kind": "polyp"}}
+POLYP = {"data": {"source": "phantom", "kind": "polyp", "size": 32, "sites": 2, "train": 12, "val": 4, "test": 6}}
 
 
 @pytest.fixture(scope="module")
