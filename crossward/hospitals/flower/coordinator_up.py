@@ -40,13 +40,7 @@ SUPERLINK_LOG = "superlink.log"
 DOOR_FILE = "open"  # in FLWR_HOME, while the coordinator lets its sites in
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # where the public door is: here without TLS and keys, else everywhere
 NEW_RUN_INTERVAL = "0.5"  # seconds between two looks for a run to start
-# glibc returns the memory of answered requests. Contents come in pieces of 5 MiB: mapping each piece anew, as a lower
-# threshold does, takes 0.5 million page faults in a round of ResNet-18 and made rounds a third slower.
-RETURN_MEMORY = {
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
-}
+FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}  # for all threads: what one frees, another may use
 Say = Callable[[str], None]
 
 
@@ -68,7 +62,7 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
         (workspace.home / INSECURE_FILE).unlink(missing_ok=True)
     if not _database(kit).exists():  # a new SuperLink knows no keys
         (workspace.home / REGISTRY_FILE).unlink(missing_ok=True)
-    variables = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN_INTERVAL, **RETURN_MEMORY}
+    variables = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": NEW_RUN_INTERVAL, **FEW_ARENAS}
     superlink = workspace.start_process(_superlink_command(kit, workspace, host), SUPERLINK_LOG, variables)
     try:
         if not insecure:

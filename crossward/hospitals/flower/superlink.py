@@ -39,6 +39,7 @@ from crossward.hospitals.flower.public_door import (
     SiteProtocol,
     public_keys,
 )
+from crossward.hospitals.flower.returned_memory import return_free_memory
 from crossward.hospitals.flower.unix_sockets import bind_private_socket
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def main(arguments: list[str]) -> None:
     socket_path, door_file, keys_json, host, port, min_reply_bytes, *options = arguments
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections without a handshake take one each
+    return_free_memory()
     guard = FleetGuard(int(min_reply_bytes))
     assert_in_force = apply_patches(pull_waits, monkeypatches.request_buffer, lambda: monkeypatches.superlink(guard))
     from flwr.superlink.cli import flower_superlink as _  # noqa: F401
