@@ -11,6 +11,11 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 def has_screen() -> bool:
+    """Whether a person sits before a window system; a browser in the terminal would hide what was printed."""
+    return sys.stdout.isatty() and _has_windows()
+
+
+def _has_windows() -> bool:
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in SCREENS)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossward.cli.browser import has_screen, open_in_browser
 from crossward.cli.options import Json, Quiet
 from crossward.cli.output import print_json, print_line
 from crossward.disk import present
@@ -56,10 +55,8 @@ def demo(
     if not quiet:
         _print_results(rows, outcome.title, time.monotonic() - start)
     print_line(outcome.page.resolve().as_uri())
-    if open_page and _has_screen():
-        import webbrowser
-
-        webbrowser.open(outcome.page.resolve().as_uri())
+    if open_page and has_screen():
+        open_in_browser(outcome.page.resolve().as_uri())
 
 
 @contextmanager
@@ -79,13 +76,6 @@ def _print_results(rows: Sequence[dict[str, Any]], title: str, seconds: float) -
     console = Console()
     for line in [*result_lines(rows), f"[bold]{title}.[/] [dim]{in_words(seconds)}[/]"]:
         console.print(line, highlight=False)
-
-
-def _has_screen() -> bool:
-    """Whether a person sits before a window system; a browser in the terminal would hide what was printed."""
-    if not sys.stdout.isatty():
-        return False
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def _new_folder(out: Path) -> Path:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from crossward.cli.browser import open_in_browser
 from crossward.cli.options import Json, Quiet
 from crossward.cli.output import print_json, print_line, print_notes
 
@@ -65,7 +66,7 @@ def report(
         if files:
             print_line(f"{len(files)} files of figures in {figures}")
     if open_page:
-        _open(out)
+        open_in_browser(out.resolve().as_uri())
 
 
 def _check(out: Path, hospital: str | None, images: bool) -> None:
@@ -75,11 +76,3 @@ def _check(out: Path, hospital: str | None, images: bool) -> None:
         raise ConfigError(f"{out} is a folder", hint=f"Name a file: -o {out / DEFAULT}.")
     if hospital is not None and images:
         raise ConfigError("the page of a hospital has no images", hint="Leave out --images or --hospital.")
-
-
-def _open(file: Path) -> None:
-    import webbrowser
-
-    address = file.resolve().as_uri()
-    if not webbrowser.open(address):
-        print_line(f"No browser could be opened here. The page is at {address}")

@@ -12,6 +12,7 @@ HEAD = 1024  # bytes of a file that tell its format
 DICOM = "DICOM"
 DICOMDIR = "DICOMDIR"  # an index of DICOM files, which holds no image
 NIFTI = "NIfTI"
+NAMED_AFTER_PATIENTS = (DICOM, DICOMDIR, NIFTI)  # formats whose files often are
 VOLUME_SUFFIXES = (".nii", ".nii.gz")
 DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 
@@ -77,7 +78,7 @@ def name_format(path: str) -> str:
 
 def names_patients(path: str) -> bool:
     """Whether files of this kind are often named after a patient, so that their names are written nowhere."""
-    return name_format(path) in (DICOM, NIFTI)
+    return name_format(path) in NAMED_AFTER_PATIENTS
 
 
 def _unzipped(head: bytes) -> bytes:

@@ -135,6 +135,24 @@ def test_errors_name_no_patient_either(tmp_path, config, toml_file, cli, everyth
         assert found(secrets, everything[:1], answer.out + answer.err) == []
 
 
+@pytest.mark.parametrize("source", ["dicom", "nifti"])
+def test_the_doctor_names_no_patient(source, tmp_path, cli, everything):
+    data, secrets = settings_of(source, tmp_path)
+    folder = Path(data["path"])
+    for file in sorted(folder.rglob("*-2.dcm")):
+        file.rename(file.with_suffix(".png"))  # named after another format
+    for file in sorted(folder.rglob("*-3.dcm")):
+        outside = tmp_path / "elsewhere" / file.name
+        outside.parent.mkdir(exist_ok=True)
+        file.rename(outside)
+        file.symlink_to(outside)
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    said = [cli("data", "doctor", folder, "--html", pages / "doctor.html", "--write", pages / "doctor.toml")]
+    said.append(cli("data", "doctor", folder, "--json"))
+    assert found(secrets, [everything[0], pages], "".join(one.out + one.err for one in said)) == []
+
+
 def test_the_search_finds_what_is_there(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.json").write_text('{"id": "wintergreen rosalind"}')

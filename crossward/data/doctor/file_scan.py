@@ -12,7 +12,8 @@ from typing import Any
 
 from crossward.data.archives import Files, open_files
 from crossward.data.doctor.layout import Layout, sampled
-from crossward.data.file_format import DICOM, HEAD, PICTURES, content_format
+from crossward.data.file_format import DICOM, HEAD, NAMED_AFTER_PATIENTS, PICTURES, content_format
+from crossward.data.site_key import shown_name
 from crossward.errors import DataError
 
 BITS = {"1": 1, "I;16": 16, "I;16B": 16, "I": 32, "F": 32}  # of a channel, by Pillow's mode; others have 8
@@ -34,7 +35,7 @@ class FileFacts:
     turned: tuple[str, ...] = ()  # pictures whose camera was turned, by EXIF
     portrait: int = 0
     landscape: int = 0
-    links_out: tuple[str, ...] = ()  # links that lead out of the folder
+    links_out: tuple[str, ...] = ()  # links that lead out of the folder, as they are called outside of it
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,7 +49,8 @@ def scan_files(path: Path, layout: Layout) -> FileFacts:
     sizes: Counter[str] = Counter()
     modes: Counter[str] = Counter()
     modalities: Counter[str] = Counter()
-    turned = []
+    turned: list[str] = []
+    links_out: list[str] = []
     shapes: Counter[str] = Counter()
     formats: Counter[str] = Counter()
     with open_files(top) as files:
@@ -56,6 +58,8 @@ def scan_files(path: Path, layout: Layout) -> FileFacts:
         for name in chosen:
             kind = _kind(files, name)
             formats.update([kind] if kind else [])
+            if _leads_out(top, name):
+                links_out.append(shown_name(name, private=kind in NAMED_AFTER_PATIENTS))
             if kind == DICOM:
                 modalities.update([_modality(files, name)])
             elif kind in PICTURES and (seen := _picture(files, name)) is not None:
@@ -76,7 +80,7 @@ def scan_files(path: Path, layout: Layout) -> FileFacts:
         turned=tuple(turned),
         portrait=shapes["portrait"],
         landscape=shapes["landscape"],
-        links_out=_links_out(top, chosen) if top.is_dir() else (),
+        links_out=tuple(links_out),
     )
 
 
@@ -116,6 +120,6 @@ def _modality(files: Files, name: str) -> str:
     return found if found.isalnum() and len(found) <= 16 else "unknown"
 
 
-def _links_out(top: Path, names: tuple[str, ...] | list[str] | Any) -> tuple[str, ...]:
-    real = os.path.realpath(top) + os.sep
-    return tuple(name for name in names if not os.path.realpath(top / name).startswith(real))
+def _leads_out(top: Path, name: str) -> bool:
+    """Whether a file of a folder is a link to somewhere else; nothing in an archive is one."""
+    return top.is_dir() and not os.path.realpath(top / name).startswith(os.path.realpath(top) + os.sep)

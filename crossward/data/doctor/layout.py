@@ -10,7 +10,8 @@ from typing import Any
 
 from crossward.data.archives import Files, open_files
 from crossward.data.decode import is_image
-from crossward.data.file_format import DICOM, DICOMDIR, HEAD, NIFTI, content_format, name_format
+from crossward.data.file_format import DICOM, DICOMDIR, HEAD, NAMED_AFTER_PATIENTS, NIFTI, content_format, name_format
+from crossward.data.site_key import shown_name
 from crossward.data.table_columns import COLUMNS, suggested_columns
 from crossward.errors import DataError
 
@@ -27,7 +28,7 @@ class Layout:
     settings: Mapping[str, Any]  # of [data]
     files: tuple[str, ...] = ()  # that may be images
     formats: Mapping[str, int] = field(default_factory=dict)  # of the files that were looked at, by content
-    misnamed: tuple[str, ...] = ()  # named after another format
+    misnamed: tuple[str, ...] = ()  # named after another format; as they are called outside of the folder
     reasons: Mapping[str, str] = field(default_factory=dict)  # setting -> why it is so
     others: int = 0  # files that are no images
 
@@ -88,7 +89,7 @@ def _formats(files: Files, images: Sequence[str]) -> tuple[dict[str, int], tuple
         if found:
             formats[found] += 1
         if found and name_format(name) not in ("", found):
-            misnamed.append(name)
+            misnamed.append(shown_name(name, private=found in NAMED_AFTER_PATIENTS))
     return dict(formats), tuple(misnamed)
 
 
@@ -146,7 +147,7 @@ def table_layout(file: Path, top: Path) -> Layout:
     where = _root_of(paths, listing, top, file.parent)
     settings |= where
     reasons |= dict.fromkeys(where, "the paths of the table are below it")
-    found = tuple(name for name in listing if is_image(name)) if where or _found(paths, listing, top, file) else ()
+    found = tuple(name for name in listing if is_image(name)) if where or _names_most(paths, listing, top, file) else ()
     return Layout(settings, found, {}, (), reasons)
 
 
@@ -161,7 +162,7 @@ def _encoding(file: Path) -> str:
         return "cp1252" if any(byte in LATIN for byte in data) else "latin-1"
 
 
-def _found(paths: Sequence[str], listing: Sequence[str], top: Path, file: Path) -> bool:
+def _names_most(paths: Sequence[str], listing: Sequence[str], top: Path, file: Path) -> bool:
     """Whether most images are where the table says, below its own folder."""
     below = file.parent.relative_to(top).as_posix() if file.parent != top else "."
     there = {name if below == "." else name.removeprefix(f"{below}/") for name in listing}
@@ -174,7 +175,7 @@ def _found(paths: Sequence[str], listing: Sequence[str], top: Path, file: Path) 
 def _root_of(paths: Sequence[str], listing: Sequence[str], top: Path, own: Path) -> dict[str, str]:
     """{"root": …, "prefix": …} where the images are elsewhere than beside the table, else empty."""
     file = own / "table"
-    if not paths or _found(paths, listing, top, file):
+    if not paths or _names_most(paths, listing, top, file):
         return {}
     by_name: dict[str, list[str]] = {}
     for name in listing:
