@@ -39,6 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named by their length: their content may differ between the workers (gzip writes the time into it)."""
+    return f"{argname}-{len(val)}-bytes" if isinstance(val, bytes) else None
+
+
 # folders --------------------------------------------------------------------------------------------------------------
 
 
