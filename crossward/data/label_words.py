@@ -1,11 +1,16 @@
-"""Labels and splits in words: which labels say that there is none, or that there are several, and what splits are
-called."""
+"""Labels and splits in words: which labels say that there is none, or that there are several, which are one word in
+two spellings, and what splits are called."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+
+from crossward.errors import ConfigError
+from crossward.names import nearest
 
 SPLIT_NAMES: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(("train", "training", "trainset", "train_set"), "train")
@@ -39,3 +44,26 @@ def label_problem(label: str) -> str:
     if parts := several_labels(label):
         return f"its label names {len(parts)} classes, {' and '.join(parts)}, and one class for each image is read here"
     return ""
+
+
+def usual_spellings(labels: Iterable[str]) -> dict[str, str]:
+    """Label -> the most frequent spelling of it, for labels that are one word written in several ways."""
+    written: dict[str, Counter[str]] = defaultdict(Counter)
+    for label in labels:
+        if label:
+            written[_plain(label)][label] += 1
+    usual = {label: spellings.most_common(1)[0][0] for spellings in written.values() for label in spellings}
+    return {label: name for label, name in usual.items() if label != name}
+
+
+def check_renamed(source: str, labels: Iterable[str], rename: Mapping[str, str]) -> None:
+    """Refuse data.rename that names labels which `source` has not."""
+    there = sorted({*labels})
+    if unknown := [f'"{label}": {nearest(label, there)}' for label in rename if label not in there]:
+        raise ConfigError(f"data.rename names labels that {source} has not", details=unknown)
+
+
+def _plain(label: str) -> str:
+    """The label without case, spaces, hyphens, an s of the plural, and whichever way its accents are stored."""
+    word = re.sub(r"[\s_\-]+", "", unicodedata.normalize("NFC", label).casefold())
+    return word[:-1] if len(word) > 2 and word.endswith("s") and not word.endswith("ss") else word

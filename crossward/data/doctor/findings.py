@@ -13,6 +13,7 @@ import numpy as np
 from crossward.data.collection import Collection
 from crossward.data.copies import left_out
 from crossward.data.doctor.layout import Layout
+from crossward.data.label_words import usual_spellings
 from crossward.data.near_duplicates import image_hashes, near_pairs
 
 if TYPE_CHECKING:
@@ -107,9 +108,10 @@ def groups_across(collection: Collection) -> int:
 
 def spellings(file: Path, data: Mapping[str, Any]) -> dict[str, str]:
     """label -> its usual spelling, for the labels of a table that are written in two ways."""
-    from crossward.data.sources.table import parse, usual_spellings
+    from crossward.data.sources.table import parse
 
-    return usual_spellings(parse(file, data.get("columns"), data.get("encoding", "utf-8")).rows)
+    table = parse(file, data.get("columns"), data.get("encoding", "utf-8"))
+    return usual_spellings(row.label for row in table.rows)
 
 
 def _sides_by_key(collection: Collection, keys: Sequence[str]) -> dict[str, set[str]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,12 +25,11 @@ from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
-from crossward.data.label_words import SPLIT_NAMES, label_problem
+from crossward.data.label_words import SPLIT_NAMES, check_renamed, label_problem, usual_spellings
 from crossward.data.site_key import shown_name
 from crossward.data.sources.settings import AnyFileSettings, Loaded
 from crossward.data.table_columns import ColumnName, find_columns, unused_columns
 from crossward.errors import ConfigError, DataError
-from crossward.names import nearest
 from crossward.settings import AbsolutePath
 
 FOREGROUND = ("background", "foreground")
@@ -290,20 +288,8 @@ def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
 
 
 def _renamed(file: Path, rows: Sequence[TableRow], rename: Mapping[str, str]) -> list[TableRow]:
-    labels = {row.label for row in rows}
-    if unknown := [f'"{label}": {nearest(label, sorted(labels))}' for label in rename if label not in labels]:
-        raise ConfigError(f"data.rename names labels that {file} has not", details=unknown)
+    check_renamed(str(file), (row.label for row in rows), rename)
     return [replace(row, label=rename[row.label]) if row.label in rename else row for row in rows]
-
-
-def usual_spellings(rows: Sequence[TableRow]) -> dict[str, str]:
-    """Label -> the most frequent spelling of it, for labels that are one word written in several ways."""
-    written: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        if row.label:
-            written[_plain(row.label)][row.label] += 1
-    usual = {label: spellings.most_common(1)[0][0] for spellings in written.values() for label in spellings}
-    return {label: name for label, name in usual.items() if label != name}
 
 
 def _spellings(rows: Sequence[TableRow]) -> list[str]:
@@ -315,18 +301,13 @@ def _spellings(rows: Sequence[TableRow]) -> list[str]:
     return [
         f'{_sites(where[label], "", ": ")}the label "{label}" ({counts[label]} rows) looks like "{usual}"'
         f"{_sites(where[usual], ' of ', '')}"
-        for label, usual in usual_spellings(rows).items()
+        for label, usual in usual_spellings(row.label for row in rows).items()
     ]
 
 
 def _sites(sites: set[str], before: str, after: str) -> str:
     named = sorted(sites - {""})
     return f"{before}site {', '.join(named)}{after}" if named else ""
-
-
-def _plain(label: str) -> str:
-    word = re.sub(r"[\s_\-]+", "", label.casefold())
-    return word[:-1] if len(word) > 2 and word.endswith("s") and not word.endswith("ss") else word
 
 
 def _in_order(labels: set[str]) -> tuple[str, ...]:
