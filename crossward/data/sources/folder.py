@@ -1,15 +1,18 @@
-"""Images in a folder, or a zip, per class or beside folders of masks; train/val/test folders above if you like.
+"""Images in a folder, or a zip, per class or beside their masks; train/val/test folders above if you like.
 
-root/<class>/**/image, or root/<split>/<class>/**/image, unpacked or in a .zip archive; for segmentation
-root/[<split>/]images/image and root/[<split>/]masks/mask.
+root/<class>/**/image, root/<split>/<class>/**/image or root/<class>/<split>/**/image, with a folder for each hospital
+around the classes if data.site says so, unpacked or in a .zip archive; for segmentation root/[<split>/]images/image and
+root/[<split>/]masks/mask, or image and image_mask in one folder.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -20,23 +23,39 @@ from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
 from crossward.data.dicom_facts import patient_codes
-from crossward.data.label_words import SPLIT_NAMES, is_unlabelled
+from crossward.data.label_words import SPLIT_NAMES, check_renamed, is_unlabelled, usual_spellings
 from crossward.data.site_key import shown_name
-from crossward.data.sources.mask_folders import FOREGROUND, pair_masks, read_pairs
+from crossward.data.sources.mask_folders import FOREGROUND, pair_masks, read_pairs, without_masks
 from crossward.data.sources.settings import AnyFileSettings, GroupRule, Loaded, rule_of_pattern
+from crossward.data.table_columns import toml_text
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
 from crossward.settings import AbsolutePath
+
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class FolderSettings(AnyFileSettings):
     path: AbsolutePath
     source: Literal["folder"]
     group: str | None = None  # regular expression on the path whose first group is the patient
+    label: str | None = None  # regular expression on the path whose first group is the class; None: a folder is
+    site: Literal["none", "folder"] = "none"  # "folder": the folders around the classes are the hospitals
+    rename: dict[str, str] = {}  # classes that are written in several ways -> the class that is meant
+    masks: Literal["read", "ignore"] = "read"  # masks beside images: for segmentation, or not looked at
     classes: tuple[str, ...] | None = None  # all of them in their order, also those without a folder; None: the folders
 
     def load(self) -> Loaded:
-        collection, left_out = read(self.path, **self.decoding(), group=self.group, classes=self.classes)
+        collection, left_out = read(
+            self.path,
+            **self.decoding(),
+            group=self.group,
+            label=self.label,
+            site=self.site,
+            rename=self.rename,
+            masks=self.masks,
+            classes=self.classes,
+        )
         return collection, [str(file) for file in left_out]
 
     def group_rule(self) -> GroupRule | None:
@@ -52,6 +71,27 @@ class FolderImage:
     label: str
     split: str
     group: str
+    site: str = ""
+
+
+@dataclass(frozen=True)
+class PathRules:
+    """How the path of an image says what is known of it."""
+
+    group: re.Pattern[str] | None = None
+    label: re.Pattern[str] | None = None  # None: a folder is the class
+    site: bool = False  # whether folders around the classes are hospitals
+    rename: Mapping[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()  # that were named, which are classes whatever they are called
+
+
+@dataclass(frozen=True)
+class FolderPlaces:
+    """Which of the folders of a path is the class, the split and the hospital, counted from the root; None: none is."""
+
+    label: int | None
+    split: int | None
+    site: int | None
 
 
 def read(
@@ -62,6 +102,10 @@ def read(
     fit: str = "stretch",
     prepare: tuple[str, ...] = (),
     group: str | None = None,
+    label: str | None = None,
+    site: str = "none",
+    rename: Mapping[str, str] = NO_NAMES,
+    masks: str = "read",
     classes: Sequence[str] | None = None,
     bad_files: str = "refuse",
     max_pixels: int = MOST_PIXELS,
@@ -70,33 +114,35 @@ def read(
 ) -> tuple[Collection, list[BadFile]]:
     """The images under `root`, labelled by their folders, and those that were left out.
 
-    `group` is a regular expression for the path of an image below `root`; its first group is the patient. `classes`
-    names all classes in their order, also those that have no folder here. Folders of images beside folders of masks
-    make it a set for segmentation. DICOM files are grouped by their patients, and are called by codes.
+    `group` and `label` are regular expressions for the path of an image below `root`; their first groups are the
+    patient and the class. `classes` names all classes in their order, also those that have no folder here. Images
+    beside masks make it a set for segmentation. DICOM files are grouped by their patients, and are called by codes.
     """
     frame = Frame(size, channels, fit, prepare=prepare, max_pixels=max_pixels, burned_in=burned_in)
     policy = check_policy(bad_files)
-    pattern = group_pattern(group)
+    rules = PathRules(
+        group_pattern(group), group_pattern(label, "label"), site == "folder", rename, tuple(classes or ())
+    )
     with open_files(root) as files:
-        listing = files.listing()
-        if (masked := pair_masks(listing)) is not None:
+        listing = files.listing() if masks == "read" else without_masks(files.listing())
+        if masks == "read" and (masked := pair_masks(listing)) is not None:
             names = tuple(classes or FOREGROUND)
             frame = replace(frame, classes=len(names))
             pairs, unpaired = masked
             return read_pairs(
-                root, files, pairs, unpaired, frame, names=names, pattern=pattern, bad_files=policy, cache=cache
+                root, files, pairs, unpaired, frame, names=names, pattern=rules.group, bad_files=policy, cache=cache
             )
-        images, problems, split = _labelled_images(root, listing, pattern, classes or (), policy)
-        candidates = [image for image in images if image.group or not pattern]
-        if not pattern:
+        images, problems = _labelled_images(root, listing, rules, policy)
+        candidates = [image for image in images if image.group or not rules.group]
+        if not rules.group:
             candidates = _with_patients(candidates, patient_codes(files, [image.path for image in candidates], cache))
         decoded = decode_files(files, [ImagePaths(image.path) for image in candidates], frame, cache)
-    problems += [BadFile(shown_name(candidates[row].path), None, reason) for row, reason in decoded.problems]
+    problems += [_bad(candidates[row], reason) for row, reason in decoded.problems]
     used = [candidates[row] for row in decoded.rows]
-    before = [image.label for image in images]
-    left_out = set_aside(root, problems, bad_files=policy, before=before, after=[image.label for image in used])
-    names = class_names(root, classes, {image.label for image in images})
-    return _collection(root, used, names, decoded, split=split), left_out
+    before, after = ([image.label for image in some] for some in (images, used))
+    general = [] if classes else _spellings(before)
+    left_out = set_aside(root, problems, bad_files=policy, before=before, after=after, general=general)
+    return _collection(root, used, class_names(root, classes, {*before}), decoded), left_out
 
 
 def _collection(
@@ -104,8 +150,6 @@ def _collection(
     used: Sequence[FolderImage],
     names: tuple[str, ...],
     decoded: DecodedImages,
-    *,
-    split: bool,
 ) -> Collection:
     number = {name: n for n, name in enumerate(names)}
     return Collection(
@@ -117,7 +161,8 @@ def _collection(
         ids=tuple(shown_name(image.path) for image in used),
         hashes=decoded.hashes,
         groups=tuple(image.group for image in used) if any(image.group for image in used) else None,
-        splits=tuple(image.split for image in used) if split else None,
+        sites=tuple(image.site for image in used) if any(image.site for image in used) else None,
+        splits=tuple(image.split for image in used) if any(image.split for image in used) else None,
         file=decoded.file,
         notes=decoded.notes,
     )
@@ -141,59 +186,110 @@ def class_names(root: Path, classes: Sequence[str] | None, labels: set[str]) -> 
     return tuple(classes)
 
 
-def group_pattern(group: str | None) -> re.Pattern[str] | None:
-    """The regular expression whose first ( ) is the patient in a path; None if there is none."""
+def group_pattern(group: str | None, name: str = "group") -> re.Pattern[str] | None:
+    """The regular expression whose first ( ) is the patient, or what `name` says, in a path; None if there is none."""
     if group is None:
         return None
     try:
         pattern = re.compile(group)
     except re.error as error:
-        raise ConfigError(f"group is not a regular expression: {error}.", details=[group]) from error
+        raise ConfigError(f"{name} is not a regular expression: {error}.", details=[group]) from error
     if not pattern.groups:
+        noun = "patient" if name == "group" else "class"
         raise ConfigError(
-            "group has no ( ), so that it names no patient.",
+            f"{name} has no ( ), so that it names no {noun}.",
             details=[group],
-            hint=r"Put the patient's part of the path in brackets, as in CNV-(\d+)-.",
+            hint=rf"Put the {noun}'s part of the path in brackets, as in CNV-(\d+)-.",
         )
     return pattern
 
 
+def _spellings(labels: Sequence[str]) -> list[str]:
+    """A line for each class that is written in two ways, as folders of two people are."""
+    counts = Counter(labels)
+    return [
+        f'the class "{label}" ({counts[label]} images) looks like "{usual}" ({counts[usual]} images): set rename = '
+        f"{{ {toml_text(label)} = {toml_text(usual)} }}, or name both in classes"
+        for label, usual in usual_spellings(labels).items()
+    ]
+
+
 def _labelled_images(
-    root: Path, listing: Iterable[str], pattern: re.Pattern[str] | None, classes: Sequence[str], policy: str
-) -> tuple[list[FolderImage], list[BadFile], bool]:
-    """Every image with its label, those outside of class folders, and whether the top folders are splits."""
+    root: Path, listing: Iterable[str], rules: PathRules, policy: str
+) -> tuple[list[FolderImage], list[BadFile]]:
+    """Every image with its label, and those of which the path says none."""
     paths = [path for path in listing if is_image(path)]
     if not paths:
         raise DataError(f"{root} holds no image.", hint="Images lie in one folder per class, as in root/benign/1.png.")
-    wrapped, split = folder_layout(root, [path.split("/") for path in paths], policy)
+    places = find_places(root, [path.split("/") for path in paths], rules, policy)
     candidates = []
     problems = []
     for path in paths:
-        *above, _ = path.split("/")[wrapped:]
-        patient = pattern.search(path) if pattern else None
-        if len(above) < 1 + split:
-            problems.append(BadFile(shown_name(path), None, "is not in a class folder"))
+        image, reason = _labelled(path, places, rules)
+        if reason:
+            problems.append(_bad(image, reason))
             continue
-        if split and above[0].casefold() not in SPLIT_NAMES:
-            problems.append(BadFile(shown_name(path), None, "lies beside the folders of splits"))
-            continue
-        if above[int(split)] not in classes and is_unlabelled(above[int(split)]):
-            problems.append(
-                BadFile(shown_name(path), None, f'its folder "{above[int(split)]}" says that there is no label')
-            )
-            continue
-        image = FolderImage(
-            path,
-            label=above[int(split)],
-            split=SPLIT_NAMES[above[0].casefold()] if split else "",
-            group=(patient[1] or "") if patient else "",
-        )
         candidates.append(image)
-        if pattern and not image.group:
-            problems.append(
-                BadFile(shown_name(path), None, f"the group pattern {pattern.pattern} finds no patient in its path")
-            )
-    return candidates, problems, split
+        if rules.group and not image.group:
+            reason = f"the group pattern {rules.group.pattern} finds no patient in its path"
+            problems.append(_bad(image, reason))
+    check_renamed(str(root), {image.label for image in candidates}, rules.rename)
+    named = [replace(image, label=rules.rename.get(image.label, image.label)) for image in candidates]
+    return named, problems
+
+
+def _bad(image: FolderImage, reason: str) -> BadFile:
+    return BadFile(shown_name(image.path), None, reason, image.site)
+
+
+def _labelled(path: str, places: FolderPlaces, rules: PathRules) -> tuple[FolderImage, str]:
+    """What a path says of its image, and why it cannot be used, or ""."""
+    *above, _ = path.split("/")
+    site, split, label = (
+        above[place] if place is not None and place < len(above) else ""
+        for place in (places.site, places.split, places.label)
+    )
+    patient = rules.group.search(path) if rules.group else None
+    if rules.label:
+        found = rules.label.search(path)
+        label = (found[1] or "") if found else ""
+    part = SPLIT_NAMES.get(split.casefold(), "")
+    image = FolderImage(path, label, part, (patient[1] or "") if patient else "", site)
+    if rules.label and not label:
+        return image, f"the label pattern {rules.label.pattern} finds no class in its path"
+    if not label:
+        return image, "is not in a class folder"
+    if places.split is not None and not part:
+        return image, "lies beside the folders of splits"
+    if label not in rules.classes and is_unlabelled(label):
+        return image, f'its folder "{label}" says that there is no label'
+    return image, ""
+
+
+def find_places(root: Path, parts: list[list[str]], rules: PathRules, policy: str = "refuse") -> FolderPlaces:
+    """Which folders are hospitals, splits and classes."""
+    place, split_first = folder_layout(root, parts, policy)
+    split = place if split_first else None
+    place += split_first
+    site = None
+    if rules.site:
+        site = place
+        place += 1
+        inner = [part[place:] for part in parts if len(part) > place]
+        if split is None and inner:
+            deeper, splits = folder_layout(root, inner, policy)
+            split = place + deeper if splits else None
+            place += deeper + splits
+    below = [part[place + 1] for part in parts if len(part) > place + 2]
+    if split is None and not rules.label and len(below) == len(parts) and _are_splits(below):
+        split = place + 1
+    return FolderPlaces(None if rules.label else place, split, site)
+
+
+def _are_splits(names: Iterable[str]) -> bool:
+    """Whether the folders are train, val and test, or two of these."""
+    found = {SPLIT_NAMES.get(name.casefold(), "") for name in names}
+    return "" not in found and len(found) > 1
 
 
 def folder_layout(root: Path, parts: list[list[str]], bad_files: str = "refuse") -> tuple[int, bool]:

@@ -1,12 +1,13 @@
-"""Folders of images beside folders of their masks, as folders hold segmentation sets.
+"""Images with their masks, as folders hold segmentation sets.
 
-root/images/1.jpg and root/masks/1.png; with train, val and test above these folders or below them.
+root/images/1.jpg and root/masks/1.png, with train, val and test above these folders or below them; or 1.png and
+1_mask.png in one folder.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,7 @@ from crossward.data.cache import ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import Frame, is_image
 from crossward.data.label_words import SPLIT_NAMES
+from crossward.data.site_key import shown_name
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img", "original", "originals", "frames", "pictures")
 MASK_FOLDERS = (
@@ -23,6 +25,7 @@ MASK_FOLDERS = (
     "segmentations", "seg",
 )  # fmt: skip
 SUFFIX = re.compile(r"[_-](?:mask|segmentation|seg|gt|label)$", re.IGNORECASE)  # that masks have more in their names
+BESIDE = re.compile(r"[_ -]+(?:mask|segmentation|seg|gt)(?:[_ -]?\d+)?$", re.IGNORECASE)  # the same in one folder
 FOREGROUND = ("background", "foreground")
 Key = tuple[str, ...]  # the folders of a file without that of images or masks, and its name without what masks add
 
@@ -37,24 +40,42 @@ class MaskedImage:
 
 
 def pair_masks(listing: Iterable[str]) -> tuple[list[MaskedImage], list[BadFile]] | None:
-    """The images with their masks, in order, and the files without the other; None where folders of images and of
-    masks do not lie beside each other."""
+    """The images with their masks, in order, and the files without the other; None where neither folders of images and
+    of masks lie beside each other, nor most images beside their masks."""
+    paths = [path for path in listing if is_image(path)]
+    paired = _paired(paths, _place)
+    if not paired[0]:
+        paired = _paired(paths, _beside(paths))
+        masks = len(paired[0])
+        if masks <= sum("has no mask" in bad.reason for bad in paired[1]):
+            return None
+    return paired
+
+
+def without_masks(listing: Iterable[str]) -> list[str]:
+    """The files but for masks beside images."""
+    paths = [*listing]
+    place = _beside(paths) if not _paired(paths, _place)[0] else _place
+    return [path for path in paths if place(path)[0] != "mask"]
+
+
+def _paired(paths: Iterable[str], place: Callable[[str], tuple[str, Key]]) -> tuple[list[MaskedImage], list[BadFile]]:
     images: dict[Key, str] = {}
     masks: dict[Key, str] = {}
     others = []
-    for path in filter(is_image, listing):
-        kind, key = _place(path)
+    for path in paths:
+        kind, key = place(path)
         if kind == "image" and key not in images:
             images[key] = path
         elif kind == "mask" and key not in masks:
             masks[key] = path
         else:
-            others.append(BadFile(path, None, f"is a second {kind} of this name" if kind else "is no image or mask"))
+            others.append(
+                BadFile(shown_name(path), None, f"is a second {kind} of this name" if kind else "is no image or mask")
+            )
     pairs = [MaskedImage(images[key], masks[key], _split(key)) for key in images if key in masks]
-    if not pairs:
-        return None
-    bad = [BadFile(path, None, "has no mask") for key, path in images.items() if key not in masks]
-    bad += [BadFile(path, None, "is a mask without an image") for key, path in masks.items() if key not in images]
+    bad = [_bad(path, "has no mask") for key, path in images.items() if key not in masks]
+    bad += [_bad(path, "is a mask without an image") for key, path in masks.items() if key not in images]
     return pairs, [*bad, *others]
 
 
@@ -75,10 +96,10 @@ def read_pairs(
     bad = [*problems]
     if pattern:
         reason = f"the group pattern {pattern.pattern} finds no patient in its path"
-        bad += [BadFile(pair.path, None, reason) for pair, patient in zip(pairs, patients) if not patient]
+        bad += [_bad(pair.path, reason) for pair, patient in zip(pairs, patients) if not patient]
     known = [(pair, patient) for pair, patient in zip(pairs, patients) if patient or not pattern]
     decoded = decode_files(files, [ImagePaths(pair.path, pair.mask) for pair, _ in known], frame, cache)
-    bad += [BadFile(known[place][0].path, None, reason) for place, reason in decoded.problems]
+    bad += [_bad(known[place][0].path, reason) for place, reason in decoded.problems]
     used = [known[place] for place in decoded.rows]
     left_out = set_aside(root, bad, bad_files=bad_files, before=(), after=[pair.path for pair, _ in used])
     assert decoded.masks is not None
@@ -88,7 +109,7 @@ def read_pairs(
         classes=names,
         images=decoded.images,
         targets=decoded.masks,
-        ids=tuple(pair.path for pair, _ in used),
+        ids=tuple(shown_name(pair.path) for pair, _ in used),
         hashes=decoded.hashes,
         groups=tuple(patient for _, patient in used) if pattern else None,
         splits=tuple(pair.split for pair, _ in used) if any(pair.split for pair, _ in used) else None,
@@ -109,6 +130,23 @@ def _place(path: str) -> tuple[str, Key]:
             name = SUFFIX.sub("", stem) if kind == "mask" else stem
             return kind, (*folders[:place], *folders[place + 1 :], name)
     return "", ()
+
+
+def _bad(path: str, reason: str) -> BadFile:
+    return BadFile(shown_name(path), None, reason)
+
+
+def _beside(paths: Iterable[str]) -> Callable[[str], tuple[str, Key]]:
+    """What a file is, where the mask of 1.png is 1_mask.png in the same folder."""
+    stems = {str(PurePosixPath(path).with_suffix("")) for path in paths}
+
+    def place(path: str) -> tuple[str, Key]:
+        stem = str(PurePosixPath(path).with_suffix(""))
+        own = BESIDE.sub("", stem)
+        is_mask = own != stem and own in stems
+        return ("mask" if is_mask else "image"), PurePosixPath(own if is_mask else stem).parts
+
+    return place
 
 
 def _split(key: Key) -> str:
