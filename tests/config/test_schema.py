@@ -31,6 +31,7 @@ EVERY_SOURCE = {
     "medmnist": {"source": "medmnist", "name": "bloodmnist"},
     "pbc": {"source": "pbc", "size": 64, "split": "none"},
     "ham10000": {"source": "ham10000", "size": 64, "prepare": ["shades-of-grey"]},
+    "isic2019": {"source": "isic2019", "split": "official"},
     "fed-isic2019": {"source": "fed-isic2019", "listing": "list.csv", "bad_files": "quarantine"},
     "polypgen": {"source": "polypgen", "size": 48},
     "kvasir-seg": {"source": "kvasir-seg", "path": "Kvasir-SEG"},
@@ -40,11 +41,17 @@ EVERY_SOURCE = {
     "polyps": {"source": "polyps", "sets": ["etis", "kvasir-seg"], "paths": {"etis": "ETIS.zip"}},
     "breakhis": {"source": "breakhis", "magnification": "400", "classes": "subtypes"},
     "oct2017": {"source": "oct2017", "split": "official"},
+    "oct-c8": {"source": "oct-c8", "split": "none"},
+    "kvasir-v2": {"source": "kvasir-v2", "split_seed": 3},
+    "rsna-ich": {"source": "rsna-ich", "table": "stage_2_train.csv", "prepare": ["window:subdural"]},
     "cifar10": {"source": "cifar10"},
     "cifar100": {"source": "cifar100", "path": "cifar-100-binary"},
     "mnist": {"source": "mnist", "channels": 3},
     "fashion-mnist": {"source": "fashion-mnist", "size": 32},
     "emnist-letters": {"source": "emnist-letters"},
+    **{
+        f"emnist-{name}": {"source": f"emnist-{name}"} for name in ("balanced", "byclass", "bymerge", "digits", "mnist")
+    },
     "femnist": {"source": "femnist", "max_samples": 149, "users": [35, 5, 10]},
     "hospitals": {"source": "hospitals", "size": 28, "classes": ["eosinophil", "basophil"]},
 }

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and the letters of EMNIST: idx files.
+"""MNIST, Fashion-MNIST and the six splits of EMNIST: idx files.
 
 The files may be packed or not.
 
@@ -52,7 +52,16 @@ MAGIC = {3: 2051, 1: 2049}  # dimensions of images and of labels -> bytes 0, 0, 
 
 
 class IdxSettings(SmallImageSettings):
-    source: Literal["mnist", "fashion-mnist", "emnist-letters"]
+    source: Literal[
+        "mnist",
+        "fashion-mnist",
+        "emnist-letters",
+        "emnist-balanced",
+        "emnist-byclass",
+        "emnist-bymerge",
+        "emnist-digits",
+        "emnist-mnist",
+    ]
 
     def load(self) -> Loaded:
         path = self.path or locate(data_root(), self.source)

@@ -30,7 +30,7 @@ def rule_of_pattern(pattern: re.Pattern[str]) -> GroupRule:
     return group_of
 
 
-def _listed(names: object) -> object:
+def listed(names: object) -> object:
     """One name may be written without a list."""
     return [names] if isinstance(names, str) else names
 
@@ -62,7 +62,7 @@ class ImageFileSettings(SourceSettings):
     """The settings of sources that decode image files."""
 
     # "window:brain", "range:percentiles", "shades-of-grey", "brightness": once, before anything else
-    prepare: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    prepare: Annotated[tuple[str, ...], BeforeValidator(listed)] = ()
     size: Count = 64
     channels: Literal[1, 3] = 3
     fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": squares
