@@ -62,7 +62,6 @@ def main(arguments: list[str]) -> None:
     socket_path, door_file, keys_json, host, port, min_reply_bytes, *options = arguments
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections without a handshake take one each
-    return_free_memory()
     guard = FleetGuard(int(min_reply_bytes))
     assert_in_force = apply_patches(pull_waits, monkeypatches.request_buffer, lambda: monkeypatches.superlink(guard))
     from flwr.superlink.cli import flower_superlink as _  # noqa: F401
@@ -77,6 +76,7 @@ def main(arguments: list[str]) -> None:
     private = Server(uvicorn.Config(app, ws="none", log_level=logging.WARNING, access_log=False))
     public = Server(public_config(app, config, keys, host, int(port)))
     loop_factory = private.config.get_loop_factory()
+    return_free_memory()
     with bind_private_socket(Path(socket_path)) as listener, asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(serve(private, public, listener, Path(door_file)))
 
