@@ -7,18 +7,28 @@ PEERS := .venv-bench/.ready
 BROWSER := $(VENV)/.browser
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint e2e bench mutants studies clean
+.PHONY: demo test ruff mypy pytest lint e2e bench mutants studies clean
 
 demo: $(READY)
 	$(BIN)/crossward demo
 
-test: lint $(BROWSER)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not e2e" --durations 15
+# The browser is installed while pip works, and mypy runs beside the tests.
+test:
+	$(MAKE) --jobs=2 $(READY) $(BROWSER)
+	$(MAKE) ruff
+	$(MAKE) --jobs=2 mypy pytest
 
-lint: $(READY)
+lint: ruff mypy
+
+ruff: $(READY)
 	$(BIN)/ruff check crossward tests benchmarks studies
 	$(BIN)/ruff format --check crossward tests benchmarks studies
+
+mypy: $(READY)
 	$(BIN)/mypy
+
+pytest: $(READY) $(BROWSER)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not e2e" --durations 15
 
 e2e: $(READY)
 	$(BIN)/python -m crossward.testing.e2e
@@ -47,7 +57,8 @@ $(READY): pyproject.toml constraints.txt
 
 # Tests look at the report in Debian's chromium, with axe-core. Where neither can be installed, those tests are skipped
 # and say which command would bring them.
-$(BROWSER): $(READY)
+$(BROWSER):
+	mkdir -p $(VENV)
 	command -v chromium || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } || true
 	npm install --silent --no-save --prefix $(VENV)/npm axe-core@4.14.0 || true
 	touch $@
