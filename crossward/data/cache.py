@@ -6,19 +6,12 @@ entry. The key is of the content, so that moved or touched files are found again
 
 from __future__ import annotations
 
-import errno
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from hashlib import blake2b
-from itertools import groupby
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -26,38 +19,20 @@ from torch import Tensor
 from crossward.data import decode
 from crossward.data.archives import Files
 from crossward.data.collection import map_images
-from crossward.data.decode import Decoded, Frame
-from crossward.data.prepare import Pixels
-from crossward.data.site_key import shown_name
-from crossward.disk import Draft, draft_file
-from crossward.errors import DataError, StorageError
+from crossward.data.decode import Frame
+from crossward.data.decode_pool import Piece, decoded_segments
+from crossward.data.reading_progress import reading
+from crossward.data.sealed_files import digest, new_part, read_sealed, storage, sweep, write_sealed
+from crossward.data.segments import VERSION, Digests, cache_key, paths_of, segment_file, split_rows
+from crossward.data.segments import ImagePaths as ImagePaths
+from crossward.disk import Draft
+from crossward.errors import DataError
 
-VERSION = 2  # of the decoding and of the files: entries of another version are never found
-PARTS_VERSION = 1  # the same of DICOM and volumes
-CHUNK = 256  # rows in flight, which bounds the memory
 FRESH = 2_000_000_000  # ns: a file may change again within one tick of its clock, so that its stamp proves nothing yet
-ABANDONED = 24 * 3600  # s: a part file this old belongs to a process that was killed
+NOTED_EVERY = 30.0  # s between two writings of what is known of files
+GIVEN_UP = 7 * 24 * 3600  # s: a segment this old is of a reading that nobody goes on with
 
-Digests = dict[str, str]  # path -> hash of the file
 Reasons = dict[str, str]  # path -> why it cannot be read
-Decoder = Callable[[bytes, str, Frame, Sequence[str]], list[Decoded | DataError]]
-
-
-@dataclass(frozen=True)
-class ImagePaths:
-    image: str  # paths inside the Files
-    mask: str = ""
-    part: str = ""  # of a file with several images: the number of a frame, or "axial:17"
-    private: bool = False  # neither is called by its path, whatever its extension says
-
-    def shown(self, path: str) -> str:
-        """What one of its files is called outside of their folder, where it may be named after a patient."""
-        return shown_name(path, private=self.private)
-
-    @property
-    def name(self) -> str:
-        """What the image is called outside of its folder."""
-        return f"{self.shown(self.image)}/{self.part}" if self.part else self.shown(self.image)
 
 
 @dataclass(frozen=True)
@@ -69,6 +44,7 @@ class DecodedImages:
     rows: tuple[int, ...]  # which of the wanted rows these are
     problems: tuple[tuple[int, str], ...]  # row and reason of the others
     notes: tuple[str, ...] = ()  # what a person should know of the images and masks
+    masks_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -83,18 +59,6 @@ class CacheEntry:
     habits: list[list[Any]] = field(default_factory=list)  # [position among the rows, habit of its image or mask]
 
 
-@dataclass(frozen=True)
-class _DecodedRow:
-    """One decoded row: its pixels, or what is wrong; with the digests of the bytes that were really read."""
-
-    image: Pixels | None
-    mask: Pixels | None
-    hash: str
-    problems: tuple[str, ...]
-    digests: Digests
-    habits: tuple[str, ...] = ()
-
-
 def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) -> DecodedImages:
     """Every row decoded, from the cache when it has them; with masks when the frame counts their classes."""
     with storage(cache):
@@ -103,10 +67,10 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
     problems = [(place, reason) for place, row in enumerate(rows) for reason in _reasons(row, unreadable)]
     usable = [place for place, row in enumerate(rows) if not _reasons(row, unreadable)]
     wanted = [rows[place] for place in usable]
-    key = _cache_key(wanted, frame, digests)
+    key = cache_key(wanted, frame, digests)
     entry = _stored_entry(cache, key, frame)
     if entry is None:
-        key, entry = _build(files, wanted, frame, cache)
+        key, entry = _build(files, wanted, frame, cache, digests)
     bad = {place for place, _ in entry.bad}
     problems += [(usable[place], reason) for place, reason in entry.bad]
     decoded_rows = tuple(place for position, place in enumerate(usable) if position not in bad)
@@ -122,6 +86,7 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
         decoded_rows,
         tuple(sorted(problems)),
         decode.habit_notes(_habits(wanted, entry)),
+        masks if frame.classes else None,
     )
 
 
@@ -129,11 +94,6 @@ def _habits(rows: Sequence[ImagePaths], entry: CacheEntry) -> Iterator[tuple[str
     for place, habit in entry.habits:
         row = rows[place]
         yield (row.name if habit in decode.IMAGE_HABITS else row.shown(row.mask)), habit
-
-
-def digest(data: bytes | memoryview) -> str:
-    """The hash of an image's pixels, or of a file."""
-    return blake2b(data, digest_size=16).hexdigest()
 
 
 def _reasons(row: ImagePaths, unreadable: Reasons) -> list[str]:
@@ -147,38 +107,36 @@ def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Dig
     known: dict[str, list[Any]] = (read_sealed(file) or {}).get("files", {})
     digests: Digests = {}
     unreadable: Reasons = {}
-    learned: dict[str, list[Any]] = {}
-    for path, name in {path: row.shown(path) for row in rows for path in (row.image, row.mask) if path}.items():
-        try:
-            stamp = list(files.stamp(path))
-            if name in known and known[name][:-1] == stamp:
-                digests[path] = known[name][-1]
+    noted = time.monotonic()
+    learned = False
+    names = {path: row.shown(path) for row in rows for path in (row.image, row.mask) if path}
+    with reading("looking at files", len(names)) as count:
+        for path, name in names.items():
+            count(1)
+            try:
+                stamp = list(files.stamp(path))
+                if name in known and known[name][:-1] == stamp:
+                    digests[path] = known[name][-1]
+                    continue
+                digests[path] = digest(files.read(path))
+            except DataError as error:
+                unreadable[path] = error.what
                 continue
-            digests[path] = digest(files.read(path))
-        except DataError as error:
-            unreadable[path] = error.what
-            continue
-        if time.time_ns() - stamp[-1] > FRESH:
-            learned[name] = [*stamp, digests[path]]
+            if time.time_ns() - stamp[-1] > FRESH:
+                known[name] = [*stamp, digests[path]]
+                learned = True
+            if learned and time.monotonic() - noted > NOTED_EVERY:  # so that a reading that is killed knows them again
+                _note(file, known)
+                noted = time.monotonic()
+                learned = False
     if learned:
-        with storage(cache):
-            write_sealed(file, {"files": known | learned})
+        _note(file, known)
     return digests, unreadable
 
 
-def _cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Digests) -> str:
-    # entries of images that nothing was done to have the keys they always had; those of two-class masks knew no habits
-    defaults = asdict(Frame(1))
-    later = ("prepare", "max_pixels", "burned_in")
-    framing = {name: value for name, value in asdict(frame).items() if name not in later or value != defaults[name]}
-    framing |= {"masks": 2} if frame.classes else {}  # as VERSION, of the decoding of masks alone
-    state = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
-    for row in rows:
-        for path in (row.image, row.mask):
-            state.update(json.dumps([path, digests.get(path, "")]).encode())
-        if row.part:
-            state.update(json.dumps([row.part, PARTS_VERSION]).encode())
-    return state.hexdigest()
+def _note(file: Path, known: dict[str, list[Any]]) -> None:
+    with storage(file.parent):
+        write_sealed(file, {"files": known})
 
 
 def _raw_files(cache: Path, key: str) -> tuple[Path, Path]:
@@ -197,146 +155,49 @@ def _stored_entry(cache: Path, key: str, frame: Frame) -> CacheEntry | None:
     return entry if sizes[: len(lengths)] == lengths else None
 
 
-def _build(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path) -> tuple[str, CacheEntry]:
-    """Decode everything; a row that fails is noted in the entry. Nothing is stored when all of them do."""
+def _build(
+    files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path, expected: Digests
+) -> tuple[str, CacheEntry]:
+    """Decode everything; a row that fails is noted in the entry. Nothing is stored when all of them do. `expected` is
+    what the files held when they were looked at."""
+    pieces = [Piece(some, cache_key(some, frame, expected)) for some in split_rows(rows, frame)]
     digests: Digests = {}
-    hashes: list[str] = []
-    ids: list[str] = []
-    bad: list[list[Any]] = []
-    habits: list[list[Any]] = []
+    entry = CacheEntry(VERSION, [0, frame.size, frame.size, frame.channels], [], [], [])
     with storage(cache), ExitStack() as stack:
-        _sweep(cache)
-        images = stack.enter_context(_part(cache))
-        masks = stack.enter_context(_part(cache)) if frame.classes else None
-        for position, done in enumerate(_decode_all(files, rows, frame)):
-            digests |= done.digests
-            bad += [[position, reason] for reason in done.problems]
-            if done.image is None:
-                continue
-            images.stream.write(done.image.data)
-            if masks is not None and done.mask is not None:
-                masks.stream.write(done.mask.data)
-            hashes.append(done.hash)
-            ids.append(rows[position].name)
-            habits += [[position, habit] for habit in done.habits]
+        sweep(cache)
+        sweep(cache, "segment-*", GIVEN_UP)
+        images = stack.enter_context(new_part(cache))
+        masks = stack.enter_context(new_part(cache)) if frame.classes else None
+        count = stack.enter_context(reading("decoding images", len(rows)))
+        segments = stack.enter_context(closing(decoded_segments(files, pieces, frame, cache)))
+        start = 0
+        for piece, segment in zip(pieces, segments, strict=True):
+            digests |= {path: known for path, known in zip(paths_of(piece.rows), segment.digests) if known}
+            images.stream.write(segment.images)
+            if masks is not None:
+                masks.stream.write(segment.masks)
+            bad = {place for place, _ in segment.bad}
+            entry.hashes.extend(segment.hashes)
+            entry.ids.extend(row.name for place, row in enumerate(piece.rows) if place not in bad)
+            entry.bad.extend([start + place, reason] for place, reason in segment.bad)
+            entry.habits.extend([start + place, habit] for place, habit in segment.habits)
+            start += len(piece.rows)
+            count(len(piece.rows))
         # of what was really read: a file that changed since its stamp was taken gets the key of its new content
-        key = _cache_key(rows, frame, digests)
-        entry = CacheEntry(VERSION, [len(ids), frame.size, frame.size, frame.channels], hashes, ids, bad, habits)
-        if ids:
+        key = cache_key(rows, frame, digests)
+        entry.shape[0] = len(entry.ids)
+        if entry.ids:
             _publish(cache, key, entry, [part for part in (images, masks) if part is not None])
+        _remove_segments(cache, pieces)
     return key, entry
 
 
-def _decode_all(files: Files, rows: Sequence[ImagePaths], frame: Frame) -> Iterator[_DecodedRow]:
-    with ThreadPoolExecutor(2) as pool:
-        for start in range(0, len(rows), CHUNK):
-            for decoded in pool.map(partial(_decode_rows, files, frame), _by_file(rows[start : start + CHUNK])):
-                yield from decoded
-
-
-def _by_file(rows: Sequence[ImagePaths]) -> list[list[ImagePaths]]:
-    """The rows, those of one file that follow each other together: it is opened once."""
-    return [list(some) for _, some in groupby(rows, key=lambda row: (row.image, row.mask))]
-
-
-def _decode_rows(files: Files, frame: Frame, rows: Sequence[ImagePaths]) -> list[_DecodedRow]:
-    """The rows of one file, and of one file of masks."""
-    digests: Digests = {}
-    parts = [row.part for row in rows]
-    image_path, mask_path = rows[0].image, rows[0].mask
-    images = _decode_file(decode.decode_parts, files, image_path, frame, parts, digests)
-    if not mask_path:
-        return [_joined(image, None, "", digests) for image in images]
-    masks = _decode_file(decode.decode_mask_parts, files, mask_path, frame, parts, digests)
-    mask_name = rows[0].shown(mask_path)
-    return [_joined(image, mask, mask_name, digests) for image, mask in zip(images, masks, strict=True)]
-
-
-def _decode_file(
-    decoder: Decoder, files: Files, path: str, frame: Frame, parts: Sequence[str], digests: Digests
-) -> list[Decoded | DataError]:
-    try:
-        data = _read_and_digest(files, path, digests)
-    except DataError as error:
-        return [error] * len(parts)
-    return decoder(data, path, frame, parts)
-
-
-def _joined(image: Decoded | DataError, mask: Decoded | DataError | None, name: str, digests: Digests) -> _DecodedRow:
-    """An image and its mask, which errors call by its name, as a row."""
-    problems = [image.what] if isinstance(image, DataError) else []
-    if isinstance(mask, DataError):
-        problems.append(f"mask {name}: {mask.what}")
-    if isinstance(image, Decoded) and isinstance(mask, Decoded):
-        if image.size != mask.size:
-            is_, should_be = (f"{width} x {height} pixels" for width, height in (mask.size, image.size))
-            problems.append(f"its mask {name} is {is_}, but the image is {should_be}")
-        elif image.placement and mask.placement and image.placement != mask.placement:
-            problems.append(f"its mask {name} lies elsewhere in the patient: their affines differ")
-    if problems or isinstance(image, DataError) or isinstance(mask, DataError):
-        return _DecodedRow(None, None, "", tuple(problems), digests)
-    habits = tuple(one.habit for one in (image, mask) if one is not None and one.habit)
-    pixels = image.pixels
-    return _DecodedRow(pixels, mask.pixels if mask else None, digest(pixels.data), (), digests, habits)
-
-
-def _read_and_digest(files: Files, path: str, digests: Digests) -> bytes:
-    data = files.read(path)
-    digests[path] = digest(data)
-    return data
+def _remove_segments(cache: Path, pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        segment_file(cache, piece.key).unlink(missing_ok=True)
 
 
 def _publish(cache: Path, key: str, entry: CacheEntry, parts: Iterable[Draft]) -> None:
     for part, target in zip(parts, _raw_files(cache, key), strict=False):
         part.publish(target)
     write_sealed(cache / f"{key}.json", asdict(entry))
-
-
-def read_sealed(file: Path) -> dict[str, Any] | None:
-    """The body of a sealed JSON file; None when it is absent or damaged, which only costs the work again."""
-    try:
-        content = json.loads(file.read_bytes())
-        body: dict[str, Any] = content["body"]
-        return body if content["seal"] == digest(_canonical(body)) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def write_sealed(file: Path, body: dict[str, Any]) -> None:
-    text = _canonical(body)
-    with _part(file.parent) as part:
-        part.stream.write(b'{"seal":"%b","body":%b}' % (digest(text).encode(), text))
-        part.publish(file)
-
-
-def _canonical(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _part(cache: Path) -> AbstractContextManager[Draft]:
-    """A new file of our own in the cache folder."""
-    return draft_file(cache / f"part-{uuid4().hex}")
-
-
-def _sweep(cache: Path) -> None:
-    for file in cache.glob("part-*"):
-        try:
-            if time.time() - file.stat().st_mtime > ABANDONED:
-                file.unlink()
-        except FileNotFoundError:  # another process renamed or swept it
-            continue
-
-
-@contextmanager
-def storage(cache: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                f"The disk of the image cache {cache} is full.", hint="Free some space, or choose another cache folder."
-            ) from error
-        raise StorageError(
-            f"The image cache {cache} cannot be written ({error.strerror or error}).",
-            hint="Choose a cache folder that you may write to.",
-        ) from error

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from crossward.data.archives import Files
-from crossward.data.cache import FRESH, digest, read_sealed, storage, write_sealed
+from crossward.data.cache import FRESH
+from crossward.data.sealed_files import digest, read_sealed, storage, write_sealed
 from crossward.data.site_key import SiteKey
 from crossward.errors import DataError
 

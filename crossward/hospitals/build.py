@@ -15,9 +15,9 @@ from crossward.config.reading import config_from, method_of
 from crossward.config.schema import Config
 from crossward.core.method import Method
 from crossward.data.audit import warnings
-from crossward.data.cache import digest
 from crossward.data.collection import Collection
 from crossward.data.federation import NO_ROWS, Federation, Split
+from crossward.data.sealed_files import digest
 from crossward.data.sources import setting_names
 from crossward.errors import ConfigError
 from crossward.hospitals.kit_checks import SITE_SETTINGS

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from crossward.data import cache as module
 from crossward.data import decode
 from crossward.data.archives import open_files
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.decode import Frame
+from crossward.data.sealed_files import ABANDONED, write_sealed
 from crossward.errors import StorageError
 
 FRAME = Frame(4, 1)
@@ -205,7 +205,7 @@ def test_a_kill_at_any_moment_leaves_nothing_or_all(root, store, replacement):
     left = list(store.glob("part-*"))
     assert left
     for file in left:
-        aged(file, module.ABANDONED + 60)
+        aged(file, ABANDONED + 60)
     assert values(run(root, store)) == [1, 2, 3]
     assert not list(store.glob("part-*"))  # swept
 
@@ -308,7 +308,7 @@ def test_entries_of_before_there_were_habits_are_found(root, store, decodings):
     file = next(store.glob("[0-9a-f]*.json"))
     body = json.loads(file.read_text())["body"]
     del body["habits"]
-    module.write_sealed(file, body)
+    write_sealed(file, body)
     assert values(run(root, store)) == [1, 2, 3]
     assert run(root, store).notes == ()
     assert len(decodings) == 3

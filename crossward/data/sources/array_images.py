@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from crossward.data.cache import digest
 from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
+from crossward.data.sealed_files import digest
 from crossward.errors import ConfigError
 from crossward.names import nearest
 
