@@ -21,9 +21,11 @@ class BadFile:
     row: int | None  # of the manifest, the header being row 1
     reason: str
     site: str = ""
+    table: str = ""  # that the row is of, where there are several
 
     def __str__(self) -> str:
-        row = "" if self.row is None else f"row {self.row}"
+        of = f" of {self.table}" if self.table else ""
+        row = "" if self.row is None else f"row {self.row}{of}"
         line = ": ".join(part for part in (row, self.where, self.reason) if part)
         return f"{line} (site {self.site})" if self.site else line
 
@@ -53,8 +55,8 @@ def set_aside(
 
     `general` are problems of the whole source, which no quarantine can cure.
     """
-    left_out = sorted(set(problems), key=lambda bad: (bad.row or 0, bad.where, bad.reason))
-    bad = {(one.row, one.where): one.site for one in left_out}
+    left_out = sorted(set(problems), key=lambda bad: (bad.table, bad.row or 0, bad.where, bad.reason))
+    bad = {(one.table, one.row, one.where): one.site for one in left_out}
     lines = [*general, *map(str, left_out)]
     if general or refuses(bad_files, len(bad), len(bad) + len(after)):
         cure = "Correct them." if general else 'Correct them, or leave them out with bad_files = "quarantine".'

@@ -20,7 +20,7 @@ from crossward.data.dicom_orientation import plane_cosines
 from crossward.data.dicom_reading import frame_count, frame_item, number, numbers, object_name, parse_dicom
 from crossward.data.file_format import DICOM, name_format
 from crossward.data.sealed_facts import Facts, read_facts
-from crossward.data.site_key import SiteKey, site_key
+from crossward.data.site_key import SiteKey, patient_code, site_key
 from crossward.errors import ConfigError, DataError
 from crossward.foreign import printable
 from crossward.names import nearest
@@ -137,7 +137,7 @@ def geometry_problems(facts: dict[str, DicomFacts]) -> dict[str, str]:
 def _group(dataset: Dataset, data: bytes, key: SiteKey) -> tuple[str, str]:
     patient = _text(dataset, "PatientID")
     if patient and not PLACEHOLDERS.fullmatch(patient):
-        return key.code("patient", f"{_text(dataset, 'IssuerOfPatientID')}\0{patient}"), "patient"
+        return patient_code(key, patient, _text(dataset, "IssuerOfPatientID")), "patient"
     for tag, name in (("StudyInstanceUID", "study"), ("SeriesInstanceUID", "series")):
         if value := _text(dataset, tag):
             return key.code(name, value), name

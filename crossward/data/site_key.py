@@ -48,6 +48,11 @@ def site_key(folder: Path | None = None) -> SiteKey:
         return SiteKey(_read(file))
 
 
+def patient_code(key: SiteKey, patient: str, issuer: str = "") -> str:
+    """The code of a patient by the number that a hospital gave, whether a DICOM file or a table has it."""
+    return key.code("patient", f"{issuer}\0{patient}")
+
+
 def shown_name(path: str, *, private: bool = False) -> str:
     """What a file is called outside of its folder: pictures by their path, DICOM and NIfTI files, or `private` ones, by
     a code."""

@@ -34,6 +34,7 @@ COMMON_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "mask": ("mask", "maskpath", "maskfile", "maskname", "maskfilename", "segmentation", "segmentationpath", "seg"),
     }
 )  # fmt: skip
+PATIENTS = re.compile(r"patient|subject|person|name|mrn|case|study|accession|^pid$|^id$")
 NEAR = 0.8  # how alike two names are if one may be a slip of the other
 SHOWN = 12  # columns in a message
 
@@ -89,9 +90,13 @@ def find_columns(source: str, header: Sequence[str], asked: Mapping[ColumnName, 
     return {ours: list(header).index(theirs) for ours, theirs in wanted.items()}
 
 
-def unused_columns(header: Sequence[str], places: Mapping[str, int]) -> list[str]:
-    """A note of columns that are not used, and of the one that names patients, if it is among them."""
-    unused = [name for place, name in enumerate(header) if place not in places.values()]
+def names_patients(column: str) -> bool:
+    """Whether what is in a column of this name can be a patient's own number, or name."""
+    return bool(PATIENTS.search(_plain(column)))
+
+
+def unused_columns(header: Sequence[str], places: Mapping[str, int], unused: Sequence[str]) -> list[str]:
+    """A note of the columns that are not used, and of the one that names patients, if it is among them."""
     notes = []
     if unused:
         more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""

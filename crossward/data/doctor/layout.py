@@ -118,7 +118,7 @@ def _table_of(path: Path, listing: Sequence[str]) -> Path | None:
 
 def table_layout(file: Path, top: Path) -> Layout:
     """How a table is read whose images are below `top`: its encoding, its columns, and the root of its paths."""
-    from crossward.data.sources.table import read_cells
+    from crossward.data.sources.table_files import read_cells
 
     settings: dict[str, Any] = {"source": "table", "path": str(file)}
     reasons = {}

@@ -4,13 +4,13 @@ One row for each image. The table is checked as a whole before anything starts.
 
 Columns: path (always); label, or mask for segmentation; site, group, split (each optional). The header is row 1.
 data.columns maps other names to these. A path without an extension is the name of an image anywhere below the root.
+Splits may have tables of their own. A group whose column names patients is written as a code of the site's key.
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,31 +20,37 @@ from typing import Literal
 
 import torch
 
-from crossward.data.archives import open_files, safe_path
+from crossward.data.archives import Files, open_files, safe_path
 from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
 from crossward.data.label_words import SPLIT_NAMES, check_renamed, label_problem, usual_spellings
-from crossward.data.site_key import shown_name
+from crossward.data.site_key import patient_code, shown_name, site_key
 from crossward.data.sources.settings import AnyFileSettings, Loaded
-from crossward.data.table_columns import ColumnName, find_columns, unused_columns
+from crossward.data.sources.table_files import in_archive, read_cells, with_one_label
+from crossward.data.table_columns import ColumnName, find_columns, names_patients, unused_columns
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 
 FOREGROUND = ("background", "foreground")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
+NO_TABLES: Mapping[str, Path] = MappingProxyType({})
 Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]
+Place = tuple[str, int]  # of a row: its table, where there are several, and its number
 
 
 class TableSettings(AnyFileSettings):
-    path: AbsolutePath
+    path: AbsolutePath  # "set.zip/labels.csv": one inside of an archive, whose images it names
     source: Literal["table"]
     root: AbsolutePath | None = None  # of the paths in the table; None: the table's own folder
     prefix: str = ""  # what absolute paths begin with, if that is not the root: "D:/export" of another machine
     columns: dict[ColumnName, str] | None = None  # ours -> theirs; "": a column that is not used
     encoding: Encoding = "utf-8"
     rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
+    one_hot: tuple[str, ...] = ()  # columns of 0 and 1, one for each class, in place of a column of labels
+    val_path: AbsolutePath | None = None  # a table of its own for validation; path is then that of training
+    test_path: AbsolutePath | None = None  # the same for testing
     classes: tuple[str, ...] | None = None
 
     def load(self) -> Loaded:
@@ -56,6 +62,8 @@ class TableSettings(AnyFileSettings):
             columns=self.columns,
             encoding=self.encoding,
             rename=self.rename,
+            one_hot=self.one_hot,
+            others={split: file for split, file in (("val", self.val_path), ("test", self.test_path)) if file},
             classes=self.classes,
         )
         return collection, [str(file) for file in left_out]
@@ -71,6 +79,14 @@ class TableRow:
     split: str = ""
     mask: str = ""
     problem: str = ""  # of its path or mask, which then are as they were written
+    table: str = ""  # where there are several
+
+    @property
+    def place(self) -> Place:
+        return self.table, self.number
+
+    def bad(self, reason: str) -> BadFile:
+        return BadFile(shown_name(self.path), self.number, reason, self.site, self.table)
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,7 @@ class Table:
     rows: list[TableRow]
     problems: list[BadFile]  # rows with too many or too few cells
     notes: tuple[str, ...]
+    coded: bool = False  # whether its groups are patients, who are called by codes
 
 
 def read(
@@ -97,31 +114,31 @@ def read(
     columns: Mapping[ColumnName, str] | None = None,
     encoding: str = "utf-8",
     rename: Mapping[str, str] = NO_NAMES,
+    one_hot: Sequence[str] = (),
+    others: Mapping[str, Path] = NO_TABLES,
     classes: tuple[str, ...] | None = None,
 ) -> tuple[Collection, list[BadFile]]:
-    """The images that `file` names, below `root` or beside the file, and the rows that were left out."""
+    """The images that `file` names, below `root` or beside the file, and the rows that were left out. `others` are
+    tables of splits, if they have their own; `file` is then that of training."""
     policy = check_policy(bad_files)
-    place = root or file.parent
-    parsed = parse(file, columns, encoding)
+    archive, inside = in_archive(root or file.parent)
+    parsed = _joined({"train": file, **others}, columns, encoding, one_hot)
     masked = "mask" in parsed.columns
     names = _class_names(classes, masked)
     frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in)
-    with open_files(place) as files:
-        rows = _placed(_renamed(file, parsed.rows, rename), place, prefix, masked)
-        if not any(is_image(row.path) for row in rows):
-            rows = _found_by_name(rows, files.listing())
+    with open_files(archive) as files:
+        rows = _placed(_renamed(file, parsed.rows, rename), root or file.parent, prefix, masked, inside)
+        rows = _as_stored(rows, files)
         problems = [*parsed.problems, *_problems(rows, names, masked)]
-        wrong = {problem.row for problem in problems}
+        wrong = {(problem.table, problem.row) for problem in problems}
         # before a refusal we look at every image there is, so that one reading finds every problem
         if policy == "refuse":
-            repeated = {problem.row for problem in _repeated_paths(rows)}
-            candidates = [row for row in rows if not row.problem and row.number not in repeated]
+            repeated = {(problem.table, problem.row) for problem in _repeated_paths(rows)}
+            candidates = [row for row in rows if not row.problem and row.place not in repeated]
         else:
-            candidates = [row for row in rows if row.number not in wrong]
+            candidates = [row for row in rows if row.place not in wrong]
         decoded = decode_files(files, [ImagePaths(row.path, row.mask) for row in candidates], frame, cache)
-    for position, reason in decoded.problems:
-        row = candidates[position]
-        problems.append(BadFile(shown_name(row.path), row.number, reason, row.site))
+    problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
     before = [row.label for row in rows if not _label_problem(row, names)]
     general = [] if masked or names else _spellings(rows)
@@ -148,10 +165,18 @@ def _collection(
         ids=tuple(shown_name(row.path) for row in rows),
         hashes=decoded.hashes,
         # a row without a patient is a patient of its own
-        groups=tuple(row.group or shown_name(row.path) for row in rows) if "group" in columns else None,
+        groups=_groups(rows, coded=table.coded) if "group" in columns else None,
         sites=tuple(row.site for row in rows) if "site" in columns else None,
         splits=tuple(row.split for row in rows) if "split" in columns else None,
         file=decoded.file,
+    )
+
+
+def _groups(rows: Iterable[TableRow], *, coded: bool) -> tuple[str, ...]:
+    """The groups; patients by the codes that DICOM files of theirs would have."""
+    key = site_key() if coded else None
+    return tuple(
+        (patient_code(key, row.group) if key else row.group) if row.group else shown_name(row.path) for row in rows
     )
 
 
@@ -167,9 +192,38 @@ def _class_names(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ..
     return tuple(classes)
 
 
-def parse(file: Path, asked: Mapping[ColumnName, str] | None = None, encoding: str = "utf-8") -> Table:
+def _joined(
+    tables: Mapping[str, Path], asked: Mapping[ColumnName, str] | None, encoding: str, one_hot: Sequence[str]
+) -> Table:
+    """The tables of the splits as one; a single one as it is."""
+    parsed = {split: parse(file, asked, encoding, one_hot) for split, file in tables.items()}
+    first, *more = parsed.values()
+    if not more:
+        return first
+    if len({frozenset(one.columns) for one in parsed.values()}) > 1 or "split" in first.columns:
+        raise DataError(
+            "Tables of one split each have the same columns, and none of splits.",
+            details=[f"{tables[split]}: {', '.join(one.columns)}" for split, one in parsed.items()],
+            hint="Correct their headers, or join them into one table with a column split.",
+        )
+    rows, problems = [], []
+    for split, one in parsed.items():
+        name = tables[split].name
+        rows += [replace(row, split=split, table=name) for row in one.rows]
+        problems += [replace(problem, table=name) for problem in one.problems]
+    return replace(first, columns=(*first.columns, "split"), rows=rows, problems=problems)
+
+
+def parse(
+    file: Path,
+    asked: Mapping[ColumnName, str] | None = None,
+    encoding: str = "utf-8",
+    one_hot: Sequence[str] = (),
+) -> Table:
     """The rows of the table; the cells of unknown columns are dropped."""
     header, lines = read_cells(file, encoding)
+    if one_hot:
+        header, lines = with_one_label(str(file), header, lines, one_hot)
     places = find_columns(str(file), header, asked)
     rows = []
     problems = []
@@ -177,43 +231,27 @@ def parse(file: Path, asked: Mapping[ColumnName, str] | None = None, encoding: s
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(header):
-            problems.append(BadFile(", ".join(cells), number, f"has {len(cells)} cells for {len(header)} columns"))
+            # its cells are not shown: any of them may name a patient
+            problems.append(BadFile("", number, f"has {len(cells)} cells for {len(header)} columns"))
             continue
         rows.append(TableRow(number, **{ours: cells[place].strip() for ours, place in places.items()}))
     if not rows and not problems:
         raise DataError(f"The table {file} has no rows.", hint="Add one row for each image below the header.")
-    return Table(tuple(places), rows, problems, tuple(unused_columns(header, places)))
+    unused = [name for place, name in enumerate(header) if place not in places.values() and name not in one_hot]
+    coded = "group" in places and names_patients(header[places["group"]])
+    return Table(tuple(places), rows, problems, tuple(unused_columns(header, places, unused)), coded)
 
 
-def read_cells(file: Path, encoding: str = "utf-8") -> tuple[list[str], list[list[str]]]:
-    """The header and the other lines; commas, semicolons or tabs stand between their cells."""
-    try:
-        text = file.read_bytes().decode("utf-8-sig" if encoding == "utf-8" else encoding)
-        first = text.partition("\n")[0]
-        separator = max(",;\t", key=first.count)  # spreadsheets of many countries write semicolons
-        header, *lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)) or [[]]
-    except OSError as error:
-        raise DataError(f"The table {file} cannot be read ({error.strerror}).", hint="Check the path.") from error
-    except UnicodeError as error:
-        at = f" ({error.reason} at byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
-        raise DataError(
-            f"The table {file} is not {encoding.upper()} text{at}.",
-            hint='Set data.encoding = "latin-1" (or "cp1252", "utf-16"), or export it as CSV with UTF-8 encoding.',
-        ) from error
-    except csv.Error as error:
-        raise DataError(f"The table {file} is not CSV ({error}).", hint="Export it again as CSV.") from error
-    return [name.strip() for name in header], lines
-
-
-def _placed(rows: Iterable[TableRow], root: Path, prefix: str, masked: bool) -> list[TableRow]:
-    """The rows with paths below the root, or what is wrong with these; and splits by the names that we have."""
+def _placed(rows: Iterable[TableRow], root: Path, prefix: str, masked: bool, inside: str) -> list[TableRow]:
+    """The rows with paths below the root, or what is wrong with these; and splits by the names that we have. `inside`
+    is the folder of an archive that the root is."""
     tops = [top for top in (_slashed(prefix), _slashed(str(root.resolve())), _slashed(str(root.absolute()))) if top]
     placed = []
     for row in rows:
         split = SPLIT_NAMES.get(row.split.casefold(), row.split)
         try:
-            path = _below(row.path, tops, "path")
-            mask = _below(row.mask, tops, "mask") if masked else ""
+            path = _below(row.path, tops, inside, "path")
+            mask = _below(row.mask, tops, inside, "mask") if masked else ""
         except DataError as error:
             placed.append(replace(row, split=split, problem=error.what))
             continue
@@ -225,17 +263,33 @@ def _slashed(path: str) -> str:
     return path.replace("\\", "/").rstrip("/")
 
 
-def _below(path: str, tops: Sequence[str], column: str) -> str:
-    """The path relative to the root, with forward slashes."""
+def _below(path: str, tops: Sequence[str], inside: str, column: str) -> str:
+    """The path relative to the root, or to the archive that the root is in, with forward slashes."""
     if not path:
         raise DataError(f"its {column} is empty")
     name = path.replace("\\", "/")
     inner = next((name[len(top) + 1 :] for top in tops if name.startswith(f"{top}/")), name)
     try:
-        return safe_path(inner)
+        relative = safe_path(inner)
+        return f"{inside}/{relative}" if inside else relative
     except DataError as error:
         cure = ", or below data.root; data.prefix is what others begin with" if "absolute" in error.what else ""
         raise DataError(f"its {column} {path} {error.what}{cure}") from error
+
+
+def _as_stored(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
+    """The rows with the paths that the files really have: extensions that the table leaves out, and accents, which
+    macOS stores in another way than most tables do."""
+    if not any(is_image(row.path) for row in rows):
+        return _found_by_name(rows, files.listing())
+    if all(row.path.isascii() and row.mask.isascii() for row in rows):
+        return [*rows]
+    stored = {unicodedata.normalize("NFC", path): path for path in files.listing() if not path.isascii()}
+    return [replace(row, path=_known(row.path, stored), mask=_known(row.mask, stored)) for row in rows]
+
+
+def _known(path: str, stored: Mapping[str, str]) -> str:
+    return stored.get(unicodedata.normalize("NFC", path), path)
 
 
 def _found_by_name(rows: Sequence[TableRow], listing: Iterable[str]) -> list[TableRow]:
@@ -263,7 +317,7 @@ def _problems(rows: Sequence[TableRow], names: tuple[str, ...] | None, masked: b
         reasons = [row.problem, "" if masked else _label_problem(row, names)]
         if row.split and row.split not in SPLIT_NAMES.values():
             reasons.append(f'its split "{row.split}" is none of train, val, test')
-        problems += [BadFile(shown_name(row.path), row.number, reason, row.site) for reason in reasons if reason]
+        problems += [row.bad(reason) for reason in reasons if reason]
     return problems + _repeated_paths(rows)
 
 
@@ -279,11 +333,12 @@ def _label_problem(row: TableRow, names: tuple[str, ...] | None) -> str:
 
 
 def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
-    first: dict[str, int] = {}
+    first: dict[str, TableRow] = {}
     problems = []
     for row in rows:
-        if not row.problem and first.setdefault(row.path, row.number) != row.number:
-            problems.append(BadFile(shown_name(row.path), row.number, f"is already on row {first[row.path]}", row.site))
+        if not row.problem and (known := first.setdefault(row.path, row)) is not row:
+            of = f" of {known.table}" if known.table else ""
+            problems.append(row.bad(f"is already on row {known.number}{of}"))
     return problems
 
 

@@ -1,4 +1,4 @@
-"""What paths in folders say: classes in names of files, folders of hospitals, splits below classes, two spellings of one
+"""What paths in folders say: classes in file names, folders of hospitals, splits below classes, two spellings of one
 class, and masks that lie beside their images."""
 
 from __future__ import annotations
