@@ -29,6 +29,7 @@ from crossward.cli import (
     study,
     table,
 )
+from crossward.cli.reading_progress import show_reading
 from crossward.errors import CrosswardError, StorageError
 
 BROKEN_PIPE = 141  # the exit code of shells: 128 + SIGPIPE
@@ -63,7 +64,8 @@ def main() -> None:
     130 interrupted.
     """
     try:
-        app(standalone_mode=True)
+        with show_reading():
+            app(standalone_mode=True)
     except CrosswardError as error:
         _print_error(error)
         sys.exit(error.exit_code)

@@ -120,7 +120,7 @@ def decoded_segments(files: Files, pieces: Sequence[Piece], frame: Frame, cache:
         if (stored := stored_segment(cache, piece.key)) is not None:
             yield stored
             continue
-        if spent > PROBED and spent / rows * left > PAYS:
+        if rows and spent > PROBED and spent / rows * left > PAYS:
             yield from _stored_as_they_come(files, pieces[place:], frame, cache)
             return
         start = time.perf_counter()

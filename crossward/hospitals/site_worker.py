@@ -124,6 +124,7 @@ def main_memory_mib() -> float:
 
 def main() -> None:
     """Answer for the site of a folder; settings given after it override those of its site.toml."""
+    from crossward.data.reading_progress import ReadingLines, shown_by
     from crossward.hospitals.kit import read_site
     from crossward.hospitals.kit_files import SITE_FILE
     from crossward.hospitals.memory import read_memory_key
@@ -142,7 +143,8 @@ def main() -> None:
     limits = SiteLimits.read(file)
     service = Service(Hospital(kit.name, kit.folder, settings, Policy.read(file), key, limits))
     service.log.begin()
-    serve(with_activity(service.answer, kit.folder / ACTIVITY_FILE), Path(socket), limits=limits)
+    with shown_by(ReadingLines()):
+        serve(with_activity(service.answer, kit.folder / ACTIVITY_FILE), Path(socket), limits=limits)
 
 
 def is_listening(socket: Path) -> bool:
