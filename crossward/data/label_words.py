@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from crossward.data.table_columns import toml_text
 from crossward.errors import ConfigError
 from crossward.names import nearest
 
@@ -54,6 +55,16 @@ def usual_spellings(labels: Iterable[str]) -> dict[str, str]:
             written[_plain(label)][label] += 1
     usual = {label: spellings.most_common(1)[0][0] for spellings in written.values() for label in spellings}
     return {label: name for label, name in usual.items() if label != name}
+
+
+def spelling_problems(labels: Sequence[str]) -> list[str]:
+    """A line for each class that is written in two ways, as folders and tables of two people are."""
+    counts = Counter(labels)
+    return [
+        f'the class "{label}" ({counts[label]} images) looks like "{usual}" ({counts[usual]} images): set rename = '
+        f"{{ {toml_text(label)} = {toml_text(usual)} }}, or name both in classes"
+        for label, usual in usual_spellings(labels).items()
+    ]
 
 
 def check_renamed(source: str, labels: Iterable[str], rename: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,12 +25,13 @@ from crossward.data.collection import Collection
 from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
 from crossward.data.dicom_reading import parse_dicom
 from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
-from crossward.data.label_words import SPLIT_NAMES
+from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems
 from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
 from crossward.data.sources.dicom_labels import LabelTable, read_label_table
 from crossward.data.sources.folder import class_names, folder_layout
-from crossward.data.sources.settings import AnyFileSettings, Loaded, Slices, chosen_slices
+from crossward.data.sources.label_tables import LabelColumn
+from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded, Slices, chosen_slices
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 from crossward.user_folders import cache_folder
@@ -51,6 +52,9 @@ class DicomSettings(AnyFileSettings):
     channels: Literal[1, 3] = 1
     bad_files: Literal["auto", "refuse", "quarantine"] = "quarantine"
     labels: AbsolutePath | None = None  # a CSV of SOPInstanceUID (or another tag, or file), label; and site, split
+    columns: dict[LabelColumn, str] = {}  # of that CSV, ours -> theirs
+    encoding: Encoding = "utf-8"  # of that CSV
+    rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
     label: Annotated[str, AfterValidator(_known_label)] = "folder"  # without a CSV; or "tag:BodyPartExamined"
     site: Literal["none", "institution", "folder"] = "none"  # "folder": the first folder of the path
     slices: Slices = "all"  # of a series and of the frames of a file: "middle", "every:5"
@@ -79,7 +83,7 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         raise ConfigError('slices = "labelled" is for volumes with masks.', hint='Use "all", "middle" or "every:5".')
     key = site_key()
     cache = cache_folder() / "images"
-    table = read_label_table(settings.labels) if settings.labels else None
+    table = read_label_table(settings.labels, settings.columns, settings.encoding) if settings.labels else None
     tag = "" if table or settings.label == "folder" else check_label_tag(settings.label.removeprefix(TAG))
     with _open(settings.path) as (files, listing):
         paths, problems, ignored = _dicom_paths(files, listing, key)
@@ -88,15 +92,24 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         problems += [_bad(key, path, reason) for path, reason in (unread | geometry_problems(facts)).items()]
         usable = {path: one for path, one in facts.items() if path not in geometry_problems(facts)}
         images, unlabelled, notes = _images(settings, usable, table, tag, key)
+        images = _renamed(images, settings.rename)
         problems += unlabelled
         rows = [ImagePaths(image.path, part=image.part, private=True) for image in images]
         decoded = decode_files(files, rows, settings.frame(), cache)
     problems += [_bad(key, images[row].path, reason, images[row].part) for row, reason in decoded.problems]
     used = [images[row] for row in decoded.rows]
     before, after = ([image.label for image in some] for some in (images, used))
-    left_out = set_aside(settings.path, problems, bad_files=settings.bad_files, before=before, after=after)
+    general = [] if settings.classes else spelling_problems(before)
+    left_out = set_aside(
+        settings.path, problems, bad_files=settings.bad_files, before=before, after=after, general=general
+    )
     noted = (*decoded.notes, *notes, *_group_notes(facts), *ignored)
     return _collection(settings, used, decoded, rows, noted), left_out
+
+
+def _renamed(images: Sequence[DicomImage], rename: Mapping[str, str]) -> list[DicomImage]:
+    check_renamed("data.path", {image.label for image in images}, rename)
+    return [replace(image, label=rename.get(image.label, image.label)) for image in images]
 
 
 def _collection(

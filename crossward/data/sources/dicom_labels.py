@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from crossward.data.dicom_facts import DicomFacts, is_keyword, tag_code
+from crossward.data.dicom_facts import DicomFacts, tag_code
 from crossward.data.label_words import label_problem
 from crossward.data.site_key import SiteKey
-from crossward.data.sources.image_lists import parse_table
+from crossward.data.sources.label_tables import FILE_COLUMNS, LabelColumn, read_label_rows
 from crossward.errors import DataError
+from crossward.foreign import printable
 
-FILE_COLUMNS = ("file", "filename", "path")
-OTHERS = ("label", "site", "split")
+SUREST = ("SOPInstanceUID", "file", "SeriesInstanceUID", "StudyInstanceUID", "AccessionNumber", "PatientID")
+ALIASES = {
+    "sopuid": "SOPInstanceUID",
+    "instanceuid": "SOPInstanceUID",
+    "imageuid": "SOPInstanceUID",
+    "seriesuid": "SeriesInstanceUID",
+    "studyuid": "StudyInstanceUID",
+    "patient": "PatientID",
+}
+NAMES = "Name one SOPInstanceUID, or by another DICOM keyword, or file."
 SPLITS = ("train", "val", "test", "")
 FIRST = 5  # rows that are named
 
@@ -42,7 +53,7 @@ class LabelTable:
 
     @property
     def by_tag(self) -> bool:
-        return self.column.lower() not in FILE_COLUMNS
+        return self.column != "file"
 
     def match(self, facts: Mapping[str, DicomFacts], key: SiteKey) -> dict[str, LabelRow]:
         """path -> its row."""
@@ -62,38 +73,56 @@ class LabelTable:
         )
 
 
-def read_label_table(file: Path) -> LabelTable:
-    """The table; refused as a whole if it contradicts itself, by numbers of rows only."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"The table {file} cannot be read ({error.strerror}).", hint="Check data.labels.") from error
-    cells = parse_table(content, str(file), ["label"], ["site", "split"])
-    column = _key_column(file, [name for name in cells[0][1] if name not in OTHERS])
+def read_label_table(file: Path, columns: Mapping[LabelColumn, str], encoding: str = "utf-8") -> LabelTable:
+    """The table; refused as a whole if it contradicts itself, by numbers of rows only. `columns` are what it calls the
+    columns that we call image, label, site and split."""
+    keys, cells = read_label_rows(file, columns, encoding, images=NAMES)
+    name, column = _key_column(file, keys, asked="image" in columns)
     rows = tuple(
-        LabelRow(number, row[column], row["label"], row.get("site", ""), row.get("split", "")) for number, row in cells
+        LabelRow(number, row[name], row["label"], row.get("site", ""), row.get("split", "")) for number, row in cells
     )
     by_name: dict[str, list[LabelRow]] = defaultdict(list)
     for row in rows:
         by_name[row.named].append(row)
-    problems = [f"row {row.number}: its {column} is empty" for row in by_name.pop("", [])]
+    problems = [f"row {row.number}: its {name} is empty" for row in by_name.pop("", [])]
     for several in by_name.values():
         if len({(row.label, row.site, row.split) for row in several}) > 1:
-            problems.append(f"rows {', '.join(str(row.number) for row in several)}: one {column} and different labels")
+            problems.append(f"rows {', '.join(str(row.number) for row in several)}: one {name} and different labels")
     if problems:
         raise DataError(f"The table {file} contradicts itself.", details=problems, hint="Correct these rows.")
     return LabelTable(column, rows)
 
 
-def _key_column(file: Path, columns: list[str]) -> str:
-    """The column that names images."""
-    usable = [name for name in columns if name.lower() in FILE_COLUMNS or is_keyword(name)]
-    if not usable:
-        raise DataError(
-            f"The header of {file} has no column that names images.",
-            hint=f"Name one SOPInstanceUID, or by another DICOM keyword, or file. Columns: {', '.join(columns)}.",
-        )
-    return next((name for name in usable if name == "SOPInstanceUID"), usable[0])
+def key_columns(names: Sequence[str]) -> dict[str, str]:
+    """Name of a column -> the DICOM keyword that it is, however it is written, or "file"; the surest first."""
+    plain = {name: re.sub(r"[\W_]+", "", name.casefold()) for name in names}
+    found = {}
+    for name, word in plain.items():
+        if word in FILE_COLUMNS:
+            found[name] = "file"
+        elif keyword := _keywords().get(word):
+            found[name] = keyword
+    return dict(sorted(found.items(), key=lambda item: SUREST.index(item[1]) if item[1] in SUREST else len(SUREST)))
+
+
+def _key_column(file: Path, names: Sequence[str], *, asked: bool) -> tuple[str, str]:
+    """The column that names images, and the tag that it holds, or "file"."""
+    found = key_columns(names)
+    if not found and asked:
+        return names[0], "file"
+    if not found:
+        hint = f"{NAMES} Columns: {', '.join(map(printable, names))}."
+        raise DataError(f"The header of {file} has no column that names images.", hint=hint)
+    return next(iter(found.items()))
+
+
+@lru_cache(maxsize=1)
+def _keywords() -> dict[str, str]:
+    """Each keyword of DICOM in small letters -> as it is written."""
+    from pydicom._dicom_dict import DicomDictionary
+
+    known = {entry[4].casefold(): entry[4] for entry in DicomDictionary.values() if entry[4] not in ("", "UID")}
+    return known | ALIASES
 
 
 def _paths_by_name(facts: Mapping[str, DicomFacts]) -> dict[str, list[str]]:

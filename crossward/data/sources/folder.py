@@ -8,7 +8,6 @@ root/[<split>/]masks/mask, or image and image_mask in one folder.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,11 +22,10 @@ from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
 from crossward.data.dicom_facts import patient_codes
-from crossward.data.label_words import SPLIT_NAMES, check_renamed, is_unlabelled, usual_spellings
+from crossward.data.label_words import SPLIT_NAMES, check_renamed, is_unlabelled, spelling_problems
 from crossward.data.site_key import shown_name
 from crossward.data.sources.mask_folders import FOREGROUND, pair_masks, read_pairs, without_masks
 from crossward.data.sources.settings import AnyFileSettings, GroupRule, Loaded, rule_of_pattern
-from crossward.data.table_columns import toml_text
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
 from crossward.settings import AbsolutePath
@@ -140,7 +138,7 @@ def read(
     problems += [_bad(candidates[row], reason) for row, reason in decoded.problems]
     used = [candidates[row] for row in decoded.rows]
     before, after = ([image.label for image in some] for some in (images, used))
-    general = [] if classes else _spellings(before)
+    general = [] if classes else spelling_problems(before)
     left_out = set_aside(root, problems, bad_files=policy, before=before, after=after, general=general)
     return _collection(root, used, class_names(root, classes, {*before}), decoded), left_out
 
@@ -202,16 +200,6 @@ def group_pattern(group: str | None, name: str = "group") -> re.Pattern[str] | N
             hint=rf"Put the {noun}'s part of the path in brackets, as in CNV-(\d+)-.",
         )
     return pattern
-
-
-def _spellings(labels: Sequence[str]) -> list[str]:
-    """A line for each class that is written in two ways, as folders of two people are."""
-    counts = Counter(labels)
-    return [
-        f'the class "{label}" ({counts[label]} images) looks like "{usual}" ({counts[usual]} images): set rename = '
-        f"{{ {toml_text(label)} = {toml_text(usual)} }}, or name both in classes"
-        for label, usual in usual_spellings(labels).items()
-    ]
 
 
 def _labelled_images(

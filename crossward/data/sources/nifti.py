@@ -20,12 +20,12 @@ from crossward.data.bad_files import BadFile, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.file_format import HEAD, NIFTI, content_format
-from crossward.data.label_words import SPLIT_NAMES
+from crossward.data.label_words import SPLIT_NAMES, label_problem
 from crossward.data.sealed_facts import Facts, read_facts
 from crossward.data.site_key import SiteKey, shown_name, site_key
 from crossward.data.sources.folder import class_names, folder_layout
-from crossward.data.sources.image_lists import parse_table
-from crossward.data.sources.settings import AnyFileSettings, Loaded, Slices, chosen_slices
+from crossward.data.sources.label_tables import FILE_COLUMNS, LabelColumn, read_label_rows
+from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded, Slices, chosen_slices
 from crossward.data.sources.table import FOREGROUND
 from crossward.data.volumes import AXES, open_volume
 from crossward.errors import ConfigError, DataError
@@ -47,6 +47,8 @@ class NiftiSettings(AnyFileSettings):
     axis: Literal["axial", "coronal", "sagittal"] = "axial"
     slices: Slices = "all"  # "labelled" (where the mask is not empty), "middle", "every:5"
     labels: AbsolutePath | None = None  # a CSV of file, label and, if known, split
+    columns: dict[LabelColumn, str] = {}  # of that CSV, ours -> theirs
+    encoding: Encoding = "utf-8"  # of that CSV
     classes: tuple[str, ...] | None = None  # of masks: of the values 0, 1, 2 …
 
     def load(self) -> Loaded:
@@ -105,6 +107,7 @@ def _collection(
         groups=tuple(row.shown(row.image) for row, _ in used),
         splits=splits if any(splits) else None,
         file=decoded.file,
+        masks_file=decoded.masks_file,
         notes=decoded.notes,
     )
 
@@ -149,7 +152,7 @@ def _with_masks(images: dict[str, str], masks: dict[str, str]) -> tuple[list[Lab
 
 def _with_labels(settings: NiftiSettings, images: dict[str, str]) -> tuple[list[LabelledVolume], list[BadFile]]:
     if settings.labels:
-        return _by_table(settings.labels, list(images.values()))
+        return _by_table(settings.labels, settings, list(images.values()))
     parts = [path.split("/") for path in images.values()]
     wrapped, split = folder_layout(settings.path, parts)
     volumes, problems = [], []
@@ -163,20 +166,18 @@ def _with_labels(settings: NiftiSettings, images: dict[str, str]) -> tuple[list[
     return volumes, problems
 
 
-def _by_table(file: Path, paths: Sequence[str]) -> tuple[list[LabelledVolume], list[BadFile]]:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"The table {file} cannot be read ({error.strerror}).", hint="Check data.labels.") from error
-    cells = parse_table(content, str(file), ["file", "label"], ["split"])
-    rows = {name: row for _, row in cells for name in {row["file"], _stem(row["file"])}}
+def _by_table(file: Path, settings: NiftiSettings, paths: Sequence[str]) -> tuple[list[LabelledVolume], list[BadFile]]:
+    keys, cells = read_label_rows(file, settings.columns, settings.encoding, images="Name it file.")
+    column = next((name for name in keys if name.casefold() in FILE_COLUMNS), keys[0])
+    rows = {name: row for _, row in cells for name in {row[column], _stem(row[column])}}
     volumes, problems = [], []
     for path in paths:
         row = rows.get(path) or rows.get(PurePosixPath(path).name) or rows.get(_stem(path))
-        if row and row["label"]:
-            volumes.append(LabelledVolume(path, "", row["label"], row.get("split", "")))
+        reason = label_problem(row["label"]) if row else "no row of the table of labels gives it a label"
+        if row and not reason:
+            volumes.append(LabelledVolume(path, "", row["label"], row["split"]))
         else:
-            problems.append(_bad(path, "no row of the table of labels gives it a label"))
+            problems.append(_bad(path, reason))
     return volumes, problems
 
 

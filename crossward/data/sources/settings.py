@@ -17,6 +17,7 @@ from crossward.user_folders import cache_folder
 
 Colour = Annotated[tuple[float, ...], Len(1, 3)]
 Loaded = tuple[Collection, list[str]]  # the images, and a line for each file that was left out
+Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]  # of a table
 GroupRule = Callable[[str], str]  # path of an image -> its patient, lesion or slide; empty if it names none
 
 

@@ -27,7 +27,7 @@ from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
 from crossward.data.label_words import SPLIT_NAMES, check_renamed, label_problem, usual_spellings
 from crossward.data.site_key import patient_code, shown_name, site_key
-from crossward.data.sources.settings import AnyFileSettings, Loaded
+from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded
 from crossward.data.sources.table_files import in_archive, read_cells, with_one_label
 from crossward.data.table_columns import ColumnName, find_columns, names_patients, unused_columns
 from crossward.errors import ConfigError, DataError
@@ -36,7 +36,6 @@ from crossward.settings import AbsolutePath
 FOREGROUND = ("background", "foreground")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 NO_TABLES: Mapping[str, Path] = MappingProxyType({})
-Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]
 Place = tuple[str, int]  # of a row: its table, where there are several, and its number
 
 
@@ -169,6 +168,7 @@ def _collection(
         sites=tuple(row.site for row in rows) if "site" in columns else None,
         splits=tuple(row.split for row in rows) if "split" in columns else None,
         file=decoded.file,
+        masks_file=decoded.masks_file,
     )
 
 

@@ -99,6 +99,39 @@ def test_labels_by_a_table_of_files(tmp_path, load, names):
     assert load(labels=table)[0].targets.tolist() == [0, 1]
 
 
+def test_labels_by_a_table_with_other_columns_and_encoding(tmp_path, load):
+    uids = [save(slice_of(f"P{n}-77", n), tmp_path / "dicom" / f"{n}").SOPInstanceUID for n in range(4)]
+    table = tmp_path / "labels.csv"
+    lines = ["sop_instance_uid;Diagnose;Haus;Menge"]
+    lines += [f"{uid};{name};K\u00f6ln;{part}" for uid, name, part in zip(uids, ("gr\u00fcn", "rot") * 2,
+                                                                      ("Training", "testing") * 2)]  # fmt: skip
+    table.write_bytes("\r\n".join(lines).encode("latin-1"))
+    with pytest.raises(DataError, match="not UTF-8 text"):
+        load(labels=table)
+    with pytest.raises(DataError) as error:
+        load(labels=table, encoding="latin-1")
+    assert 'Set data.columns = { label = "Diagnose" }' in error.value.hint
+    columns = {"label": "Diagnose", "site": "Haus", "split": "Menge"}
+    collection, left_out = load(labels=table, encoding="latin-1", columns=columns)
+    assert (collection.classes, left_out) == (("gr\u00fcn", "rot"), [])
+    assert collection.sites == ("K\u00f6ln",) * 4
+    assert collection.splits == ("train", "test", "train", "test")
+    with pytest.raises(DataError) as error:
+        load(labels=table, encoding="latin-1", columns={"label": "Diagnos"})
+    assert "Diagnose" in error.value.details[0]
+
+
+def test_labels_in_two_spellings(tmp_path, load):
+    uids = [save(slice_of(f"P{n}-77", n), tmp_path / "dicom" / f"{n}").SOPInstanceUID for n in range(4)]
+    table = tmp_path / "labels.csv"
+    labels = ("Bleeding", "none of it", "bleeding", "bleeding")
+    table.write_text("SOPInstanceUID,label\n" + "\n".join(map(",".join, zip(uids, labels, strict=True))))
+    with pytest.raises(DataError, match="one problem") as error:
+        load(labels=table)
+    assert 'set rename = { "Bleeding" = "bleeding" }' in error.value.details[0]
+    assert load(labels=table, rename={"Bleeding": "bleeding"})[0].classes == ("bleeding", "none of it")
+
+
 def test_labels_by_a_tag(tmp_path, load):
     for n, part in enumerate(("HEAD", "CHEST", "")):
         save(slice_of(f"P{n}-77", n, BodyPartExamined=part), tmp_path / "dicom" / f"{n}")
