@@ -74,6 +74,19 @@ def source_holdings(source: ReportSource, setting: str | None = None) -> Holding
     return None
 
 
+def partition_examples(source: ReportSource) -> dict[str, ReportRun]:
+    """The settings that share images out in another way, each with its first run. Settings that share them out alike
+    are named together; pooled runs count only where there are no others."""
+    shared_out = [run for run in source.runs if not run.about.get("pooled")] or list(source.runs[:1])
+    first: dict[str, ReportRun] = {}
+    for run in shared_out:
+        first.setdefault(run.setting, run)
+    alike: dict[str, list[str]] = {}
+    for setting, run in first.items():
+        alike.setdefault(str(run.partition["hash"]), []).append(setting)
+    return {listed([name or "(no setting)" for name in names], 3): first[names[0]] for names in alike.values()}
+
+
 def holdings_chart(holdings: Holdings, id: str = "who-holds-what") -> Chart:
     """The heat map. Its CSV has every class and site; the figure counts what is beyond its size together."""
     sites = _columns(holdings)

@@ -149,7 +149,7 @@ def _partition(drawn: Drawn, targets: dict[str, torch.Tensor]) -> dict[str, Any]
         "server": server,
         "public": [],
     }  # fmt: skip
-    truth = [t.tolist() for t in targets.values()]
+    truth = {site: labels.tolist() for site, labels in targets.items()}
     digest = blake2b(json.dumps([drawn.data, drawn.size, truth]).encode(), digest_size=16)
     return content | {"hash": digest.hexdigest()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -219,9 +220,8 @@ def method_picker(source: ReportSource) -> Picker:
 def learning_blocks(source: ReportSource) -> Iterator[Block]:
     """Learning curves: a tab for each view, and the controls that all of them follow."""
     column = source.headline
-    views = [
-        view for view in ("mean", "worst", "global") if any(run.rounds.has(view, column.metric) for run in source.runs)
-    ]
+    every = sorted(("mean", "worst", "global"), key=lambda view: view != column.view)  # first what the verdict is about
+    views = [view for view in every if any(run.rounds.has(view, column.metric) for run in source.runs)]
     charts = {view: chart for view in views if (chart := curve_chart(source, view, column)) is not None}
     if not charts:
         return
@@ -343,9 +343,18 @@ def reach_table(source: ReportSource, rows: Sequence[ReachRow], number: int = 0)
         columns,
         tuple(body),
         title=f"Rounds and traffic until {target} is reached",
-        caption=f"{rows[0].metric}; the target is where {rows[0].reference} ends.",
+        caption=f"{_reach_words(source, rows[0].metric)}; the target is where {rows[0].reference} ends.",
         footnote="The first evaluated round that reaches the target counts.",
     )
+
+
+def _reach_words(source: ReportSource, metric: str) -> str:
+    """What is to be reached, in the words of the page: "f1 on test, local view" is the mean of the hospitals' F1."""
+    parts = re.fullmatch(r"(\w+) on test, (\w+) view", metric)
+    if parts is None:
+        return metric
+    view = {"local": "mean"}.get(parts[2], parts[2])
+    return f"{capital(metric_name(parts[1]))}, {view_words(source, view)}"
 
 
 def cost_table(source: ReportSource, costs: Sequence[CostFigure]) -> DataTable:

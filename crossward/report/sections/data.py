@@ -25,11 +25,13 @@ from crossward.report.content import (
     Prose,
     Row,
     Section,
+    Tab,
+    Tabs,
     Text,
     shown,
 )
 from crossward.report.decisions import distinct_names
-from crossward.report.holdings import Holdings, read_holdings
+from crossward.report.holdings import Holdings, holdings_chart, partition_examples, read_holdings
 from crossward.report.source import ReportRun, ReportSource
 from crossward.report.wording import capital, counted, listed
 from crossward.runs.run_directory import RunDir
@@ -39,23 +41,40 @@ MOST_LINES = 20  # of files that were left out, and of warnings
 MOST_ROWS = 60  # sites in the table
 NAMES = 170  # pixels of the names of sites
 CELL = 34  # pixels of a column
+ACCEPTED_LEAKS = ("group(s) have rows in train and in", "copies of images stay on both sides")  # of data's warnings
+NEAR_LEAKS = "of almost the same image are trained on and held out"
 
 
 def data_section(source: ReportSource) -> Section:
-    run = next((run for run in source.runs if not run.about.get("pooled")), source.runs[0])
-    holdings = read_holdings(run)
-    blocks: list[Block] = [Facts(_facts(run)), _partition_table(run, holdings)]
-    blocks += _divergence_blocks(run, holdings)
+    examples = partition_examples(source)
+    pages = [tuple(_partition_blocks(run, number)) for number, run in enumerate(examples.values())]
+    blocks: list[Block] = list(pages[0])
+    if len(pages) > 1:
+        tabs = [Tab(capital(name), page) for name, page in zip(examples, pages, strict=True)]
+        blocks = [Tabs("data-settings", "Setting", tuple(tabs))]
     blocks += _audit_blocks(source)
-    return Section("data", "Data", tuple(blocks), _lead(source, run))
+    return Section("data", "Data", tuple(blocks), _lead(source, next(iter(examples.values()))))
 
 
 def _lead(source: ReportSource, run: ReportRun) -> Text:
     partitions = {str(each.partition["hash"]) for each in source.runs if not each.about.get("pooled")}
     words = "How the images are shared out among the hospitals"
     if len(partitions) > 1:
-        return (f"{words}, in the run {run.name}; {len(partitions)} partitions occur, one for each seed or setting.",)
+        seed = f" with seed {run.seed}" if len({each.seed for each in source.runs}) > 1 else ""
+        return (f"{words}{seed}; {len(partitions)} partitions occur, one for each seed or setting.",)
     return (f"{words}; all runs have this partition.",)
+
+
+def _partition_blocks(run: ReportRun, number: int) -> Iterator[Block]:
+    """One partition: the facts, the table, what classes are where beyond the first (which opens the page), and how much
+    the hospitals differ."""
+    holdings = read_holdings(run)
+    end = f"-{number}" if number else ""
+    yield Facts(_facts(run))
+    yield _partition_table(run, holdings, f"partition{end}")
+    if number and holdings is not None:
+        yield holdings_chart(holdings, f"who-holds-what{end}")
+    yield from _divergence_blocks(run, holdings, f"divergence{end}")
 
 
 def _facts(run: ReportRun) -> tuple[Fact, ...]:
@@ -83,7 +102,7 @@ def _groups_words(recipe: Any) -> str:
 
 
 # the table ------------------------------------------------------------------------------------------------------------
-def _partition_table(run: ReportRun, holdings: Holdings | None) -> DataTable:
+def _partition_table(run: ReportRun, holdings: Holdings | None, id: str) -> DataTable:
     sites = run.partition["sites"]
     order = sorted(sites, key=lambda site: -_size(sites[site], "train")) if len(sites) > MOST_ROWS else list(sites)
     rows: list[tuple[Cell, ...]] = []
@@ -100,7 +119,7 @@ def _partition_table(run: ReportRun, holdings: Holdings | None) -> DataTable:
     if holdings is None:
         foot += " These runs do not know how many images of each class a hospital has."
     missing = Column("classes without a training image", help="Classes that the hospital has no image of.")
-    return DataTable("partition", (*columns, missing), tuple(rows), "Images at each hospital", footnote=foot)
+    return DataTable(id, (*columns, missing), tuple(rows), "Images at each hospital", footnote=foot)
 
 
 def _size(parts: Any, part: str) -> int:
@@ -130,7 +149,7 @@ def _entropy(p: Array) -> Array:
     return np.asarray(terms.sum(-1))
 
 
-def _divergence_blocks(run: ReportRun, holdings: Holdings | None) -> Iterator[Block]:
+def _divergence_blocks(run: ReportRun, holdings: Holdings | None, id: str) -> Iterator[Block]:
     if run.about["task"]["name"] != "classification":
         return
     if holdings is None:
@@ -142,10 +161,10 @@ def _divergence_blocks(run: ReportRun, holdings: Holdings | None) -> Iterator[Bl
     if len(sites) > MOST_SITES:
         sites = sorted(sites, key=holdings.total, reverse=True)[:MOST_SITES]
     matrix = jensen_shannon(np.array([holdings.counts[site] for site in sites]))
-    yield _divergence_chart(sites, matrix, holdings)
+    yield _divergence_chart(sites, matrix, holdings, id)
 
 
-def _divergence_chart(sites: Sequence[str], matrix: Array, holdings: Holdings) -> Chart:
+def _divergence_chart(sites: Sequence[str], matrix: Array, holdings: Holdings, id: str) -> Chart:
     names = distinct_names(sites, 40)
     rows = [
         {"x": names[b], "y": names[a], "value": round(float(matrix[a, b]), 3)}
@@ -164,7 +183,7 @@ def _divergence_chart(sites: Sequence[str], matrix: Array, holdings: Holdings) -
         f"Jensen–Shannon divergence between the classes of two hospitals ({holdings.what}): 0 the same mix, 1 no class "
         f"in common. Mean over all pairs {mean:.2f}."
     )
-    return Chart("divergence", title, spec, alt, caption, min_width=NAMES + CELL * len(names))
+    return Chart(id, title, spec, alt, caption, min_width=NAMES + CELL * len(names))
 
 
 # what was left out, and the audit ------------------------------------------------------------------------------------
@@ -206,13 +225,16 @@ def _audit(source: ReportSource) -> Block:
             "cannot be found from here."
         )
         return Note(text)
-    straddling = [line for line in _warnings(source) if "group(s) have rows in train and in" in line]
-    if straddling:
-        return Note(shown(f"Leakage audit: {straddling[0]}. The configuration accepts it.", 300))
+    accepted = [line for line in _warnings(source) if any(words in line for words in ACCEPTED_LEAKS)]
+    if accepted:
+        return Note(shown(f"Leakage audit: {'; '.join(accepted)}. The configuration accepts it.", 400))
     text = (
         "Leakage audit: clean. No image that is trained on is validated or tested on, at any hospital, and no patient, "
         "where patients are known, is trained on and tested on; runs that fail this are refused before round 1."
     )
+    near = next((line for line in _warnings(source) if NEAR_LEAKS in line), None)
+    if near is not None:  # without the names of images, which warnings below have
+        return Note(shown(f"{text} But {near.partition('; first: ')[0]}: look at them with --images.", 500))
     return Prose((text,))
 
 

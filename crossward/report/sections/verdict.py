@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from crossward.report import vega
 from crossward.report.content import Block, Chart, Fact, Figure, Note, Row, Section, shown
 from crossward.report.differences import Difference, differences
-from crossward.report.holdings import holdings_chart, source_holdings
+from crossward.report.holdings import holdings_chart, partition_examples, source_holdings
 from crossward.report.source import ReportRun, ReportSource
 from crossward.report.verdict_words import name_of, view_words
 from crossward.report.wording import counted, interval_text, level_words, metric_name, metric_unit, number_text
@@ -25,7 +26,11 @@ def verdict_section(source: ReportSource) -> Section | None:
         blocks.append(forest_chart(source, rows))
     holdings = source_holdings(source)
     if holdings is not None:
-        blocks.append(holdings_chart(holdings))
+        chart = holdings_chart(holdings)
+        settings = list(partition_examples(source))
+        if len(settings) > 1:
+            chart = replace(chart, caption=f"{chart.caption} With {shown(settings[0])}; section Data has the others.")
+        blocks.append(chart)
     if not blocks:
         return None
     body: list[Block] = [Row(tuple(blocks), (3, 2))] if len(blocks) == 2 else blocks

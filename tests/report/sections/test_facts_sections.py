@@ -9,6 +9,8 @@ import pytest
 from drawn_runs import Drawn, draw_runs, many
 from scipy.spatial.distance import jensenshannon
 
+from crossward.data.copies import what_was_done
+from crossward.data.near_leaks import NearLeak, near_leak_notes
 from crossward.report.content import CodeBlock, DataTable, Details, Note, Prose, Verdict, blocks_of, charts_of
 from crossward.report.reporting_items import CLAIM, TRIPOD
 from crossward.report.sections.checklist import SUPPLY, checklist_section, limitations, run_facts
@@ -16,6 +18,7 @@ from crossward.report.sections.data import data_section, jensen_shannon
 from crossward.report.sections.method import changed_options, departures_of, method_section, sent_items
 from crossward.report.sections.reproduce import reproduce_section, weights_hash
 from crossward.report.source import read_report_source
+from crossward.testing.toy import Toy
 
 
 def table(section, id: str) -> DataTable:
@@ -63,6 +66,33 @@ def test_left_out_files_are_listed_without_their_folders(tmp_path):
     assert "one file" in details.summary.lower()
     assert "Smith" not in str(details)
     assert "x.png: truncated" in str(details)
+
+
+@pytest.mark.parametrize(
+    ("recipe_key", "said", "not_said"),
+    [
+        ({"duplicates": "keep", "duplicates_reason": "as published"}, "copies of images stay on both sides", "clean"),
+        ({"duplicates": "drop"}, "clean", "accepts"),
+    ],
+)
+def test_the_audit_says_what_the_configuration_accepts(recipe_key, said, not_said, tmp_path):
+    [folder] = draw_runs(tmp_path, Drawn(methods=("fedavg",), seeds=(0,), rounds=2))
+    warnings = what_was_done(recipe_key, Toy().collection())
+    about = json.loads((folder / "run.json").read_text()) | {"warnings": warnings}
+    (folder / "run.json").write_text(json.dumps(about))
+    text = words(data_section(read_report_source([tmp_path], resamples=100)))
+    assert said in text
+    assert not_said not in text
+
+
+def test_the_audit_points_to_images_that_are_almost_the_same(tmp_path):
+    [folder] = draw_runs(tmp_path, Drawn(methods=("fedavg",), seeds=(0,), rounds=2))
+    leak = NearLeak("smith.png", "north", "doe.png", "south", "test", False, 0.99)
+    about = json.loads((folder / "run.json").read_text()) | {"warnings": near_leak_notes([leak])}
+    (folder / "run.json").write_text(json.dumps(about))
+    text = words(data_section(read_report_source([tmp_path], resamples=100)))
+    assert "1 pair(s) of almost the same image are trained on and held out, 1 of them with another label" in text
+    assert "smith" not in text
 
 
 def test_many_hospitals_stay_readable(tmp_path):

@@ -11,8 +11,11 @@ from drawn_runs import Drawn, draw_runs, draw_study
 from crossward.report.assembly import make_page
 from crossward.report.content import Chart, DataTable, Prose, Tabs, blocks_of, charts_of
 from crossward.report.render import render_page
+from crossward.report.sections.comparison import learning_blocks
+from crossward.report.sections.data import data_section
 from crossward.report.sections.hospital_sheets import hospital_pages
 from crossward.report.sections.hospitals import hospitals_section
+from crossward.report.sections.verdict import verdict_section
 from crossward.report.site_decisions import read_site_decisions
 from crossward.report.source import read_report_source
 
@@ -62,8 +65,33 @@ def test_a_sheet_names_runs_of_its_own_setting_only(study):
     assert {run for row in table.rows for run in row[1].runs} <= of_setting
 
 
+def test_every_setting_has_its_data(study):
+    section = data_section(study)
+    (tabs,) = [block for block in section.blocks if isinstance(block, Tabs)]
+    assert [tab.label for tab in tabs.tabs] == ["Beta 0.1", "Beta 0.5"]
+    hospitals = [
+        [row[0] for row in block.rows] for tab in tabs.tabs for block in tab.blocks if isinstance(block, DataTable)
+    ]
+    assert hospitals == [["north", "south", "east"], ["north", "south", "west"]]
+    charts = {chart.id: chart for chart in charts_of(section)}
+    assert set(charts) == {"divergence", "divergence-1", "who-holds-what-1"}  # the first opens the page
+    assert {row["x"] for row in charts["who-holds-what-1"].spec["data"]["values"]} == {"north", "south", "west"}
+    (first,) = [chart for chart in charts_of(verdict_section(study)) if chart.id == "who-holds-what"]
+    assert first.caption.endswith("With beta 0.1; section Data has the others.")
+
+
 def test_one_setting_needs_no_choice(source):
     assert not [block for block in hospitals_section(source).blocks if isinstance(block, Tabs)]
+    assert not [block for block in data_section(source).blocks if isinstance(block, Tabs)]
+
+
+@pytest.mark.parametrize(("column", "first"), [("best.global.f1", "Common test set"), ("best.worst.f1", "Worst hospital")])  # fmt: skip # noqa: E501
+def test_curves_open_with_the_images_that_the_verdict_is_about(source, column, first):
+    about = replace(source, spec=replace(source.spec, columns=(column,)))
+    (tabs,) = [block for block in learning_blocks(about) if isinstance(block, Tabs)]
+    labels = [tab.label for tab in tabs.tabs]
+    assert labels[0] == first
+    assert set(labels) == {"Common test set", "Mean of the hospitals", "Worst hospital"}
 
 
 def expected_recall(source, label: str, site: str) -> np.ndarray:
