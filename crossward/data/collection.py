@@ -24,6 +24,7 @@ class Collection:
     splits: tuple[str, ...] | None = None  # "train" | "val" | "test" | "" (undecided) of each row
     file: Path | None = None  # where `images` is mapped from; None when it lives in memory
     notes: tuple[str, ...] = ()  # what a person should know of how the rows were read
+    masks_file: Path | None = None  # where `targets`, if they are class maps, is mapped from; None: it lives in memory
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -36,24 +37,40 @@ class Collection:
     def size(self) -> tuple[int, int]:
         return int(self.images.shape[1]), int(self.images.shape[2])
 
-    def mapped(self, file: Path) -> Collection:
-        """The same collection with its images in `file`, so that processes share one copy of them."""
-        if self.file is not None:
-            return self
-        file.write_bytes(self.images.contiguous().numpy().tobytes())
-        return replace(self, images=map_images(file, tuple(self.images.shape)), file=file)
+    def mapped(self, images: Path, masks: Path) -> Collection:
+        """The same collection with its images, and its class maps, in files, so that processes share one copy of them.
+        `images` and `masks` are written to where they are not mapped already."""
+        shared = self
+        if self.file is None:
+            shared = replace(shared, images=_moved(self.images, images), file=images)
+        if self.masks_file is None and self.has_masks:
+            shared = replace(shared, targets=_moved(self.targets, masks), masks_file=masks)
+        return shared
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether its targets are class maps, which are as many bytes as images."""
+        return self.targets.ndim == 3 and self.targets.dtype == torch.uint8
 
     def __getstate__(self) -> dict[str, Any]:
-        """Mapped images go to another process by name, not by value."""
+        """What is mapped goes to another process by name, not by value."""
         state = dict(self.__dict__)
-        if self.file is not None:
-            state["images"] = tuple(self.images.shape)
+        for name, file in (("images", self.file), ("targets", self.masks_file)):
+            if file is not None:
+                state[name] = tuple(state[name].shape)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if state["file"] is not None:
-            state = state | {"images": map_images(state["file"], state["images"])}
+        for name, file in (("images", state["file"]), ("targets", state["masks_file"])):
+            if file is not None:
+                state = state | {name: map_images(file, state[name])}
         self.__dict__.update(state)
+
+
+def _moved(pixels: Tensor, file: Path) -> Tensor:
+    """Bytes that are now mapped from `file`."""
+    file.write_bytes(pixels.contiguous().numpy().tobytes())
+    return map_images(file, tuple(pixels.shape))
 
 
 def map_images(file: Path, shape: tuple[int, ...]) -> Tensor:

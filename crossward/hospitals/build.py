@@ -141,6 +141,7 @@ def _with_public_images(federation: Federation, images: Tensor) -> Federation:
         sites=own.sites and (*own.sites, *unknown),
         splits=own.splits and (*own.splits, *unknown),
         file=None,
+        masks_file=None,
     )
     return replace(federation, collection=collection, public=torch.arange(len(own), len(own) + count))
 

@@ -51,7 +51,7 @@ class RunSites:
     text_numbers: int = 0  # of the embedding of a class, where the text itself is not at hand
     remote: bool = False  # the images are at the hospitals, not here
     _networks: dict[str, Net] = field(default_factory=dict, init=False, repr=False)
-    _holder: IO[bytes] | tempfile.TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
+    _holders: list[IO[bytes] | tempfile.TemporaryDirectory[str]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.method.pooled:
@@ -59,21 +59,24 @@ class RunSites:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "device"}  # each worker has its own
-        return state | {"_networks": {}, "_holder": None}
+        return state | {"_networks": {}, "_holders": []}
 
     def share_images(self) -> None:
-        """Put images that live in this process's memory where other processes can map them, too."""
-        if self.federation.collection.file is None:
-            mapped = self.federation.collection.mapped(self._shared_file())
+        """Put images and masks that live in this process's memory where other processes can map them, too."""
+        collection = self.federation.collection
+        if collection.file is None or (collection.masks_file is None and collection.has_masks):
+            mapped = collection.mapped(self._shared_file(), self._shared_file())
             self.federation = replace(self.federation, collection=mapped)
 
     def _shared_file(self) -> Path:
         """In memory where the system can (it goes with this process, even if that is killed), else in a folder."""
         if hasattr(os, "memfd_create"):
-            self._holder = os.fdopen(os.memfd_create("crossward"), "rb")
-            return Path(f"/proc/{os.getpid()}/fd/{self._holder.fileno()}")
-        self._holder = tempfile.TemporaryDirectory(prefix="crossward-")
-        return Path(self._holder.name) / "images.raw"
+            file = os.fdopen(os.memfd_create("crossward"), "rb")
+            self._holders.append(file)
+            return Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+        folder = tempfile.TemporaryDirectory(prefix="crossward-")
+        self._holders.append(folder)
+        return Path(folder.name) / "pixels.raw"
 
     @property
     def ids(self) -> list[int]:
