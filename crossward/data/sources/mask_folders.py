@@ -114,6 +114,7 @@ def read_pairs(
         groups=tuple(patient for _, patient in used) if pattern else None,
         splits=tuple(pair.split for pair, _ in used) if any(pair.split for pair, _ in used) else None,
         file=decoded.file,
+        masks_file=decoded.masks_file,
         notes=decoded.notes,
     )
     return collection, left_out

@@ -206,6 +206,7 @@ def _collection(name: str, pairs: Sequence[Pair], decoded: DecodedImages) -> Col
         groups=tuple(pair.group or pair.id for pair in pairs) if unknown < len(pairs) else None,
         sites=tuple(pair.site for pair in pairs) if any(pair.site for pair in pairs) else None,
         file=decoded.file,
+        masks_file=decoded.masks_file,
         notes=(*decoded.notes, *([caution] if unknown else [])),
     )
 

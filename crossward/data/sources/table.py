@@ -169,6 +169,7 @@ def _collection(
         splits=tuple(row.split for row in rows) if "split" in columns else None,
         file=decoded.file,
         masks_file=decoded.masks_file,
+        masks_file=decoded.masks_file,
     )
 
 
