@@ -1,4 +1,4 @@
-"""Commands that look at data: data list, data inspect, data split, data locate."""
+"""Commands that look at data: data list, data check, data inspect, data split, data locate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from crossward.cli import data_doctor
+from crossward.cli import data_doctor, data_sets
 from crossward.cli.options import ConfigFile, Json, Overrides
 from crossward.cli.output import print_json, print_line, print_notes
 from crossward.cli.tables import federation_table, sources_table
@@ -21,11 +21,12 @@ LISTED = 10  # files that were left out, at most
 
 app = typer.Typer(help="Look at data and share it out among sites.", no_args_is_help=True)
 app.add_typer(data_doctor.app)
+app.add_typer(data_sets.app)
 
 
 @app.command("list")
 def list_sources(as_json: Json = False) -> None:
-    """List the sources of images, and the partitions stored by name."""
+    """List the sources of images, the datasets that are read by name, and the partitions stored by name."""
     from crossward.data.sources import SOURCES, describe, names_by_module
 
     partitions = sorted(file.stem for file in (cache_folder() / "partitions").glob("*.json"))
@@ -33,11 +34,17 @@ def list_sources(as_json: Json = False) -> None:
     files = sorted(file.name for file in root.iterdir()) if root and root.is_dir() else []
     if as_json:
         sources = {name: describe(name) for name in SOURCES}
-        document = {"sources": sources, "partitions": partitions, "root": str(root) if root else None, "in_root": files}
-        print_json(document, indent=1)
+        datasets = {row["name"]: row for row in data_sets.dataset_rows()}
+        place = str(root) if root else None
+        print_json(
+            {"sources": sources, "datasets": datasets, "partitions": partitions, "root": place, "in_root": files},
+            indent=1,
+        )
         return
     console = Console()
     console.print(sources_table([(names, describe(names[0])) for names in names_by_module()]))
+    console.print(data_sets.datasets_table(data_sets.dataset_rows()))
+    console.print("crossward data check NAME --root DIR says what of a dataset is missing.", highlight=False)
     console.print(f"Partitions stored by name: {', '.join(partitions) or 'none'}.", highlight=False)
     console.print(f"CROSSWARD_DATA: {root or 'not set'}. {', '.join(files)}", highlight=False)
 

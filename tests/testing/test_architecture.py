@@ -51,6 +51,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "data.sources": (*FOUNDATION, "core", "data", "data.sources.phantom"),
     "data.sources.phantom": (*FOUNDATION, "core", "data", "data.sources"),
     "data.doctor": (*FOUNDATION, "data", "data.sources"),
+    "data.datasets": (*FOUNDATION, "data", "data.sources"),
     "plugins": (*LEARNING, "nets.parts"),
     "methods": (*ALGORITHMS, "methods.fedbm", "methods.lc_fed", "methods.mh_pflgb"),
     "methods.fedbm": (*ALGORITHMS, "methods"),
@@ -72,6 +73,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": (
         *BELOW_HOSPITALS,
         "data.doctor",
+        "data.datasets",
         "demo",
         "comparison",
         "comparison.papers",

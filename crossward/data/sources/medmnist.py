@@ -1,6 +1,7 @@
 """A MedMNIST set by name, from data.root or CROSSWARD_DATA.
 
-Yang et al., Scientific Data 10, 2023, https://medmnist.com: the single-label sets of two dimensions.
+Yang et al., Scientific Data 10, 2023, https://medmnist.com: the twelve sets of two dimensions, in 28, 64, 128 and 224
+pixels. ChestMNIST has several labels for each image.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ CLASSES = {  # with the names of MedMNIST's info.py, some of them put shorter
         "platelet",
     ),
     "breastmnist": ("malignant", "normal or benign"),
+    "chestmnist": (
+        "atelectasis", "cardiomegaly", "effusion", "infiltration", "mass", "nodule", "pneumonia", "pneumothorax",
+        "consolidation", "edema", "emphysema", "fibrosis", "pleural", "hernia",
+    ),
     "dermamnist": (
         "actinic keratoses and intraepithelial carcinoma", "basal cell carcinoma", "benign keratosis-like lesions",
         "dermatofibroma", "melanoma", "melanocytic nevi", "vascular lesions",
@@ -50,6 +55,8 @@ CLASSES = {  # with the names of MedMNIST's info.py, some of them put shorter
         "interstitial endothelial cells", "leukocytes", "podocytes", "proximal tubule segments", "thick ascending limb",
     ),
 }  # fmt: skip
+SIZES = (28, 64, 128, 224)
+MULTI_LABEL = ("chestmnist",)
 
 
 class MedMnistSettings(SourceSettings):
@@ -69,19 +76,38 @@ class MedMnistSettings(SourceSettings):
 
 
 def read(name: str, *, root: Path, size: int, prepare: tuple[str, ...] = ()) -> Collection:
-    """A set of MedMNIST by name, from root/<name>_<size>.npz, else from root/<name>.npz resized."""
-    if name not in CLASSES:
-        nearest = difflib.get_close_matches(name.lower(), CLASSES, n=1, cutoff=0)[0]
-        raise ConfigError(
-            f'"{name}" is not a single-label set of MedMNIST in two dimensions; the nearest is "{nearest}".',
-            hint=f"Known: {', '.join(CLASSES)}.",
-        )
-    files = [root / f"{name}_{size}.npz", root / f"{name}.npz"]
-    for file in files:
-        if file.is_file():
-            return replace(npz.read(file, size=size, prepare=prepare, classes=CLASSES[name]), name=name)
+    """A set of MedMNIST by name, from the file of the size, else from the next larger one, else from the largest."""
+    classes = classes_of(name)
+    exact = root / f"{name}_{size}.npz"
+    files = files_by_size(name, root)
+    larger = [file for side, file in files.items() if side >= size]
+    candidates = [*([exact] if exact.is_file() else []), *larger, *reversed(files.values())]
+    if candidates:
+        return replace(npz.read(candidates[0], size=size, prepare=prepare, classes=classes), name=name)
+    usual = possible_files(name, root)[SIZES[0]]
     raise DataError(
         f"The arrays of {name} are not in {root}.",
         hint=f"Download {name}.npz (28 pixels) or {name}_{size}.npz, where MedMNIST offers that size, "
-        f"from https://medmnist.com and put it at {files[1]} or {files[0]}.",
+        f"from https://medmnist.com and put it at {usual} or {exact}.",
     )
+
+
+def classes_of(name: str) -> tuple[str, ...]:
+    """The classes of a set by name."""
+    if name not in CLASSES:
+        nearest = difflib.get_close_matches(name.lower(), CLASSES, n=1, cutoff=0)[0]
+        raise ConfigError(
+            f'"{name}" is not a set of MedMNIST in two dimensions; the nearest is "{nearest}".',
+            hint=f"Known: {', '.join(CLASSES)}.",
+        )
+    return CLASSES[name]
+
+
+def possible_files(name: str, root: Path) -> dict[int, Path]:
+    """size -> what the file of this size is called in `root`."""
+    return {size: root / (f"{name}.npz" if size == SIZES[0] else f"{name}_{size}.npz") for size in SIZES}
+
+
+def files_by_size(name: str, root: Path) -> dict[int, Path]:
+    """size -> its file, of those that are there, the smallest first."""
+    return {size: file for size, file in possible_files(name, root).items() if file.is_file()}

@@ -13,15 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossward.data.cache import digest
 from crossward.data.collection import Collection
 from crossward.data.prepare import EXAMPLE, Preparation, Window, by_parts, preparation
+from crossward.data.sealed_files import digest
 from crossward.data.sources.array_images import resize
 from crossward.data.sources.settings import Loaded, SourceSettings
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath, Count
 
 SPLITS = ("train", "val", "test")
+UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 class NpzSettings(SourceSettings):
@@ -58,11 +59,11 @@ def read(
     _check(file, arrays, window)
     prepared = preparation(prepare, channels or _channels(arrays["train_images"]))
     counts = [len(arrays[f"{split}_images"]) for split in SPLITS]
-    labels = np.concatenate([arrays[f"{split}_labels"].reshape(-1).astype(np.int64) for split in SPLITS])
+    labels = np.concatenate([_targets(arrays[f"{split}_labels"]) for split in SPLITS])
     images = torch.cat([_shaped(arrays.pop(f"{split}_images"), size, channels, prepared) for split in SPLITS])
     return Collection(
         name=file.stem,
-        task="classification",
+        task="multi-label" if labels.ndim == 2 else "classification",
         classes=_class_names(file, labels, classes),
         images=images,
         targets=torch.from_numpy(labels),
@@ -70,6 +71,51 @@ def read(
         hashes=tuple(digest(image.data) for image in images.numpy()),
         splits=tuple(split for split, count in zip(SPLITS, counts, strict=True) for _ in range(count)),
     )
+
+
+def label_arrays(file: Path) -> dict[str, NDArray[np.generic]]:
+    """split -> its labels, of a file whose arrays fit each other; images are not read into memory."""
+    if not zipfile.is_zipfile(file):
+        raise DataError("is not a whole .npz archive")
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            labels = {split: content[f"{split}_labels"] for split in SPLITS}
+        counts = _image_counts(file)
+    except (KeyError, *UNREADABLE) as error:
+        raise DataError(f"it lacks one of its six arrays, or they are damaged ({error})") from error
+    if wrong := [f"{n} images, but {len(labels[side])} labels" for side, n in counts.items() if n != len(labels[side])]:
+        raise DataError(f"it has {'; '.join(wrong)}")
+    return {split: _targets(some) for split, some in labels.items()}
+
+
+def label_counts(labels: NDArray[np.generic], classes: int) -> list[int]:
+    """How many rows have each class, or each label."""
+    if labels.ndim == 2:
+        return [int(n) for n in labels.sum(0)]
+    return [int(n) for n in np.bincount(labels.astype(np.int64), minlength=classes)]
+
+
+def _image_counts(file: Path) -> dict[str, int]:
+    """split -> how many images its array has, by the header of it."""
+    counts = {}
+    with zipfile.ZipFile(file) as archive:
+        for split in SPLITS:
+            with archive.open(f"{split}_images.npy") as stream:
+                first = np.lib.format.read_magic(stream) == (1, 0)
+                header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+                counts[split] = int(header(stream)[0][0])
+    return counts
+
+
+def _targets(labels: NDArray[np.generic]) -> NDArray[np.generic]:
+    """(N,) classes, or of several labels for each image (N, K) of 0 and 1."""
+    if _labels_each(labels) > 1:
+        return labels.astype(np.uint8)
+    return labels.reshape(-1).astype(np.int64)
+
+
+def _labels_each(labels: NDArray[np.generic]) -> int:
+    return labels.shape[1] if labels.ndim == 2 else 1
 
 
 def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
@@ -87,7 +133,7 @@ def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
                     f"{file} lacks arrays.", details=missing, hint=f"It has {', '.join(content.files) or 'none'}."
                 )
             return {name: content[name] for name in wanted}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise DataError(
             f"{file} cannot be read as plain arrays ({error}).",
             hint="Save it again with numpy.savez; arrays of Python objects are refused.",
@@ -99,13 +145,16 @@ def _check(file: Path, arrays: dict[str, NDArray[np.generic]], window: Window | 
     shapes = {arrays[f"{split}_images"].shape[1:] for split in SPLITS}
     if not problems and len(shapes) > 1:
         problems.append(f"images differ in shape between splits: {', '.join(map(str, sorted(shapes)))}")
+    if not problems and len({_labels_each(arrays[f"{split}_labels"]) for split in SPLITS}) > 1:
+        problems.append("images differ in their number of labels between splits")
     if not problems and not len(arrays["train_images"]):
         problems.append("train_images is empty")
     if problems:
         raise DataError(
             f"{file} is not in the layout of MedMNIST.",
             details=problems,
-            hint="Images are uint8 (N, H, W) or (N, H, W, 3); labels are integers (N,) or (N, 1). "
+            hint="Images are uint8 (N, H, W) or (N, H, W, 3); labels are integers (N,) or (N, 1), or "
+            "(N, K) of 0 and 1 for several labels an image. "
             f"Hounsfield units as int16 need a window, as in {EXAMPLE}.",
         )
 
@@ -131,9 +180,10 @@ def _problems(split: str, arrays: dict[str, NDArray[np.generic]], window: Window
         problems.append(f"{split}_labels is {labels.dtype}, not whole numbers")
     elif labels.size and int(labels.min()) < 0:
         problems.append(f"{split}_labels has the negative label {labels.min()}")
-    if labels.ndim == 2 and labels.shape[1] > 1:
+    if _labels_each(labels) > 1 and labels.dtype.kind in "iu" and labels.size and int(labels.max()) > 1:
         problems.append(
-            f"{split}_labels has {labels.shape[1]} labels for each image: multi-label sets are not supported"
+            f"{split}_labels has {labels.shape[1]} labels for each image, and the value {labels.max()} where 0 or 1 "
+            "belongs"
         )
     elif labels.ndim not in (1, 2):
         problems.append(f"{split}_labels has the shape {labels.shape}")
@@ -142,8 +192,8 @@ def _problems(split: str, arrays: dict[str, NDArray[np.generic]], window: Window
     return problems
 
 
-def _class_names(file: Path, labels: NDArray[np.int64], classes: Sequence[str] | None) -> tuple[str, ...]:
-    count = int(labels.max()) + 1
+def _class_names(file: Path, labels: NDArray[np.generic], classes: Sequence[str] | None) -> tuple[str, ...]:
+    count = labels.shape[1] if labels.ndim == 2 else int(labels.astype(np.int64).max()) + 1
     if classes is None:
         return tuple(str(label) for label in range(count))
     if count > len(classes):

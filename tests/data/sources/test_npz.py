@@ -90,14 +90,14 @@ def test_missing_arrays_are_all_named(tmp_path):
 def test_every_wrong_array_is_named(tmp_path):
     wrong = {
         "train_images": np.zeros((2, 2, 2), np.float32),
-        "train_labels": np.zeros((2, 14), np.uint8),
+        "train_labels": np.full((2, 14), 3, np.uint8),
         "val_images": np.zeros((1, 2, 2, 4), np.uint8),
         "val_labels": np.zeros((1, 1), np.float64),
         "test_images": np.zeros((3, 2, 2), np.uint8),
     }
     assert refused(saved(tmp_path / "toy.npz", arrays(**wrong))).details == (
         "train_images is float32, not uint8",
-        "train_labels has 14 labels for each image: multi-label sets are not supported",
+        "train_labels has 14 labels for each image, and the value 3 where 0 or 1 belongs",
         "val_images has the shape (1, 2, 2, 4)",
         "val_labels is float64, not whole numbers",
         "test has 3 images, but 1 labels",
@@ -212,6 +212,28 @@ def test_medmnist_prefers_the_file_of_the_size(tmp_path):
     assert large.images[2].unique().tolist() == [77]
 
 
+def test_medmnist_takes_the_next_larger_size_else_the_largest(tmp_path):
+    for size in (64, 128):
+        saved(
+            tmp_path / f"pneumoniamnist_{size}.npz",
+            arrays((size, size), test_images=np.full((1, size, size), size, np.uint8)),
+        )
+    read_at = {size: medmnist.read("pneumoniamnist", root=tmp_path, size=size) for size in (32, 100, 224)}
+    assert {size: read_at[size].size for size in read_at} == {32: (32, 32), 100: (100, 100), 224: (224, 224)}
+    assert {size: int(read_at[size].images[3].max()) for size in read_at} == {32: 64, 100: 128, 224: 128}
+
+
+def test_several_labels_for_each_image(tmp_path):
+    several = {f"{side}_labels": (np.arange(3 * n).reshape(n, 3) % 2).astype(np.int64) for side, n in SIZES.items()}
+    collection = read(saved(tmp_path / "toy.npz", arrays(**several)), classes=("effusion", "edema", "mass"))
+    assert collection.task == "multi-label"
+    assert collection.targets.dtype == torch.uint8
+    assert collection.targets.tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0], [0, 1, 0]]
+    assert read(tmp_path / "toy.npz").classes == ("0", "1", "2")
+    other = refused(saved(tmp_path / "odd.npz", arrays(**several | {"val_labels": np.zeros((1, 2), np.uint8)})))
+    assert other.details == ("images differ in their number of labels between splits",)
+
+
 def test_medmnist_names_what_is_nearest_and_what_is_missing(tmp_path):
     with pytest.raises(ConfigError, match='the nearest is "bloodmnist"'):
         medmnist.read("BloodMnist", root=tmp_path, size=28)
@@ -222,7 +244,7 @@ def test_medmnist_names_what_is_nearest_and_what_is_missing(tmp_path):
 
 def test_medmnist_counts_of_classes():
     assert {name: len(classes) for name, classes in medmnist.CLASSES.items()} == {
-        "bloodmnist": 8, "breastmnist": 2, "dermamnist": 7, "octmnist": 4, "organamnist": 11, "organcmnist": 11,
+        "bloodmnist": 8, "breastmnist": 2, "chestmnist": 14, "dermamnist": 7, "octmnist": 4, "organamnist": 11, "organcmnist": 11,
         "organsmnist": 11, "pathmnist": 9, "pneumoniamnist": 2, "retinamnist": 5, "tissuemnist": 8,
     }  # fmt: skip
     assert all(len(set(classes)) == len(classes) for classes in medmnist.CLASSES.values())

@@ -1,0 +1,1 @@
+"""Public datasets by name: their cards, and whether one is complete."""
