@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from crossward.errors import ConfigError, DataError
 
 POLICIES = ("auto", "refuse", "quarantine")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 FEW = 0.05  # of the files: so many bad ones are left out without asking
 
 
@@ -28,6 +30,14 @@ class BadFile:
         row = "" if self.row is None else f"row {self.row}{of}"
         line = ": ".join(part for part in (row, self.where, self.reason) if part)
         return f"{line} (site {self.site})" if self.site else line
+
+
+class SpellingsError(DataError):
+    """Labels are written in several ways; `rename` is what would join them."""
+
+    def __init__(self, what: str, *, details: Sequence[str], hint: str, rename: Mapping[str, str]) -> None:
+        self.rename = rename
+        super().__init__(what, details=details, hint=hint)
 
 
 def check_policy(bad_files: str) -> str:
@@ -49,24 +59,24 @@ def set_aside(
     bad_files: str,
     before: Sequence[str],
     after: Sequence[str],
-    general: Sequence[str] = (),
+    spellings: Sequence[str] = (),
+    rename: Mapping[str, str] = NOTHING,
 ) -> list[BadFile]:
     """Refuse, or set the bad files aside; `before` and `after` are the labels of the rows without and with them gone.
 
-    `general` are problems of the whole source, which no quarantine can cure.
+    `spellings` are labels that are written in several ways, which no quarantine can cure, but `rename` would.
     """
     left_out = sorted(set(problems), key=lambda bad: (bad.table, bad.row or 0, bad.where, bad.reason))
     bad = {(one.table, one.row, one.where): one.site for one in left_out}
-    lines = [*general, *map(str, left_out)]
-    if general or refuses(bad_files, len(bad), len(bad) + len(after)):
-        cure = "Correct them." if general else 'Correct them, or leave them out with bad_files = "quarantine".'
-        if bad_files == "auto" and not general:
+    lines = [*spellings, *map(str, left_out)]
+    what = f"{source}: {f'{len(lines)} problems' if len(lines) > 1 else 'one problem'}{_per_site(bad.values())}."
+    if spellings:
+        raise SpellingsError(what, details=lines, hint="Correct them, or join spellings by data.rename.", rename=rename)
+    if refuses(bad_files, len(bad), len(bad) + len(after)):
+        cure = 'Correct them, or leave them out with bad_files = "quarantine".'
+        if bad_files == "auto":
             cure += f" Up to {FEW:.0%} of the files would be left out without asking."
-        raise DataError(
-            f"{source}: {f'{len(lines)} problems' if len(lines) > 1 else 'one problem'}{_per_site(bad.values())}.",
-            details=lines,
-            hint=cure,
-        )
+        raise DataError(what, details=lines, hint=cure)
     if not after:
         raise DataError(f"{source}: no usable image is left.", details=lines, hint="Correct the files named above.")
     if gone := sorted(set(before) - set(after)):

@@ -30,6 +30,8 @@ LOW = 8  # frequencies in each direction
 BITS = LOW * LOW
 DISTANCE = 6  # bits in which hashes of one picture may differ
 CORRELATION = 0.985  # of the small grey pictures of one picture
+TINY = 16  # pixels of a side of the small grey pictures
+SMALL_PIXELS = TINY * TINY
 CHUNK = 1024  # images in memory at once
 FLAT = 2.0  # grey levels of deviation below which an image shows nothing
 MOST_OF_A_BAND = 2000  # images with one band in common that are compared each with each
@@ -58,13 +60,13 @@ class ImageHashes:
 def image_hashes(images: Tensor) -> ImageHashes:
     """The hashes of (N, H, W, C) uint8 images."""
     hashes = np.empty(len(images), dtype=np.uint64)
-    small = torch.empty(len(images), 256, dtype=torch.float16)
+    small = torch.empty(len(images), SMALL_PIXELS, dtype=torch.float16)
     flat = np.empty(len(images), dtype=np.bool_)
     for start in range(0, len(images), CHUNK):
         part = slice(start, start + CHUNK)
         grey = _grey(images[part])
         hashes[part] = _phash(grey)
-        tiny = adaptive_avg_pool2d(grey, 16).flatten(1)
+        tiny = adaptive_avg_pool2d(grey, TINY).flatten(1)
         tiny = tiny - tiny.mean(1, keepdim=True)
         flat[part] = (tiny.std(1) < FLAT).numpy()
         small[part] = (tiny / tiny.norm(dim=1, keepdim=True).clamp_min(1e-6)).half()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossward.data.federation import PARTS, Federation
-from crossward.data.near_duplicates import Flags, Ints, image_hashes, near_pairs
+from crossward.data.near_duplicates import Flags, Ints, near_pairs
+from crossward.data.stored_hashes import collection_hashes
 
 MOST = 100  # pairs that a run keeps
 
@@ -39,7 +40,7 @@ def near_leaks(federation: Federation) -> list[NearLeak]:
         return np.asarray(both & (np.maximum(side[a], side[b]) > 1) & (codes[a] != codes[b]))
 
     leaks = []
-    for pair in near_pairs(image_hashes(collection.images), on_both_sides):
+    for pair in near_pairs(collection_hashes(collection), on_both_sides):
         trained, held_out = sorted((pair.a, pair.b), key=lambda row: int(side[row]))
         labels = collection.targets[[trained, held_out]] if collection.task != "segmentation" else None
         leaks.append(

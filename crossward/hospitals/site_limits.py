@@ -128,7 +128,8 @@ class SiteLimits(Section):
         self.refuse_above(
             "cache_mib", needed / MIB, f"the images, as the run wants them, take {needed / MIB:.0f} MiB on the disk"
         )
-        entries = sorted(folder.glob("*.json"), key=_modified) if folder.is_dir() else []
+        kinds = ("*.json", "hashes-*", "segment-*") if folder.is_dir() else ()
+        entries = sorted((file for kind in kinds for file in folder.glob(kind)), key=_modified)
         stored = _folder_bytes(folder)
         for entry in entries:
             if stored + needed <= self.cache_mib * MIB:

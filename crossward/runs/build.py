@@ -70,7 +70,7 @@ def prepare(config: Config, manifest: dict[str, Any] | None = None) -> PreparedR
     about_text = prepared.text.cautions() if prepared.text else []
     about_run = checks.cautions(config, prepared.run_sites)
     about_files = _left_out_note(quarantined, len(collection))
-    near = [] if manifest else near_leaks(federation)  # a run that is resumed was looked at when it began
+    near = near_leaks(federation)
     about_data = [*about_files, *warnings(federation), *near_leak_notes(near)]
     return replace(prepared, warnings=[*about_data, *about_run, *about_text], near_leaks=near)
 

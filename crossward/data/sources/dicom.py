@@ -25,7 +25,7 @@ from crossward.data.collection import Collection
 from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
 from crossward.data.dicom_reading import parse_dicom
 from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
-from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems
+from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems, usual_spellings
 from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
 from crossward.data.sources.dicom_labels import LabelTable, read_label_table
@@ -85,7 +85,7 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
     cache = cache_folder() / "images"
     table = read_label_table(settings.labels, settings.columns, settings.encoding) if settings.labels else None
     tag = "" if table or settings.label == "folder" else check_label_tag(settings.label.removeprefix(TAG))
-    with _open(settings.path) as (files, listing):
+    with open_dicom_files(settings.path) as (files, listing):
         paths, problems, ignored = _dicom_paths(files, listing, key)
         facts, unread = _facts(files, paths, key, cache, table, tag)
         _refuse_names_of_patients(settings, facts, key)
@@ -99,9 +99,14 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
     problems += [_bad(key, images[row].path, reason, images[row].part) for row, reason in decoded.problems]
     used = [images[row] for row in decoded.rows]
     before, after = ([image.label for image in some] for some in (images, used))
-    general = [] if settings.classes else spelling_problems(before)
     left_out = set_aside(
-        settings.path, problems, bad_files=settings.bad_files, before=before, after=after, general=general
+        settings.path,
+        problems,
+        bad_files=settings.bad_files,
+        before=before,
+        after=after,
+        spellings=[] if settings.classes else spelling_problems(before),
+        rename=usual_spellings(before),
     )
     noted = (*decoded.notes, *notes, *_group_notes(facts), *ignored)
     return _collection(settings, used, decoded, rows, noted), left_out
@@ -138,7 +143,7 @@ def _collection(
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[Files, list[str]]]:
+def open_dicom_files(path: Path) -> Iterator[tuple[Files, list[str]]]:
     """The files and the paths that are to be read: all, those that a DICOMDIR names, or the one that was named."""
     if path.is_file() and content_format(_head(path)) in (DICOM, DICOMDIR):
         with open_files(path.parent) as files:

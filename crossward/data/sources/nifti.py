@@ -108,7 +108,6 @@ def _collection(
         splits=splits if any(splits) else None,
         file=decoded.file,
         masks_file=decoded.masks_file,
-        masks_file=decoded.masks_file,
         notes=decoded.notes,
     )
 

@@ -140,9 +140,11 @@ def read(
     problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
     before = [row.label for row in rows if not _label_problem(row, names)]
-    general = [] if masked or names else _spellings(rows)
+    spellings = [] if masked or names else _spellings(rows)
+    after = [row.label for row in used]
+    known = usual_spellings(row.label for row in rows)
     left_out = set_aside(
-        file, problems, bad_files=policy, general=general, before=before, after=[row.label for row in used]
+        file, problems, bad_files=policy, before=before, after=after, spellings=spellings, rename=known
     )
     return _collection(file, parsed, used, names, decoded), left_out
 
@@ -168,7 +170,6 @@ def _collection(
         sites=tuple(row.site for row in rows) if "site" in columns else None,
         splits=tuple(row.split for row in rows) if "split" in columns else None,
         file=decoded.file,
-        masks_file=decoded.masks_file,
         masks_file=decoded.masks_file,
     )
 

@@ -28,7 +28,7 @@ def live_charts(metric: str, planned: int | None, sites: Sequence[str]) -> dict[
         },
         "losses": {
             "title": "Training loss",
-            "caption": "As the hospitals report it; the dark line is their mean.",
+            "caption": "As the hospitals report it, and their mean.",
             "alt": "Curves of the training loss by round, of each hospital and of their mean.",
             "spec": _curves("loss", losses, planned, 3),
         },
