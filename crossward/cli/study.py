@@ -4,7 +4,7 @@ study prune."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +25,8 @@ from crossward.cli.race import (
 )
 from crossward.cli.text_tables import Full, TableFormat, print_text_tables
 from crossward.errors import RunError
+
+MOST_NAMED = 4  # cells that failed by one reason
 
 if TYPE_CHECKING:
     from crossward.studies.estimate import MethodEstimate, StudyEstimate
@@ -127,9 +129,21 @@ def _report_failures(outcome: StudyOutcome, again: str) -> None:
     if failed:
         raise RunError(
             f"{len(failed)} of {len(outcome.cells)} cells have no result",
-            details=[f"{each.cell.folder.name}: {each.reason}" for each in failed],
+            details=_by_reason([(each.cell.folder.name, each.reason) for each in failed]),
             hint=f"Mend the cause, then: {again}",
         )
+
+
+def _by_reason(failed: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each reason, with the cells that failed by it: one mistake in a study file fails all of them."""
+    names: dict[str, list[str]] = {}
+    for name, reason in failed:
+        names.setdefault(reason, []).append(name)
+    lines = []
+    for reason, cells in names.items():
+        more = f" and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
+        lines.append(f"{', '.join(cells[:MOST_NAMED])}{more}: {reason}")
+    return lines
 
 
 # the dry run ----------------------------------------------------------------------------------------------------------

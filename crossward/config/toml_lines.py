@@ -28,6 +28,8 @@ def read_toml(file: Path) -> tuple[dict[str, Any], Where]:
     """What a TOML file says, and in which lines."""
     try:
         text = file.read_text()
+    except IsADirectoryError:
+        raise ConfigError(f"{file} is a folder, not a configuration", hint="Name the TOML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration {file}: {error}") from None
     try:

@@ -85,6 +85,23 @@ def check_dry_run_and_prune(cli, study_file: Path, patch) -> None:
     assert len(list(folder.glob("fedavg-s0-*/predictions/*"))) < len(before)
 
 
+def test_one_mistake_of_all_cells_is_said_once_at_the_end(cli, study_file):
+    text = study_file.read_text().replace("[0, 1]", "[0, 1, 2]")
+    study_file.write_text(text.replace("sites = 2", "sites = 2\nsize = 16"))
+    output = cli("study", "run", study_file, "--json", "--workers", "1")
+    assert output.code == 4
+    assert "6 of 6 cells have no result" in output.err
+    assert output.err.count("cannot be drawn") == 1
+    assert "and 2 more: " in output.err
+
+
+def test_a_folder_in_place_of_the_file_is_refused_in_words(cli, study_file):
+    output = cli("study", "status", study_file.parent)
+    assert output.code == 2
+    assert "is a folder, not a configuration" in output.err
+    assert "Name the TOML file." in output.err
+
+
 def test_a_cell_that_fails_is_said_at_the_end(cli, study_file):
     text = study_file.read_text().replace('"fedprox"', '{ name = "fedprox", site = [{ name = "nowhere" }] }')
     study_file.write_text(text.replace("[0, 1]", "[0]"))
