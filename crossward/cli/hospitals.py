@@ -217,6 +217,8 @@ def site_up(
     typer.echo(f"{images.images} images: {counts}")
     for file in images.left_out:
         typer.echo(f"left out: {file}")
+    for note in images.notes:
+        typer.echo(f"note: {note}")
     if check_only:
         return
     _warn_if_insecure(insecure)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossward.data.collection import Collection
 from crossward.data.federation import PARTS, Federation
 from crossward.data.near_duplicates import Flags, Ints, near_pairs
 from crossward.data.stored_hashes import collection_hashes
@@ -42,7 +43,6 @@ def near_leaks(federation: Federation) -> list[NearLeak]:
     leaks = []
     for pair in near_pairs(collection_hashes(collection), on_both_sides):
         trained, held_out = sorted((pair.a, pair.b), key=lambda row: int(side[row]))
-        labels = collection.targets[[trained, held_out]] if collection.task != "segmentation" else None
         leaks.append(
             NearLeak(
                 collection.ids[trained],
@@ -50,7 +50,7 @@ def near_leaks(federation: Federation) -> list[NearLeak]:
                 collection.ids[held_out],
                 holder[held_out],
                 PARTS[int(side[held_out]) - 1],
-                None if labels is None else bool((labels[0] == labels[1]).all()),
+                _same_label(collection, trained, held_out),
                 pair.correlation,
             )
         )
@@ -68,6 +68,28 @@ def near_leak_notes(leaks: Sequence[NearLeak]) -> list[str]:
         f"{len(leaks)} pair(s) of almost the same image are trained on and held out{labels}; first: {first.trained} "
         f"({first.trained_at}) and {first.held_out} ({first.held_out_at}, {first.part})"
     ]
+
+
+def near_pair_notes(collection: Collection) -> list[str]:
+    """What a person should know, in a line, of images that are almost the same, before anything is split."""
+    codes = np.unique(collection.hashes, return_inverse=True)[1]
+    pairs = near_pairs(collection_hashes(collection), lambda a, b: np.asarray(codes[a] != codes[b]))
+    if not pairs:
+        return []
+    first = pairs[0]
+    differ = sum(_same_label(collection, pair.a, pair.b) is False for pair in pairs)
+    labels = f", {differ} of them with another label" if differ else ""
+    return [
+        f"{len(pairs)} pair(s) of images are almost the same{labels}; first: {collection.ids[first.a]} and "
+        f"{collection.ids[first.b]}. A group for both keeps them on one side of a split"
+    ]
+
+
+def _same_label(collection: Collection, a: int, b: int) -> bool | None:
+    """Whether two rows have the same label; None in segmentation."""
+    if collection.task == "segmentation":
+        return None
+    return bool((collection.targets[a] == collection.targets[b]).all())
 
 
 def _sides(federation: Federation) -> tuple[Ints, list[str]]:

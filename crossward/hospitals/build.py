@@ -14,9 +14,11 @@ from crossward import nets
 from crossward.config.reading import config_from, method_of
 from crossward.config.schema import Config
 from crossward.core.method import Method
+from crossward.core.task import blank_targets
 from crossward.data.audit import warnings
 from crossward.data.collection import Collection
 from crossward.data.federation import NO_ROWS, Federation, Split
+from crossward.data.near_leaks import near_leak_notes, near_leaks
 from crossward.data.sealed_files import digest
 from crossward.data.sources import setting_names
 from crossward.errors import ConfigError
@@ -100,6 +102,7 @@ def build_site_run(
     split = replace(_choose_split(federation, site_settings.get("take")), name=name)
     if not len(split.train):
         raise ConfigError(f"{name} has no images to train on")
+    near = near_leaks(replace(federation, sites=(split,), server=EMPTY_SERVER, public=NO_ROWS))
     if public is not None:
         federation = _with_public_images(federation, public)
     all_sites = [split if other == name else Split(other, NO_ROWS, NO_ROWS, NO_ROWS) for other in sites]
@@ -108,7 +111,8 @@ def build_site_run(
         prepared = assemble(config, run_federation, quarantined, text_size=text_size)
     except ConfigError as error:  # of the method and the networks, which are the run's
         raise Refusal(error.what, details=error.details, hint=error.hint) from error
-    return replace(prepared, warnings=warnings(replace(federation, sites=(split,))))
+    about_data = [*warnings(replace(federation, sites=(split,))), *near_leak_notes(near)]
+    return replace(prepared, warnings=about_data, near_leaks=near)
 
 
 def shared_images(federation: Federation, split: Split) -> int:
@@ -232,9 +236,6 @@ def _empty_federation(facts: Mapping[str, Any]) -> Federation:
     """A federation without images, for a coordinator that has none."""
     height, width = facts["size"]
     images = torch.zeros(0, height, width, facts["channels"], dtype=torch.uint8)
-    if facts["task"] == "segmentation":
-        targets = torch.zeros(0, height, width, dtype=torch.uint8)
-    else:
-        targets = torch.zeros(0, dtype=torch.int64)
+    targets = blank_targets(facts["task"], 0, len(facts["classes"]), (height, width))
     collection = Collection("hospitals", facts["task"], tuple(facts["classes"]), images, targets, (), ())
     return Federation(collection, (), EMPTY_SERVER, NO_ROWS, {"partition": "hospitals"})

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from crossward.core import select
 from crossward.core.disclosure import DisclosureKind
 from crossward.core.engine import Job, run_job
 from crossward.core.tree import Tree, decode, encode
+from crossward.data.near_leaks import near_leak_notes
 from crossward.disk import write_atomically
 from crossward.errors import CrosswardError
 from crossward.foreign import printable
@@ -70,7 +71,7 @@ def build_run_sites(hospital: Hospital, opening: Mapping[str, Any]) -> RunSites:
     if public is not None:
         _check_public_images(public, hospital.policy.min_public_images)
     torch.set_num_threads(threads)
-    run_sites = build_site_run(
+    prepared = build_site_run(
         config,
         list(opening["sites"]),
         hospital.name,
@@ -78,10 +79,11 @@ def build_run_sites(hospital: Hospital, opening: Mapping[str, Any]) -> RunSites:
         int(opening["text"]),
         public,
         limits=hospital.limits,
-    ).run_sites
+    )
+    _log_lines(f"run {opening['run']}: {note}" for note in near_leak_notes(prepared.near_leaks))
     if public is not None:
-        _note_shared_images(hospital, str(opening["run"]), run_sites)
-    return run_sites
+        _note_shared_images(hospital, str(opening["run"]), prepared.run_sites)
+    return prepared.run_sites
 
 
 def _check_public_images(public: Any, least: int) -> None:
@@ -114,6 +116,11 @@ def write_locally(error: BaseException) -> None:
         lines = str(error).splitlines()
     else:
         lines = "".join(traceback.format_exception(error)).splitlines()
+    _log_lines(lines)
+
+
+def _log_lines(lines: Iterable[str]) -> None:
+    """Write lines to this process's own log, which stays at this site."""
     stamp = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     sys.stderr.write("".join(f"{stamp} {printable(line)}\n" for line in lines))
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from crossward.config.reading import config_from
+from crossward.data.near_leaks import near_pair_notes
 from crossward.data.sources import setting_names
 from crossward.errors import ConfigError
 from crossward.hospitals.kit import SiteKit
@@ -25,6 +26,7 @@ class ImageCheck:
     counts: tuple[int, ...]  # training and held-out images of each class; pixels of masks
     images: int
     left_out: tuple[str, ...]  # files that cannot be read
+    notes: tuple[str, ...] = ()  # what the people at this site should know of the others
 
 
 def site_settings(kit: SiteKit, data: Path | None) -> dict[str, Any]:
@@ -50,4 +52,5 @@ def check_images(settings: Mapping[str, Any]) -> ImageCheck:
     collection, left_out = config_from({"data": data}).data.load()
     targets = collection.targets.flatten().long()
     counts = torch.bincount(targets, minlength=len(collection.classes)).tolist()
-    return ImageCheck(collection.classes, tuple(counts), len(collection), tuple(left_out))
+    notes = tuple(near_pair_notes(collection))
+    return ImageCheck(collection.classes, tuple(counts), len(collection), tuple(left_out), notes)

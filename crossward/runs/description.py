@@ -36,11 +36,17 @@ def describe(rundir: RunDir, prepared: PreparedRun) -> None:
     rundir.write("environment.json", environment(config))
     if prepared.quarantined:
         rundir.write("quarantine.json", {"left_out": prepared.quarantined})
+    describe_near_leaks(rundir, prepared)
+    write_atomically(rundir.folder / "config.toml", to_toml(config).encode())
+    rundir.write("run.json", _about(prepared))
+
+
+def describe_near_leaks(rundir: RunDir, prepared: PreparedRun) -> None:
+    """Write down which images are trained on and, almost the same, held out; again when a run is resumed, for those
+    that began before there was this audit."""
     if prepared.near_leaks:
         pairs = [asdict(leak) for leak in prepared.near_leaks[:MOST]]
         rundir.write("near_leaks.json", {"count": len(prepared.near_leaks), "pairs": pairs})
-    write_atomically(rundir.folder / "config.toml", to_toml(config).encode())
-    rundir.write("run.json", _about(prepared))
 
 
 def _about(prepared: PreparedRun) -> dict[str, Any]:
@@ -66,7 +72,7 @@ def _about(prepared: PreparedRun) -> dict[str, Any]:
         },
         "text": _class_text(prepared.text) if prepared.text else {},
         "sites": [site.name for site in prepared.federation.sites],
-        "class_counts": {} if run_sites.remote or task.name != "classification" else _class_counts(prepared.federation),
+        "class_counts": {} if run_sites.remote or task.name == "segmentation" else _class_counts(prepared.federation),
         "personal": run_sites.personal,
         "pooled": method.pooled,
         "discloses": {item: disclosure.what for item, disclosure in method.discloses.items()},

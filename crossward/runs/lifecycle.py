@@ -18,7 +18,7 @@ from crossward.disk import present
 from crossward.engines.pool import WorkerPool
 from crossward.errors import ConfigError, CrosswardError, Interrupted, StorageError
 from crossward.runs.build import PreparedRun, engine_for, prepare
-from crossward.runs.description import describe, now
+from crossward.runs.description import describe, describe_near_leaks, now
 from crossward.runs.observers.options import check_packages, run_logs
 from crossward.runs.recorder import Images, Recorder, checkpoint, deploy
 from crossward.runs.result import Result, load, summarised
@@ -142,7 +142,9 @@ def execute(
     """
     config = prepared.config
     check_packages(config)
-    if not rundir.described:
+    if rundir.described:
+        describe_near_leaks(rundir, prepared)
+    else:
         describe(rundir, prepared)
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
     progress = checkpoint(rundir, memory) or initial or Progress(prepared.start)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from scipy.fft import dctn
 
+from crossward.data import stored_hashes
 from crossward.data.collection import Collection
 from crossward.data.copies import LeakRules
 from crossward.data.federate import federate
 from crossward.data.near_duplicates import image_hashes, near_pairs
 from crossward.data.near_leaks import near_leak_notes, near_leaks
+from crossward.data.sealed_files import digest
+from crossward.data.stored_hashes import collection_hashes
 
 
 def pictures(count, side=48, seed=0):
@@ -77,3 +82,51 @@ def test_pairs_on_both_sides_are_named_and_others_are_not():
     assert leak.same_label is False
     assert "1 pair(s) of almost the same image" in near_leak_notes([leak])[0]
     assert "1 of them with another label" in near_leak_notes([leak])[0]
+
+
+def drawn_collection(images):
+    hashes = tuple(digest(image.numpy().tobytes()) for image in images)
+    ids = tuple(f"row{row}" for row in range(len(images)))
+    targets = torch.arange(len(images)) % 2
+    return Collection("drawn", "classification", ("a", "b"), images, targets, ids, hashes)
+
+
+def test_hashes_are_computed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_hashes, "WORTH_STORING", 0)
+    images = pictures(60)
+    collection = drawn_collection(images)
+    first = collection_hashes(collection, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(stored_hashes, "image_hashes", lambda _: pytest.fail("computed again"))
+        again = collection_hashes(collection, tmp_path)
+    for found in (first, again):
+        assert (found.hashes == image_hashes(images).hashes).all()
+        assert torch.equal(found.small, image_hashes(images).small)
+        assert (found.flat == image_hashes(images).flat).all()
+    assert near_pairs(again) == near_pairs(first)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: b"0" + data[1:]])
+def test_damaged_hashes_are_computed_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(stored_hashes, "WORTH_STORING", 0)
+    collection = drawn_collection(pictures(20))
+    expected = collection_hashes(collection, tmp_path).hashes
+    [file] = tmp_path.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    assert (collection_hashes(collection, tmp_path).hashes == expected).all()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_other_images_and_images_without_hashes_are_not_mixed_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_hashes, "WORTH_STORING", 0)
+    collection_hashes(drawn_collection(pictures(20)), tmp_path)
+    others = pictures(20, seed=1)
+    assert (collection_hashes(drawn_collection(others), tmp_path).hashes == image_hashes(others).hashes).all()
+    unknown = replace(drawn_collection(others), hashes=("",) * 20)
+    assert (collection_hashes(unknown, tmp_path).hashes == image_hashes(others).hashes).all()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_hashes_of_few_images_are_not_stored(tmp_path):
+    collection_hashes(drawn_collection(pictures(20)), tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -51,3 +51,12 @@ def test_the_check_counts_images_and_leaves_bad_files_out(kit, images):
     assert check.images == 3
     assert len(check.left_out) == 1
     assert "2.png" in check.left_out[0]
+
+
+def test_the_check_says_which_images_are_almost_the_same(kit, images):
+    rng = np.random.default_rng(1)
+    large = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((60, 60), Image.Resampling.BICUBIC)
+    large.save(images / "cat" / "3.png")
+    large.resize((40, 40)).save(images / "dog" / "3.jpg", quality=60)
+    (note,) = check_images(site_settings(kit, images)).notes
+    assert note.startswith("1 pair(s) of images are almost the same, 1 of them with another label; first: cat/3.png")
