@@ -10,16 +10,20 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from crossward.errors import ConfigError, DataError
+from crossward.user_folders import data_root
 
 LITTER = frozenset({"__macosx", "thumbs.db", "desktop.ini"})  # what file managers leave behind
 TARBALLS = (".tar.gz", ".tgz", ".tar")
 CUT_SHORT = (tarfile.TarError, OSError, EOFError, zlib.error)
 DAMAGED = (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)  # in a .zip
+LEADS_OUT = (
+    "is a link that leads out of its root: copy the file there, or set CROSSWARD_DATA to a folder that holds both"
+)
 LARGEST = 1 << 30  # bytes of one archived file: a larger claim is a zip bomb, not an image
 
 
@@ -46,14 +50,18 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class FolderFiles:
+    """The files of a folder. Links are followed within the folder, and to what is below CROSSWARD_DATA: a file that a
+    link fetches from elsewhere is a DataError, so that nobody trains on what he did not mean to name."""
+
     root: Path
+    _folders: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)  # which lie where links may lead
 
     def listing(self) -> list[str]:
         return sorted(path for path in self._walk(str(self.root), frozenset()) if not _litter(path))
 
     def stamp(self, path: str) -> tuple[int, ...]:
         try:
-            status = (self.root / safe_path(path)).stat()
+            status = self._contained(path).stat()
         except OSError as error:
             raise DataError(_reason(error, self.root)) from error
         if not stat.S_ISREG(status.st_mode):
@@ -62,17 +70,36 @@ class FolderFiles:
 
     def read(self, path: str) -> bytes:
         try:
-            return (self.root / safe_path(path)).read_bytes()
+            return self._contained(path).read_bytes()
         except OSError as error:
             raise DataError(_reason(error, self.root)) from error
 
     def head(self, path: str, length: int) -> bytes:
         self.stamp(path)  # a pipe or a device would never end
         try:
-            with (self.root / safe_path(path)).open("rb") as stream:
+            with self._contained(path).open("rb") as stream:
                 return stream.read(length)
         except OSError as error:
             raise DataError(_reason(error, self.root)) from error
+
+    def leads_out(self, path: str) -> bool:
+        """Whether links make of it a file that is neither in the folder nor below CROSSWARD_DATA."""
+        file = self.root / safe_path(path)
+        if file.is_symlink():
+            return not self._allows(os.path.realpath(file))
+        folder = str(file.parent)
+        if folder not in self._folders:
+            self._folders[folder] = self._allows(os.path.realpath(folder))
+        return not self._folders[folder]
+
+    def _contained(self, path: str) -> Path:
+        if self.leads_out(path):
+            raise DataError(LEADS_OUT)
+        return self.root / safe_path(path)
+
+    def _allows(self, real: str) -> bool:
+        places = [os.path.realpath(place) for place in (self.root, data_root()) if place is not None]
+        return any(real == place or real.startswith(place.rstrip(os.sep) + os.sep) for place in places)
 
     def _walk(self, folder: str, above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)

@@ -109,6 +109,43 @@ def test_linked_folders_are_followed_but_never_in_circles(tmp_path):
     assert FolderFiles(root).listing() == ["a/2.png", "b/1.png"]
 
 
+@pytest.mark.parametrize("link", ["file", "folder", "dots"])
+def test_a_link_that_leads_out_of_its_root_is_not_read(tmp_path, link):
+    unpacked(tmp_path / "elsewhere", {"1.png": b"secret"})
+    root = unpacked(tmp_path / "x", {"a/2.png": b"ours"})
+    name = {"file": "a/1.png", "folder": "b/1.png", "dots": "a/1.png"}[link]
+    target = {"file": tmp_path / "elsewhere/1.png", "folder": tmp_path / "elsewhere", "dots": "../../elsewhere/1.png"}
+    (root / name if link != "folder" else root / "b").symlink_to(target[link])
+    files = FolderFiles(root)
+    assert name in files.listing()
+    for look in (files.stamp, files.read, lambda path: files.head(path, 4)):
+        with pytest.raises(DataError, match="is a link that leads out of its root: copy the file there"):
+            look(name)
+    assert files.read("a/2.png") == b"ours"
+
+
+def test_links_within_the_root_and_to_the_folder_of_all_data_are_read(tmp_path, monkeypatch):
+    unpacked(tmp_path / "data/pool", {"1.png": b"pooled"})
+    root = unpacked(tmp_path / "data/x", {"a/2.png": b"ours"})
+    (root / "3.png").symlink_to(root / "a/2.png")
+    (root / "b").symlink_to(tmp_path / "data/pool")
+    (tmp_path / "short").symlink_to(root)  # the root itself may be a link
+    files = FolderFiles(tmp_path / "short")
+    assert files.read("3.png") == b"ours"
+    with pytest.raises(DataError, match="leads out"):
+        files.read("b/1.png")
+    monkeypatch.setenv("CROSSWARD_DATA", str(tmp_path / "data"))
+    assert FolderFiles(tmp_path / "short").read("b/1.png") == b"pooled"
+
+
+def test_a_folder_beside_the_root_with_a_longer_name_is_outside(tmp_path):
+    unpacked(tmp_path / "images-2", {"1.png": b"secret"})
+    root = unpacked(tmp_path / "images", {"2.png": b""})
+    (root / "1.png").symlink_to(tmp_path / "images-2" / "1.png")
+    with pytest.raises(DataError, match="leads out"):
+        FolderFiles(root).read("1.png")
+
+
 def test_a_folder_or_pipe_is_not_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "dir.png").mkdir()
@@ -135,7 +172,7 @@ def test_settle_sets_aside_unless_too_little_is_left():
     with pytest.raises(DataError, match="no image is left of y, z"):
         set_aside(Path("t.csv"), BAD, bad_files="quarantine", before=["x", "y", "z"], after=["x"])
     with pytest.raises(DataError, match="one problem"):
-        set_aside(Path("t.csv"), [], bad_files="quarantine", before=["x"], after=["x"], general=["spelling"])
+        set_aside(Path("t.csv"), [], bad_files="quarantine", before=["x"], after=["x"], spellings=["spelling"])
 
 
 def test_only_two_policies():
