@@ -86,7 +86,7 @@ def test_outliers_of_colour_and_orientation_and_links_are_found(cli, tmp_path):
     said = [finding["what"] for finding in document["findings"]]
     assert "the colours of site b are far from those of the others" in said
     assert "1 image(s) are portrait, unlike the others" in said
-    assert "1 file(s) are links that lead out of the folder: what they name is read" in said
+    assert "1 file(s) are links that lead out of the folder: they are not read" in said
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "text"])
