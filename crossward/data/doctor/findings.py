@@ -63,7 +63,7 @@ def of_files(files: FileFacts) -> list[Finding]:
         found.append(Finding(f"{few} image(s) are {name}, unlike the others", "turn them, or take them out"))
     if files.links_out:
         what = f"{len(files.links_out)} file(s) are links that lead out of the folder: they are not read"
-        found.append(Finding(what, "copy them into the folder, or remove the links", files.links_out[:SHOWN]))
+        found.append(Finding(what, "copy them into the folder, or set CROSSWARD_DATA to a folder that holds both", files.links_out[:SHOWN]))
     return found
 
 
