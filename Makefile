@@ -52,7 +52,7 @@ bench: $(READY) $(PEERS)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,deploy,dicom,export,tensorboard,mlflow,text,pretrained,report,dashboard,tune,cluster,simulate]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,deploy,privacy,dicom,export,tensorboard,mlflow,text,pretrained,report,dashboard,tune,cluster,simulate]"
 	touch $@
 
 # Tests look at the report in Debian's chromium, with axe-core. Where neither can be installed, those tests are skipped

@@ -26,7 +26,7 @@ FOUNDATION = ("errors", "names", "disk", "settings", "user_folders", "foreign", 
 LEARNING = (*FOUNDATION, "core", "losses", "statistics")
 ALGORITHMS = (*LEARNING, "nets.parts", "nets.requirements", "text", "plugins")
 BELOW_CONFIG = (
-    *LEARNING, "nets", "tasks", "data", "data.sources", "data.sources.phantom", "text", "methods", "plugins",
+    *LEARNING, "nets", "tasks", "data", "data.sources", "data.sources.phantom", "text", "methods", "plugins", "privacy",
 )  # fmt: skip
 BELOW_HOSPITALS = (*BELOW_CONFIG, "config", "engines", "runs")
 # What each folder may import of the package, besides the modules of its own folder. A folder below it counts as another
@@ -43,6 +43,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "losses": ("core",),
     "statistics": ("core",),
     "engines": (*FOUNDATION, "core"),
+    "privacy": (*FOUNDATION, "core"),
     "nets": (*FOUNDATION, "core"),
     "nets.parts": (*FOUNDATION, "core"),
     "tasks": LEARNING,
