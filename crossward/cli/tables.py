@@ -229,7 +229,7 @@ def federation_table(federation: Federation) -> Table:
     """Images of each split at each site, and of its training images how many there are of each class."""
     collection = federation.collection
     height, width = collection.size
-    unit = "images" if federation.task == "classification" else "pixels"
+    unit = "pixels" if federation.task == "segmentation" else "images"
     title = f"{collection.name}: {len(collection)} images of {height}x{width}, training {unit} by class"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
     table.add_column("site", style="bold", no_wrap=True)

@@ -84,7 +84,7 @@ def precision_curve(predicted: PredictedSet, label: int, recalls: Array, weights
 
 
 def _scores(predicted: PredictedSet, label: int) -> tuple[Array, Array]:
-    return predicted.predictions[:, label].astype(np.float64), predicted.targets == label
+    return predicted.predictions[:, label].astype(np.float64), predicted.has(label)
 
 
 def _undefined(points: int, resamples: int) -> Curve:
@@ -95,13 +95,13 @@ def _undefined(points: int, resamples: int) -> Curve:
 # every class ----------------------------------------------------------------------------------------------------------
 def class_recalls(predicted: PredictedSet, weights: Array) -> Curve:
     """The recall of each class: the grid is the classes."""
-    truth, guess = _indicators(predicted)
+    truth, guess = predicted.truth(), predicted.guess()
     return _quotients(truth & guess, truth, weights)
 
 
 def class_f1(predicted: PredictedSet, weights: Array) -> Curve:
     """The F1 of each class: the grid is the classes."""
-    truth, guess = _indicators(predicted)
+    truth, guess = predicted.truth(), predicted.guess()
     return _quotients(2.0 * (truth & guess), truth.astype(np.float64) + guess, weights)
 
 
@@ -121,12 +121,6 @@ def confusion(predicted: PredictedSet) -> Array:
     classes = predicted.predictions.shape[1]
     pairs = predicted.targets.astype(np.int64) * classes + predicted.predictions.argmax(1)
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
-
-
-def _indicators(predicted: PredictedSet) -> tuple[Array, Array]:
-    """(n, K) of the truth and of the prediction."""
-    classes = np.arange(predicted.predictions.shape[1])
-    return predicted.targets[:, None] == classes, predicted.predictions.argmax(1)[:, None] == classes
 
 
 def _quotients(above: Array, below: Array, weights: Array) -> Curve:

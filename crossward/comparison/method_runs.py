@@ -210,7 +210,7 @@ class _SetReader:
         if self.task["name"] == "segmentation":
             counts = overlap_counts(prediction.numpy(), truth, len(self.task["classes"]))
             return PredictedSet(name, "segmentation", counts, np.zeros(0, dtype=np.int64), tuple(ids))
-        return PredictedSet(name, "classification", prediction.numpy(), truth, tuple(ids))
+        return PredictedSet(name, self.task["name"], prediction.numpy(), truth, tuple(ids))
 
 
 def _image_ids(result: Result) -> dict[str, Mapping[str, Sequence[str]]]:

@@ -11,6 +11,7 @@ from crossward.runs.result import Result
 
 METRICS = {  # of a row, by task
     "classification": ("accuracy", "f1", "auc"),
+    "multi-label": ("auc", "f1", "accuracy"),
     "segmentation": ("dice", "dice_positive", "false_positive_rate", "hd95_penalised"),
 }
 

@@ -33,9 +33,10 @@ from crossward.runs.run_directory import RunDir
 BEST = "best"
 CLASS_METRICS = {  # of a task: what class_metrics calls it -> its list in metrics.jsonl
     "classification": {"recall": "recall", "f1": "f1_per_class"},
+    "multi-label": {"recall": "recall", "f1": "f1_per_class"},
     "segmentation": {"dice": "dice_per_class"},
 }
-MAIN = {"classification": "f1", "segmentation": "dice"}
+MAIN = {"classification": "f1", "multi-label": "auc", "segmentation": "dice"}
 
 
 class MethodDetails:
@@ -130,11 +131,12 @@ class MethodDetails:
 
     # sensitivity ------------------------------------------------------------------------------------------------------
     def sensitivities(self, specificity: float) -> Iterator[DetailFigure]:
-        """Of each class against the rest; of two classes that of the second."""
-        if not self._predicted() or self._cells[0].facts.task != "classification":
+        """Of each class against the rest; of two classes, if an image has one of them, that of the second."""
+        if not self._predicted() or self._cells[0].facts.task == "segmentation":
             return
         classes = self._cells[0].facts.classes
-        for k in [1] if len(classes) == 2 else range(len(classes)):
+        two = len(classes) == 2 and self._cells[0].facts.task == "classification"
+        for k in [1] if two else range(len(classes)):
             figure = self._sensitivity(k, classes[k], specificity)
             if figure is not None:
                 yield figure
@@ -144,7 +146,7 @@ class MethodDetails:
         for cell in self._cells:
             values, drawn = [], []
             for one in self._sets(cell):
-                positive = one.targets == k
+                positive = one.has(k)
                 if not 0 < positive.sum() < len(positive):
                     continue
                 weights = self._scores.weights.weights(one.ids)

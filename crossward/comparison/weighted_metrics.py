@@ -2,7 +2,7 @@
 
 A bootstrap resample is a row of weights: how often it has drawn each image. Most metrics are functions of sums over
 images, so all resamples together are one matrix product; the area under the ROC curve goes by ranks. With weights of 1
-each metric is what `Classification.metrics` or `Segmentation.metrics` gives.
+each metric is what the `metrics` of the task gives.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from crossward.names import nearest
 Array = NDArray[Any]
 BINS = 15  # of the expected calibration error, as in tasks/classification.py
 MIN_PROBABILITY = 1e-12  # as in tasks/classification.py
+THRESHOLD = 0.5  # as in tasks/multi_label.py
+MIN_LABEL_PROBABILITY = 1e-7  # as in tasks/multi_label.py
 RESAMPLES_AT_ONCE = 64  # of the AUC: its tables then fit into the processor's cache
 
 
@@ -28,13 +30,27 @@ class PredictedSet:
     """What was predicted for the images of one set, and the truth."""
 
     name: str  # of the site, or "server"
-    task: str  # "classification" | "segmentation"
+    task: str  # "classification" | "multi-label" | "segmentation"
     predictions: Array  # (n, K) probabilities; of segmentation (n, K-1, 3): pixels in both, predicted, true
-    targets: Array  # (n,) classes; empty for segmentation
+    targets: Array  # (n,) classes, or (n, K) of 0 and 1; empty for segmentation
     ids: tuple[str, ...]  # of the images
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def has(self, k: int) -> Array:
+        """(n,) whether an image is of class k, or has the label k."""
+        return np.asarray(self.targets[:, k] > 0 if self.targets.ndim == 2 else self.targets == k)
+
+    def truth(self) -> Array:
+        """(n, K) whether an image is of each class."""
+        return np.stack([self.has(k) for k in range(self.predictions.shape[1])], axis=1)
+
+    def guess(self) -> Array:
+        """(n, K) whether an image is predicted to be of each class: the likeliest, or all above THRESHOLD."""
+        if self.targets.ndim == 2:
+            return np.asarray(self.predictions > THRESHOLD)
+        return np.asarray(self.predictions.argmax(1)[:, None] == np.arange(self.predictions.shape[1]))
 
     def only(self, rows: Array) -> PredictedSet:
         """The images at these positions."""
@@ -60,7 +76,7 @@ def weighted_metric(metric: str, predicted: PredictedSet, weights: Array) -> Arr
     """(B,) values of a metric under the weights (B, n); NaN where it is undefined."""
     check_metric(metric, predicted.task)
     if metric == "auc":
-        return _mean_of_defined(weighted_aucs(predicted.predictions, predicted.targets, weights))
+        return _mean_of_defined(weighted_aucs(predicted.predictions, predicted.truth(), weights))
     features, value = SUMS[predicted.task][metric]
     return value(weighted_sums(features, predicted, weights))
 
@@ -77,7 +93,7 @@ def plain_metric(metric: str, predicted: PredictedSet) -> float:
 
 def metrics_of(task: str) -> tuple[str, ...]:
     """The metrics that can be computed from stored predictions."""
-    return (*SUMS[task], *(("auc",) if task == "classification" else ()))
+    return (*SUMS[task], *(("auc",) if task != "segmentation" else ()))
 
 
 def check_metric(metric: str, task: str) -> None:
@@ -90,9 +106,8 @@ def check_metric(metric: str, task: str) -> None:
 # sums over images -----------------------------------------------------------------------------------------------------
 def class_counts(predicted: PredictedSet) -> Array:
     """(n, 3K) of each image: whether it is right, true and predicted, by class."""
-    classes = np.arange(predicted.predictions.shape[1])
-    guess = predicted.predictions.argmax(1)[:, None] == classes
-    truth = predicted.targets[:, None] == classes
+    guess = predicted.guess()
+    truth = predicted.truth()
     return np.concatenate([guess & truth, truth, guess], axis=1)
 
 
@@ -119,7 +134,7 @@ def _precision(sums: Array) -> Array:
 
 def class_features(task: str) -> Features:
     """What `class_metrics` needs the sums of."""
-    return class_counts if task == "classification" else _class_dices
+    return _class_dices if task == "segmentation" else class_counts
 
 
 def class_metrics(task: str, sums: Array) -> dict[str, Array]:
@@ -153,6 +168,31 @@ def _calibration_error(sums: Array) -> Array:
 def _log_likelihood(predicted: PredictedSet) -> Array:
     p = predicted.predictions[np.arange(len(predicted)), predicted.targets].astype(np.float64)
     return np.stack([-np.log(np.maximum(p, MIN_PROBABILITY)), np.ones(len(p))], axis=1)
+
+
+def _label_agreement(predicted: PredictedSet) -> Array:
+    """(n, 2): of how many labels the prediction is right, and their number."""
+    right = predicted.guess() == predicted.truth()
+    return np.stack([right.sum(1), np.full(len(right), right.shape[1])], axis=1)
+
+
+def _label_counts(predicted: PredictedSet) -> Array:
+    """(n, 3K + 1): those of `class_counts`, and 1."""
+    return np.concatenate([class_counts(predicted), np.ones((len(predicted), 1))], axis=1)
+
+
+def _label_balanced_accuracy(sums: Array) -> Array:
+    """The mean of sensitivity and specificity, over the labels where both are defined."""
+    correct, support, guessed = np.split(sums[:, :-1], 3, axis=1)
+    absent = sums[:, -1:] - support
+    specificity = _ratio(absent - (guessed - correct), absent)
+    return _mean_of_defined(((_ratio(correct, support) + specificity) / 2).T)
+
+
+def _label_likelihood(predicted: PredictedSet) -> Array:
+    p = predicted.predictions.astype(np.float64).clip(MIN_LABEL_PROBABILITY, 1 - MIN_LABEL_PROBABILITY)
+    losses = -np.log(np.where(predicted.truth(), p, 1 - p))
+    return np.stack([losses.sum(1), np.full(len(p), p.shape[1])], axis=1)
 
 
 def _dices(counts: Array) -> Array:
@@ -196,6 +236,13 @@ SUMS: dict[str, dict[str, tuple[Features, Value]]] = {
         "ece": (calibration_gaps, _calibration_error),
         "nll": (_log_likelihood, _quotient),
     },
+    "multi-label": {
+        "f1": (class_counts, _f1),
+        "accuracy": (_label_agreement, _quotient),
+        "balanced_accuracy": (_label_counts, _label_balanced_accuracy),
+        "precision": (class_counts, _precision),
+        "nll": (_label_likelihood, _quotient),
+    },
     "segmentation": {
         "dice": (lambda predicted: _with_count(_dices(predicted.predictions)), _quotient),
         "iou": (lambda predicted: _with_count(_ious(predicted.predictions)), _quotient),
@@ -233,11 +280,11 @@ class _Ranks:
     up_to: Array  # the last whose negatives all score lower or the same
 
 
-def weighted_aucs(scores: Array, targets: Array, weights: Array) -> Array:
-    """(K, B) areas under the ROC curve, each class against the rest; ties count half; NaN where undefined."""
+def weighted_aucs(scores: Array, truth: Array, weights: Array) -> Array:
+    """(K, B) areas under the ROC curve, each class (n, K) against the rest; ties count half; NaN where undefined."""
     aucs = np.full((scores.shape[1], len(weights)), np.nan)
-    present = [k for k in range(scores.shape[1]) if 0 < (targets == k).sum() < len(targets)]
-    ranks = {k: _ranks(scores[:, k], targets == k, weights.dtype) for k in present}
+    present = [k for k in range(scores.shape[1]) if 0 < truth[:, k].sum() < len(truth)]
+    ranks = {k: _ranks(scores[:, k], truth[:, k], weights.dtype) for k in present}
     for start in range(0, len(weights), RESAMPLES_AT_ONCE):
         some = slice(start, start + RESAMPLES_AT_ONCE)
         drawn = np.ascontiguousarray(weights[some].T)  # (n, b)

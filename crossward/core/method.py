@@ -102,7 +102,7 @@ class Method:
 
     shared: ClassVar[Select] = select.everything  # which weights travel; the rest stays in client memory by itself
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SAME_NETS})
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "multi-label", "segmentation")
     steps: ClassVar[tuple[str, ...]] = ("train",)  # that a client may be asked to run
     discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS, "n": SAMPLE_COUNT}  # each item of a reply
     sometimes: ClassVar[tuple[str, ...]] = ()  # items of `discloses` that only some options or nets send

@@ -28,7 +28,7 @@ class RunFacts:
 class Plugin:
     """A frozen dataclass of hyper-parameters; what it must remember goes into site.memory. Override what is needed."""
 
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "multi-label", "segmentation")
     personalises: ClassVar[bool] = False  # whether sites predict with networks of their own because of it
     allows_for_prior: ClassVar[bool] = False  # whether it allows for how often a site sees each class
 

@@ -19,7 +19,7 @@ Augment = Callable[[Tensor, Tensor, torch.Generator], Batch]
 @dataclass(frozen=True)
 class Samples:
     images: Tensor  # (N, H, W, C) uint8: the whole dataset, memory-mapped and shared by all sites
-    targets: Tensor  # (N,) int64 class ids, or (N, H, W) uint8 class maps
+    targets: Tensor  # (N,) int64 class ids, (N, K) uint8 of 0 and 1, or (N, H, W) uint8 class maps
     index: Tensor  # (n,) int64: the rows that are ours
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
     std: tuple[float, ...]

@@ -13,10 +13,10 @@ from torch import Tensor
 @dataclass(frozen=True)
 class Collection:
     name: str
-    task: str  # "classification" | "segmentation"
+    task: str  # "classification" | "multi-label" | "segmentation"
     classes: tuple[str, ...]
     images: Tensor  # (N, H, W, C) uint8
-    targets: Tensor  # (N,) int64, or (N, H, W) uint8 class maps
+    targets: Tensor  # (N,) int64, (N, K) uint8 of 0 and 1, or (N, H, W) uint8 class maps
     ids: tuple[str, ...]  # what names a row to a person: a relative path, "train/17"
     hashes: tuple[str, ...]  # of the decoded pixels; equal hashes are duplicate images
     groups: tuple[str, ...] | None = None  # patient, lesion or slide of each row

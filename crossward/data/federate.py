@@ -207,8 +207,7 @@ def _splits_locally(recipe: dict[str, Any]) -> bool:
 
 def _deal(recipe: dict[str, Any], collection: Collection, labels: Ints, units: Ints) -> Parts:
     options = {key: recipe[key] for key in ("sites", "seed", *partitions.OPTIONS) if key in recipe}
-    classes = collection.classes if collection.task == "classification" else ("no foreground", "foreground")
-    return partitions.deal(recipe["partition"], labels, units, classes=classes, **options)
+    return partitions.deal(recipe["partition"], labels, units, classes=splits.strata_names(collection), **options)
 
 
 def _named_rows(site: str, site_of: Names, part_of: Names) -> tuple[Ints, Ints]:

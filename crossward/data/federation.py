@@ -55,11 +55,15 @@ class Federation:
         return table
 
     def class_counts(self, rows: Tensor) -> Tensor:
-        """(K,) samples of each class among the rows; pixels in segmentation."""
+        """(K,) samples of each class among the rows, one in each of its classes if it has several; pixels in
+        segmentation."""
         counts = torch.zeros(self.num_classes, dtype=torch.int64)
         for some in rows.split(256):  # a whole site's masks as int64 would not fit
-            targets = self.collection.targets[some].flatten().long()
-            counts += torch.bincount(targets, minlength=len(counts))[: len(counts)]
+            targets = self.collection.targets[some].long()
+            if self.task == "multi-label":
+                counts += targets.sum(0)
+            else:
+                counts += torch.bincount(targets.flatten(), minlength=len(counts))[: len(counts)]
         return counts
 
     def pooled(self) -> Federation:

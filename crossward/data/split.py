@@ -170,9 +170,29 @@ def public_pool(labels: Ints, units: Ints, fraction: float, seed: int) -> Ints:
 
 
 def strata_of(collection: Collection) -> Ints:
-    """(n,) what rows are stratified by: their class, or whether they show any foreground."""
-    targets = collection.targets if collection.task == "classification" else collection.targets.flatten(1).amax(1) > 0
+    """(n,) what rows are stratified by: their class, the rarest of several (as many as there are classes: none), or
+    whether they show any foreground."""
+    targets = collection.targets
+    if collection.task == "multi-label":
+        return _rarest_label(targets.numpy())
+    if collection.task == "segmentation":
+        targets = targets.flatten(1).amax(1) > 0
     return targets.numpy().astype(np.int64)
+
+
+def strata_names(collection: Collection) -> tuple[str, ...]:
+    """What the numbers of `strata_of` stand for."""
+    if collection.task == "segmentation":
+        return "no foreground", "foreground"
+    return (*collection.classes, "no label") if collection.task == "multi-label" else collection.classes
+
+
+def _rarest_label(labels: npt.NDArray[np.uint8]) -> Ints:
+    """(n,) of labels (n, K): so that rare labels are spread evenly, which the frequent ones are anyway."""
+    order = np.argsort(labels.sum(0, dtype=np.int64), kind="stable")
+    rarest: Ints = order[labels[:, order].argmax(1)].astype(np.int64)
+    rarest[~labels.any(1)] = labels.shape[1]
+    return rarest
 
 
 def training_rows(collection: Collection, with_site: bool) -> Ints:

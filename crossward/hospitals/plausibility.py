@@ -117,7 +117,8 @@ def _most(facts: Facts, part: str, task: Task) -> int | None:
     if images is None:
         return None
     height, width = facts["size"] if task.name == "segmentation" else (1, 1)
-    return int(images * height * width)
+    each = len(task.classes) if task.name == "multi-label" else 1  # classes that one image may have
+    return int(images * height * width * each)
 
 
 def _check_whole(item: str, value: Any, most: int | None) -> None:

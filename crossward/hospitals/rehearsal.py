@@ -15,6 +15,7 @@ from crossward.core.engine import Job, Outcome, Payload
 from crossward.core.inspection import ExpectedReplies, Limits, ScalarSpec, TreeSpec, reply_problems
 from crossward.core.run import Plan, run
 from crossward.core.store import TreeStore
+from crossward.core.task import example_metrics
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.data.collection import Collection
@@ -112,10 +113,7 @@ class ReplyInspector:
     @cached_property
     def _example_metrics(self) -> dict[str, Any]:
         """The task's metrics for some prediction, for their names and types."""
-        task = self.run_sites.task
-        map_size = (4, 4) if task.name == "segmentation" else ()
-        prediction = task.prediction(torch.zeros(1, len(task.classes), *map_size))
-        return task.metrics(prediction, torch.zeros(1, *map_size, dtype=torch.int64))
+        return example_metrics(self.run_sites.task)
 
     @cached_property
     def _net_norms(self) -> dict[str, float]:
@@ -184,6 +182,8 @@ def _noise_federation(run_sites: RunSites) -> Federation:
     images = torch.randint(0, 256, (count, *size, real.collection.channels), generator=rng, dtype=torch.uint8)
     if task == "segmentation":
         targets = torch.randint(0, num_classes, (count, *size), generator=rng, dtype=torch.uint8)
+    elif task == "multi-label":
+        targets = torch.randint(0, 2, (count, num_classes), generator=rng, dtype=torch.uint8)
     else:
         targets = torch.arange(count) % num_classes
     ids = tuple(f"noise/{i}" for i in range(count))

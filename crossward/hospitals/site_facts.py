@@ -15,7 +15,7 @@ from crossward.hospitals.build import image_facts
 
 COMMON_FACTS = ("task", "classes", "channels", "size")  # in which the images of all sites must agree
 PARTS = ("train", "val", "test")
-TASKS = ("classification", "segmentation")
+TASKS = ("classification", "multi-label", "segmentation")
 MAX_IMAGES = 10**9  # of a site
 MAX_IMAGE_NUMBERS = 2**26  # of one image: height x width x channels
 Facts = Mapping[str, Any]

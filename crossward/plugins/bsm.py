@@ -18,11 +18,13 @@ from torch import Tensor
 
 from crossward.core.plugin import Plugin
 from crossward.core.site import Site
+from crossward.core.task import ONE_CLASS
 from crossward.losses import log_prior, per_class
 
 
 @dataclass(frozen=True)
 class Bsm(Plugin):
+    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
     allows_for_prior: ClassVar[bool] = True
 
     strength: Annotated[float, Ge(0)] = 1.0  # exponent of the shares; 0 is plain softmax

@@ -40,6 +40,10 @@ MOST_CURVES = 12  # classes, and methods, that have curves
 STEPS = ((16, 0.005), (48, 0.01), (120, 0.02))  # up to so many curves, a curve has points at every such specificity
 COARSE = 0.05
 RECALLS = np.arange(1, 51) / 50
+SEVERAL = (
+    "An image may have several labels: recall and F1 are of each label above a probability of 0.5, and there is no "
+    "confusion matrix and no calibration of a likeliest class."
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ def read_decisions(source: ReportSource, setting: str, settings: int = 1) -> Dec
     """None if no run of this setting has figures of classes. `settings` share the room on the page."""
     view = "global" if source.headline.view == "global" else "local"
     classes = distinct_names(source.classes_of(setting))
-    notes: list[str] = []
+    several = any(run.task == "multi-label" for run in source.runs if run.setting == setting)
+    notes: list[str] = [SEVERAL] if several else []
     labels = [label for label in source.labels if source.of(label, setting)][:MOST_CURVES]
     by_label = {label: _read_runs(source.of(label, setting), view, notes) for label in labels}
     support = _support(source, setting, by_label, view)
@@ -128,7 +133,7 @@ def _read_runs(runs: Sequence[ReportRun], view: str, notes: list[str]) -> dict[s
         best = run.rounds.best or (run.rounds.evaluated[-1] if run.rounds.evaluated else None)
         if best is None:
             continue
-        empty = MethodRun(run.seed, str(run.result.folder), "classification", {}, personal=bool(run.about["personal"]))
+        empty = MethodRun(run.seed, str(run.result.folder), run.task, {}, personal=bool(run.about["personal"]))
         read = with_predictions(empty, run.result, "test", best)
         sets = _judged(read, view)
         if sets:
@@ -163,7 +168,7 @@ def _support(source: ReportSource, setting: str, by_label: Mapping[str, Any], vi
     classes = len(source.classes_of(setting))
     for runs in by_label.values():
         for sets in runs.values():
-            return np.bincount(sets[0].targets, minlength=classes)
+            return np.asarray(sets[0].truth().sum(0))
     for run in source.runs:
         if run.setting == setting and (counts := _stored_metrics(run, view).get("support")):
             return np.asarray(counts)
@@ -189,32 +194,49 @@ def _decide(
 
     weights = {id(each): resampling.weights(each.ids) for some in sets for each in some}
     classes = sets[0][0].predictions.shape[1]
-    support = np.mean([np.bincount(some[0].targets, minlength=classes) for some in sets], axis=0)
+    support = np.mean([some[0].truth().sum(0) for some in sets], axis=0)
     some_draws = slice(CURVE_RESAMPLES)
     found = {k: over_sets(lambda each, w, k=k: sensitivity_curve(each, k, grid, w[some_draws])) for k in curved}  # type: ignore[misc]
-    bins = [[reliability(each, weights[id(each)]) for each in some] for some in sets]
-    in_bins = np.mean([np.mean([images for _, _, images in some], axis=0) for some in bins], axis=0)
-    confidence = nan_mean(np.stack([mean for some in bins for _, mean, _ in some]))
-    return MethodDecisions(
+    decided = MethodDecisions(
         label,
         tuple(run.id for run in runs),
         round(float(np.mean([len(some[0]) for some in sets]))),
         support,
         band(class_recalls, support),
         band(class_f1, support),
-        np.sum([confusion(each) for some in sets for each in some], axis=0),
-        _calibration(sets, groups, level),
-        pointwise_band(
-            [mean_curve([curve for curve, _, _ in some]) for some in bins], resampling, level=level, trials=in_bins
-        ),
-        confidence,
-        in_bins,
-        {k: pointwise_band(found[k], resampling, level=level, trials=_all(support[k], grid)) for k in curved},
-        {k: nan_mean(np.stack([curve.thresholds for curve in found[k]])) for k in curved},
-        {
+        np.zeros((classes, classes)),
+        sensitivity={
+            k: pointwise_band(found[k], resampling, level=level, trials=_all(support[k], grid)) for k in curved
+        },
+        thresholds={k: nan_mean(np.stack([curve.thresholds for curve in found[k]])) for k in curved},
+        precision={
             k: band(lambda each, w, k=k: precision_curve(each, k, RECALLS, w[some_draws]), _all(support[k], RECALLS))  # type: ignore[misc]
             for k in curved
         },
+    )
+    one_class = sets[0][0].task == "classification"
+    return _with_likeliest_class(decided, sets, weights, resampling, groups, level) if one_class else decided
+
+
+def _with_likeliest_class(
+    decided: MethodDecisions,
+    sets: Sequence[Sequence[PredictedSet]],
+    weights: Mapping[int, Array],
+    resampling: Resampling,
+    groups: Mapping[str, str],
+    level: float,
+) -> MethodDecisions:
+    """With what is known of the likeliest class, where an image has one class: confusion and calibration."""
+    bins = [[reliability(each, weights[id(each)]) for each in some] for some in sets]
+    in_bins = np.mean([np.mean([images for _, _, images in some], axis=0) for some in bins], axis=0)
+    curves = [mean_curve([curve for curve, _, _ in some]) for some in bins]
+    return replace(
+        decided,
+        confusion=np.sum([confusion(each) for some in sets for each in some], axis=0),
+        calibration=_calibration(sets, groups, level),
+        reliability=pointwise_band(curves, resampling, level=level, trials=in_bins),
+        confidence=nan_mean(np.stack([mean for some in bins for _, mean, _ in some])),
+        in_bins=in_bins,
     )
 
 

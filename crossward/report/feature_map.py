@@ -28,7 +28,7 @@ class FeatureMap:
 
     x: tuple[float, ...]
     y: tuple[float, ...]
-    labels: tuple[int, ...]  # the class; of a segmentation, 1 where there is something to segment
+    labels: tuple[int, ...]  # the class, or first label; of a segmentation, 1 where there is something to segment
     sites: tuple[str, ...]
     images: int  # that there are; points are drawn from them
 
@@ -76,6 +76,9 @@ def compute_map(run: ReportRun) -> FeatureMap | None:
 
 
 def _label(target: Any) -> int:
+    """The class, of several labels the first (-1: none), of a mask whether there is something to segment."""
+    if target.ndim == 1:
+        return int(target.argmax()) if target.any() else -1
     return int(target) if target.ndim == 0 else int((target > 0).any())
 
 

@@ -45,7 +45,7 @@ def read_holdings(run: ReportRun) -> Holdings | None:
     if stored:
         counts = {site: tuple(map(int, parts["train"])) for site, parts in stored.items()}
         return _checked(classes, counts, "training images")
-    if run.about["task"]["name"] != "classification":
+    if run.task == "segmentation":
         return None
     try:
         targets = run.result.targets()
@@ -56,6 +56,8 @@ def read_holdings(run: ReportRun) -> Holdings | None:
 
 
 def _tally(labels: Any, classes: int) -> tuple[int, ...]:
+    if labels.ndim == 2:
+        return tuple(labels.long().sum(0).tolist())
     return tuple(labels.long().bincount(minlength=classes).tolist())
 
 

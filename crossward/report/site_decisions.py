@@ -18,7 +18,11 @@ from crossward.comparison.weighted_metrics import Array, PredictedSet
 from crossward.report.decisions import RESAMPLES, band_over_seeds, distinct_names, stored_matrix, stored_numbers
 from crossward.report.source import ReportRun, ReportSource
 
-CLASS_METRICS = {"classification": ("recall", "recall"), "segmentation": ("dice_per_class", "Dice")}  # key, in words
+CLASS_METRICS = {  # key, in words
+    "classification": ("recall", "recall"),
+    "multi-label": ("recall", "recall"),
+    "segmentation": ("dice_per_class", "Dice"),
+}
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,10 @@ def _predicted(runs: Sequence[ReportRun]) -> dict[str, list[tuple[str, Predicted
     """Site -> (run, its predictions on the site's own test images)."""
     found: dict[str, list[tuple[str, PredictedSet]]] = {}
     for run in runs:
-        if run.about["task"]["name"] != "classification":
+        if run.task == "segmentation":
             continue
         round = run.rounds.best or run.rounds.evaluated[-1]
-        empty = MethodRun(run.seed, str(run.result.folder), "classification", {})
+        empty = MethodRun(run.seed, str(run.result.folder), run.task, {})
         for site, own in with_predictions(empty, run.result, "test", round).own.items():
             if len(own):
                 found.setdefault(site, []).append((run.id, own))
@@ -80,7 +84,7 @@ def _of_predictions(runs: Sequence[ReportRun], label: str, level: float) -> Iter
     resampling = draw_by_name(images, groups, resamples=RESAMPLES)
     classes = _classes(runs)
     for site, sets in predicted.items():
-        support = np.mean([np.bincount(own.targets, minlength=len(classes)) for _, own in sets], axis=0)
+        support = np.mean([own.truth().sum(0) for _, own in sets], axis=0)
         curves = [class_recalls(own, resampling.weights(own.ids)) for _, own in sets]
         yield SiteDecisions(
             site,
@@ -90,8 +94,14 @@ def _of_predictions(runs: Sequence[ReportRun], label: str, level: float) -> Iter
             tuple(run for run, _ in sets),
             support,
             pointwise_band(curves, resampling, level=level, trials=support),
-            np.sum([confusion(own) for _, own in sets], axis=0),
+            _confusion([own for _, own in sets], len(classes)),
         )
+
+
+def _confusion(sets: Sequence[PredictedSet], classes: int) -> Array:
+    """(K, K); zeros where an image may have several labels."""
+    one_class = [confusion(own) for own in sets if own.task == "classification"]
+    return np.asarray(np.sum(one_class, axis=0) if one_class else np.zeros((classes, classes)))
 
 
 def _of_metrics(runs: Sequence[ReportRun], label: str) -> Iterator[SiteDecisions]:

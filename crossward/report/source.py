@@ -34,7 +34,7 @@ from crossward.user_folders import cache_folder
 ALONE = "local"  # the method that trains at each site alone
 STUDIES = Path("runs/studies")  # where `crossward study run` puts folders by default
 REFERENCES = (ALONE, "fedavg")  # what methods are compared with if nobody says
-SECOND_METRIC = {"classification": "auc", "segmentation": "iou"}
+SECOND_METRIC = {"classification": "auc", "multi-label": "f1", "segmentation": "iou"}
 
 
 @dataclass(frozen=True)

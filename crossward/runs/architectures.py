@@ -18,7 +18,7 @@ from crossward.data.partition import natural_key
 from crossward.errors import ConfigError
 from crossward.names import nearest
 
-DEFAULT_NETS = {"classification": "cnn", "segmentation": "unet"}
+DEFAULT_NETS = {"classification": "cnn", "multi-label": "cnn", "segmentation": "unet"}
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,9 @@ def _check_task(plan: NetPlan, task: str) -> None:
         served = "segmentation" if logits.ndim == 4 else "classification"
     else:
         served = nets.NETS[plan.name].task
-    if served != task:
-        fitting = [name for name, entry in nets.NETS.items() if entry.task == task]
+    wanted = "segmentation" if task == "segmentation" else "classification"  # logits for each class of an image
+    if served != wanted:
+        fitting = [name for name, entry in nets.NETS.items() if entry.task == wanted]
         raise ConfigError(f"the net {plan.name!r} does not serve {task}", hint=f"These do: {', '.join(fitting)}.")
 
 

@@ -17,7 +17,7 @@ from crossward.core.metric_sum import summed_metrics
 from crossward.core.net import Net
 from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.seeds import seeded
-from crossward.core.task import Task
+from crossward.core.task import Task, example_metrics
 from crossward.core.weights import Weights
 from crossward.data.federation import Federation
 from crossward.errors import ConfigError
@@ -44,8 +44,9 @@ def check_method(config: Config, method: Method, plugins: Sequence[Plugin], task
     parts: list[Method | Plugin] = [method, *plugins]
     for part in parts:
         if task.name not in part.tasks:
+            why = ": it needs one class for each image" if task.name == "multi-label" else ""
             raise ConfigError(
-                f"{type(part).__name__} does not serve {task.name}", hint=f"It serves {', '.join(part.tasks)}."
+                f"{type(part).__name__} does not serve {task.name}{why}", hint=f"It serves {', '.join(part.tasks)}."
             )
     method.check_plugins((*method.carried, *plugins))
     if Need.PUBLIC_SET in method.needs and not len(federation.public):
@@ -57,9 +58,7 @@ def check_metric(config: Config, task: Task) -> None:
     wanted = config.evaluate.select
     if wanted is None:
         return
-    shape = (1, len(task.classes)) if task.name == "classification" else (1, len(task.classes), 4, 4)
-    prediction = task.prediction(torch.zeros(shape))
-    metrics = task.metrics(prediction, torch.zeros(shape[:1] + shape[2:], dtype=torch.int64), full=False)
+    metrics = example_metrics(task, full=False)
     known = [name for name, value in metrics.items() if not isinstance(value, list | int)]
     parts = summed_metrics(wanted)
     for part in parts:

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from inspect import signature
 
-import torch
-
 from crossward.comparison.reach import cost_to_target
 from crossward.comparison.study_spec import parse_column
 from crossward.config.toml_lines import Key, place
+from crossward.core.task import example_metrics
 from crossward.data.sources.phantom.source import PhantomSettings
 from crossward.errors import ConfigError
 from crossward.names import nearest
@@ -49,10 +48,7 @@ def task_of(cell: Cell, collections: Collections) -> str:
 @cache
 def metric_names(task: str) -> tuple[str, ...]:
     """The metrics of a task that are one number."""
-    made = make_task(task, ("a", "b"))
-    shape = (1, 2) if task == "classification" else (1, 2, 4, 4)
-    prediction = made.prediction(torch.zeros(shape))
-    metrics = made.metrics(prediction, torch.zeros(shape[:1] + shape[2:], dtype=torch.int64), full=False)
+    metrics = example_metrics(make_task(task, ("a", "b")), full=False)
     single = [name for name, value in metrics.items() if not isinstance(value, list | int)]
     return tuple(dict.fromkeys([*single, *OF_WHOLE_TEST_SETS.get(task, ())]))
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TASKS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "classification": ("crossward.tasks.classification", "Classification"),
+    "multi-label": ("crossward.tasks.multi_label", "MultiLabel"),
     "segmentation": ("crossward.tasks.segmentation", "Segmentation"),
 })  # fmt: skip
 

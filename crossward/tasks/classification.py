@@ -51,20 +51,20 @@ class Classification:
         p = prediction.detach().to("cpu", torch.float64)
         y = y.cpu()
         k = len(self.classes)
-        _require_finite(p)
+        require_finite(p)
         confusion = torch.bincount(y * k + p.argmax(1), minlength=k * k).view(k, k)  # rows = truth
         correct = confusion.diagonal()
         support = confusion.sum(1)
         predicted = confusion.sum(0)
-        recall = _ratios(correct, support)
-        f1 = _ratios(2 * correct, support + predicted)
-        precision = _ratios(correct, torch.where(predicted > 0, predicted, support))
+        recall = ratios(correct, support)
+        f1 = ratios(2 * correct, support + predicted)
+        precision = ratios(correct, torch.where(predicted > 0, predicted, support))
         return {
-            "accuracy": _ratios(correct.sum()[None], support.sum()[None])[0],
-            "f1": _mean(f1),
-            "balanced_accuracy": _mean(recall),
-            "precision": _mean(precision),
-            "auc": _mean(_aucs(p, y)),
+            "accuracy": ratios(correct.sum()[None], support.sum()[None])[0],
+            "f1": mean_of_defined(f1),
+            "balanced_accuracy": mean_of_defined(recall),
+            "precision": mean_of_defined(precision),
+            "auc": mean_of_defined(aucs(p, y == torch.arange(k)[:, None])),
             "ece": _calibration_error(p, y),
             "nll": _negative_log_likelihood(p, y),
             "recall": recall,
@@ -76,7 +76,8 @@ class Classification:
         }
 
 
-def _require_finite(p: Tensor) -> None:
+def require_finite(p: Tensor) -> None:
+    """Refuse predictions with NaN or infinity."""
     bad = (~p.isfinite()).any(1).nonzero()[:, 0].tolist()
     if bad:
         raise RunError(
@@ -86,27 +87,28 @@ def _require_finite(p: Tensor) -> None:
         )
 
 
-def _ratios(numerators: Tensor, denominators: Tensor) -> list[float | None]:
+def ratios(numerators: Tensor, denominators: Tensor) -> list[float | None]:
     """None where the denominator is 0."""
     return [a / b if b else None for a, b in zip(numerators.tolist(), denominators.tolist(), strict=True)]
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean_of_defined(values: Iterable[float | None]) -> float | None:
+    """None if no value is defined."""
     present = [v for v in values if v is not None]
     return sum(present) / len(present) if present else None
 
 
-def _aucs(p: Tensor, y: Tensor) -> list[float | None]:
-    """One-vs-rest area under the ROC curve of each class, by the rank sum of its positives; ties share a rank."""
+def aucs(p: Tensor, truth: Tensor) -> list[float | None]:
+    """Area under the ROC curve of each class, (N, K) scores against (K, N) whether an image has it, by the rank sum of
+    its positives; ties share a rank."""
     scores = p.T.contiguous()  # (K, N)
     ordered = scores.sort(1).values
     lower = torch.searchsorted(ordered, scores)
     upper = torch.searchsorted(ordered, scores, right=True)
     ranks = (lower + upper + 1) / 2.0  # (K, N), from 1
-    truth = y == torch.arange(len(scores))[:, None]  # (K, N)
     positives = truth.sum(1)
     wins = (ranks * truth).sum(1) - positives * (positives + 1) / 2.0
-    return _ratios(wins, positives * (len(y) - positives))
+    return ratios(wins, positives * (len(p) - positives))
 
 
 def _calibration_error(p: Tensor, y: Tensor) -> float | None:

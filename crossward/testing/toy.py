@@ -48,7 +48,7 @@ def other_segmenter() -> Net:
 
 def alternating_nets(task: str, sites: int) -> tuple[NetFactory, ...]:
     """A network for each site, of two architectures in turn."""
-    nets = (classifier, other_classifier) if task == "classification" else (segmenter, other_segmenter)
+    nets = (segmenter, other_segmenter) if task == "segmentation" else (classifier, other_classifier)
     return tuple(nets[k % 2] for k in range(sites))
 
 
@@ -87,9 +87,20 @@ class Toy:
         images = torch.randint(0, 120, (n, SIDE, SIDE, 1), generator=rng)
         stripes = (torch.arange(SIDE) % 3).eq(0)
         images[..., 0] += labels[:, None, None] * 40 * stripes
-        targets = labels if self.task == "classification" else self._maps(images)
+        targets = labels
+        if self.task == "segmentation":
+            targets = self._maps(images)
+        elif self.task == "multi-label":
+            targets = self._several_labels(labels)
         ids = tuple(f"toy/{i}" for i in range(n))
         return Collection("toy", self.task, CLASSES, images.to(torch.uint8), targets, ids, ids)
+
+    def _several_labels(self, labels: Tensor) -> Tensor:
+        """Every fourth image has also the next class, and every fifth has none."""
+        several = F.one_hot(labels, len(CLASSES)).to(torch.uint8)
+        several[::4] |= several[::4].roll(1, 1)
+        several[::5] = 0
+        return several
 
     def _maps(self, images: Tensor) -> Tensor:
         return (images[..., 0] // 67).clamp(max=1 if self.unseen else 2).to(torch.uint8)
@@ -117,7 +128,7 @@ class Toy:
             self.federation(),
             method,
             make_task(self.task, CLASSES),
-            net or (classifier if self.task == "classification" else segmenter),
+            net or (segmenter if self.task == "segmentation" else classifier),
             training or Training(epochs=2, batch_size=4, lr=0.05),
             plugins,
             seed=self.seed,

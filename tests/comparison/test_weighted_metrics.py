@@ -75,7 +75,7 @@ def test_weights_are_those_of_scikit_learn():
     assert weighted_metric("balanced_accuracy", predicted, weights)[0] == pytest.approx(expected)
     expected = f1_score(y, guess, average="macro", **options)
     assert weighted_metric("f1", predicted, weights)[0] == pytest.approx(expected)
-    aucs = weighted_aucs(predicted.predictions, y, weights)[:, 0]
+    aucs = weighted_aucs(predicted.predictions, predicted.truth(), weights)[:, 0]
     for k, auc in enumerate(aucs):
         assert auc == pytest.approx(roc_auc_score(y == k, predicted.predictions[:, k], **options))
 

@@ -175,7 +175,7 @@ def test_table_of_tasks():
     assert pickle.loads(pickle.dumps(built)) == built
     assert built.name == "classification"
     assert built.main == "f1"
-    assert names() == ("classification", "segmentation")
+    assert names() == ("classification", "multi-label", "segmentation")
 
 
 @pytest.mark.parametrize(

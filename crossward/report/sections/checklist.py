@@ -131,7 +131,7 @@ def _model_facts(source: ReportSource, run: ReportRun) -> dict[str, str]:
         "selection": shown(f"the round with the best {select} on validation images", 200),
         "predictions": "by the network of the round that validation chose, on test images that chose nothing",
         "output": "probabilities of classes; sensitivity by threshold under Classes; a threshold for use: " + SUPPLY
-        if source.task == "classification"
+        if source.task != "segmentation"
         else "a class for each pixel",
     }
 
@@ -145,7 +145,11 @@ def _evaluation_facts(source: ReportSource, run: ReportRun) -> dict[str, str]:
     metrics = listed([metric_name(column.metric) for column in _distinct_metrics(source)], MOST_NAMED)
     level = 100 * source.spec.level
     plugins = sorted({name for each in source.runs for name in each.about.get("plugins") or ()})
-    shown_classes = source.task == "classification"
+    shown_classes = source.task != "segmentation"
+    failures = {
+        "classification": "confusion matrices under Classes; images of mistakes only with --images",
+        "multi-label": "recall and precision of each label under Classes",
+    }
     return {
         "metrics": f"{metrics}, by hospital and over all",
         "uncertainty": f"{level:g} % intervals over {counted(seeds, 'seed')} and test images; verdicts by Holm",
@@ -154,7 +158,7 @@ def _evaluation_facts(source: ReportSource, run: ReportRun) -> dict[str, str]:
         "external": "",
         "performance": "see Verdict, Comparison and Hospitals",
         "accuracy": "sensitivity, specificity and intervals under Classes" if shown_classes else "",
-        "failures": "confusion matrices under Classes; images of mistakes only with --images" if shown_classes else "",
+        "failures": failures.get(source.task, ""),
         "heterogeneity": "each hospital's figures, the worst and the spread under Hospitals; class mixes under Data",
         "imbalance": f"plugin {', '.join(plugins)}" if {"bsm", "npr"} & set(plugins) else "",
         "differences": "test images come from the same collection and hospitals as training images",

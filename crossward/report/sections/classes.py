@@ -45,8 +45,8 @@ MOST_CONFUSIONS = 15
 
 
 def classes_section(source: ReportSource) -> Section | None:
-    """None for other tasks than classification, and if no run has figures of classes."""
-    every = source.settings_of("classification")
+    """None for segmentation, and if no run has figures of classes."""
+    every = (*source.settings_of("classification"), *source.settings_of("multi-label"))
     settings = every[:MOST_SETTINGS]
     read = {setting: read_decisions(source, setting, len(settings)) for setting in settings}
     found = {setting: decisions for setting, decisions in read.items() if decisions is not None}
@@ -118,6 +118,7 @@ class _Part:
         blocks += self._confusion()
         if self.decisions.has_curves:
             blocks += self._curves()
+        if any(method.reliability for method in self.methods):
             blocks.append(Row((self._reliability(), self._calibration_table()), (3, 2)))
         blocks.append(Details("Recall and F1 of every class, with intervals", (self._table(),)))
         return blocks

@@ -61,7 +61,7 @@ def mapped_run(source: ReportSource) -> ReportRun | None:
 
 
 def _blocks(run: ReportRun, found: FeatureMap) -> list[Block]:
-    names = distinct_names(run.classes) if run.task == "classification" else SEEN
+    names = SEEN if run.task == "segmentation" else distinct_names(run.classes)
     classes = [names[label] if 0 <= label < len(names) else OTHERS for label in found.labels]
     shown_sites = dict(
         zip(dict.fromkeys(found.sites), distinct_names(list(dict.fromkeys(found.sites)), 40), strict=True)

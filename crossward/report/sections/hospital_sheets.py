@@ -353,7 +353,7 @@ def _meaning(source: ReportSource) -> tuple[Block, ...]:
     alone = name_of(source, source.alone) if source.alone else ""
     text = f"{metric_name(column.metric)} on this hospital's own test images, which chose nothing: which round counts was decided on validation images. "  # noqa: E501
     text += "Brackets hold an interval that contains the true value with the stated confidence. "
-    if source.task == "classification":
+    if source.task != "segmentation":
         text += "Recall is the share of a class's images that the network recognises. "
     if alone:
         text += f"The verdict compares with {alone}, allowing for the number of hospitals that were compared."
