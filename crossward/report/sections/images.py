@@ -3,30 +3,24 @@ and segmentations from worst to best. Patients' pixels leave the machine with th
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from crossward.data.federation import Federation
 from crossward.errors import CrosswardError, StorageError
 from crossward.report.content import Block, Details, Note, Picture, Prose, Row, Section, page_id, shown
 from crossward.report.decisions import distinct_names
 from crossward.report.grad_cam import grad_cam
+from crossward.report.page_pictures import page_picture, thumbnail
 from crossward.report.run_images import COMMON, HeldImages, images_by_holder, open_images, reason_in_words, site_of
 from crossward.report.source import ReportRun, ReportSource
 from crossward.runs import overlays, pictures
 from crossward.runs.deployed import Deployed
 from crossward.runs.run_directory import RunDir
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 WARNING = (
     "This section carries images of patients. Everyone who receives this file receives them: check that they may leave "
@@ -35,10 +29,6 @@ WARNING = (
 MOST_CLASSES = 12
 MISTAKES = 4  # of a class
 NEAR_LEAKS = 8  # pairs that are shown
-SIDE = 128  # pixels of a side of a thumbnail, at most
-SMALLEST = 96  # pixels of a side of a thumbnail, at least: its pixels become squares
-MOST_PIXELS = 1000  # of a side of a picture
-LARGE = 300_000  # bytes; larger pictures are reduced to 256 colours
 MOST_FILES = 6  # of pictures that the run kept
 MOST_BYTES = 20_000_000  # of a file that is opened
 HEAT = torch.tensor([213.0, 94.0, 0.0])  # of Grad-CAM, over the image: the orange of Okabe and Ito
@@ -58,7 +48,12 @@ def images_section(source: ReportSource) -> Section:
             federation = open_images(run)
             held = images_by_holder(federation)
             blocks += near_leak_pictures(run, federation)
-            blocks += _mistakes(run, held) if run.task == "classification" else _common_overlays(run, held)
+            if run.task == "multi-label":
+                blocks.append(
+                    Note("Images of mistakes are shown where an image has one class; here it may have several.")
+                )
+            else:
+                blocks += _mistakes(run, held) if run.task == "classification" else _common_overlays(run, held)
         except CrosswardError as error:
             blocks.append(Note(f"The images themselves cannot be shown: {reason_in_words(error)}."))
     blocks += _kept_pictures(source)
@@ -134,7 +129,7 @@ def _mistake_picture(
     for mistake, holder, heat in zip(worst, held, maps, strict=True):
         image = holder.images[mistake.row]
         looked = image if heat is None else heated(image, heat)
-        rows.append(torch.stack([_thumbnail(image), _thumbnail(looked)]))
+        rows.append(torch.stack([thumbnail(image), thumbnail(looked)]))
         lines.append(f"taken for {names[mistake.said]}, {100 * mistake.sure:.0f} % sure, {shown(holder.holder, 40)}")
     drawn = pictures.grid(torch.stack(rows), lines)
     alt = f"{len(worst)} images of {names[label]}: {'; '.join(lines)}."
@@ -142,7 +137,7 @@ def _mistake_picture(
     if any(heat is None for heat in maps):
         caption = "Twice the image: this method's predictions have no gradient, so there is no Grad-CAM."
     title = f"{names[label]}: the surest mistakes"
-    return _picture(page_id("mistakes", names[label]), title, drawn, alt, caption)
+    return page_picture(page_id("mistakes", names[label]), title, drawn, alt, caption)
 
 
 def near_leak_pictures(run: ReportRun, federation: Federation) -> Iterator[Block]:
@@ -160,12 +155,12 @@ def near_leak_pictures(run: ReportRun, federation: Federation) -> Iterator[Block
     if not known:
         return
     images = federation.collection.images
-    drawn = [torch.stack([_thumbnail(images[rows[a]]), _thumbnail(images[rows[b]])]) for a, b, _ in known]
+    drawn = [torch.stack([thumbnail(images[rows[a]]), thumbnail(images[rows[b]])]) for a, b, _ in known]
     lines = [f"trained on, and held out for {'testing' if part == 'test' else 'validation'}" for _, _, part in known]
     title = f"{len(pairs)} pair(s) of almost the same image are trained on and held out"
     alt = f"{len(known)} pairs of images that look alike."
     caption = "Left: the image that is trained on. Right: the one that is held out. Give both the same group."
-    yield _picture("near-leaks", title, pictures.grid(torch.stack(drawn), lines), alt, caption)
+    yield page_picture("near-leaks", title, pictures.grid(torch.stack(drawn), lines), alt, caption)
 
 
 def heated(image: Tensor, heat: Tensor) -> Tensor:
@@ -173,18 +168,6 @@ def heated(image: Tensor, heat: Tensor) -> Tensor:
     grey = image.float().mean(2, keepdim=True).expand(*image.shape[:2], 3)
     share = 0.75 * heat[..., None].clamp(0, 1)
     return ((1 - share) * grey + share * HEAT).round().to(torch.uint8)
-
-
-def _thumbnail(image: Tensor) -> Tensor:
-    """(h, w, 3) uint8: made smaller if a side is longer than SIDE, larger if both are shorter than SMALLEST / 2."""
-    colour = image.expand(*image.shape[:2], 3)
-    longest = max(colour.shape[:2])
-    if longest <= SIDE:
-        factor = max(1, SMALLEST // longest)
-        return colour.repeat_interleave(factor, 0).repeat_interleave(factor, 1)
-    size = [max(1, round(side * SIDE / longest)) for side in colour.shape[:2]]
-    smaller = F.interpolate(colour.permute(2, 0, 1)[None].float(), size=size, mode="area")[0]
-    return smaller.permute(1, 2, 0).round().to(torch.uint8)
 
 
 # segmentation ---------------------------------------------------------------------------------------------------------
@@ -202,7 +185,7 @@ def _common_overlays(run: ReportRun, held: Sequence[HeldImages]) -> Iterator[Blo
     alt = f"{len(rows)} images of the common test set, from Dice {dice.min():.2f} to {dice.max():.2f}."
     whose = "" if site is None else f" Network of {shown(site, 60)}."
     caption = f"From the worst to the best.{whose}"
-    yield _picture("overlay-common", "The common test set", pictures.grid(drawn, labels), alt, caption)
+    yield page_picture("overlay-common", "The common test set", pictures.grid(drawn, labels), alt, caption)
 
 
 # pictures that runs kept ----------------------------------------------------------------------------------------------
@@ -244,19 +227,6 @@ def _read_picture(run: ReportRun, file: Path) -> Picture | None:
     name, _, round = file.stem.rpartition("-round-")
     words = name.removeprefix("overlay-") if name.startswith("overlay-") else "generated"
     title = f"{shown(words, 60)}, round {shown(round.lstrip('0') or '0', 12)}"
-    return _picture(page_id(f"kept-{run.id}", file.stem), title, image, f"A picture that the run kept: {title}.", "")
-
-
-def _picture(id: str, title: str, image: Image, alt: str, caption: str) -> Picture:
-    bounded = image.convert("RGB")
-    bounded.thumbnail((MOST_PIXELS, MOST_PIXELS))
-    content = _png(bounded)
-    if len(content) > LARGE:
-        content = _png(bounded.quantize(256))
-    return Picture(id, title, base64.b64encode(content).decode(), alt, caption, bounded.width, bounded.height)
-
-
-def _png(image: Image) -> bytes:
-    data = BytesIO()
-    image.save(data, "PNG", optimize=True)
-    return data.getvalue()
+    return page_picture(
+        page_id(f"kept-{run.id}", file.stem), title, image, f"A picture that the run kept: {title}.", ""
+    )

@@ -12,9 +12,10 @@ from scipy.spatial.distance import jensenshannon
 from crossward.data.copies import what_was_done
 from crossward.data.near_leaks import NearLeak, near_leak_notes
 from crossward.report.content import CodeBlock, DataTable, Details, Note, Prose, Verdict, blocks_of, charts_of
+from crossward.report.divergence import jensen_shannon
 from crossward.report.reporting_items import CLAIM, TRIPOD
 from crossward.report.sections.checklist import SUPPLY, checklist_section, limitations, run_facts
-from crossward.report.sections.data import data_section, jensen_shannon
+from crossward.report.sections.data import data_section
 from crossward.report.sections.method import changed_options, departures_of, method_section, sent_items
 from crossward.report.sections.reproduce import reproduce_section, weights_hash
 from crossward.report.source import read_report_source
