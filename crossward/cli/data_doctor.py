@@ -113,7 +113,8 @@ def _facts(examination: Examination) -> Iterable[tuple[str, str]]:
         yield "sizes", _counted(dict(list(files.sizes.items())[:LISTED]))
     for name, value in examination.facts.items():
         if value is not None:
-            yield name, _counted(value) if isinstance(value, Mapping) else str(value)
+            words = ", ".join(value) if isinstance(value, list) else str(value)
+            yield name, _counted(value) if isinstance(value, Mapping) else words
 
 
 def _counted(counts: Mapping[str, Any]) -> str:

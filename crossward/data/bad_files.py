@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
+from crossward.data.label_words import usual_spellings
 from crossward.errors import ConfigError, DataError
 
 POLICIES = ("auto", "refuse", "quarantine")
-NOTHING: Mapping[str, str] = MappingProxyType({})
 FEW = 0.05  # of the files: so many bad ones are left out without asking
 
 
@@ -60,18 +59,18 @@ def set_aside(
     before: Sequence[str],
     after: Sequence[str],
     spellings: Sequence[str] = (),
-    rename: Mapping[str, str] = NOTHING,
 ) -> list[BadFile]:
     """Refuse, or set the bad files aside; `before` and `after` are the labels of the rows without and with them gone.
 
-    `spellings` are labels that are written in several ways, which no quarantine can cure, but `rename` would.
+    `spellings` has a line for each label that is written in several ways, which no quarantine can cure.
     """
     left_out = sorted(set(problems), key=lambda bad: (bad.table, bad.row or 0, bad.where, bad.reason))
     bad = {(one.table, one.row, one.where): one.site for one in left_out}
     lines = [*spellings, *map(str, left_out)]
     what = f"{source}: {f'{len(lines)} problems' if len(lines) > 1 else 'one problem'}{_per_site(bad.values())}."
     if spellings:
-        raise SpellingsError(what, details=lines, hint="Correct them, or join spellings by data.rename.", rename=rename)
+        hint = "Correct them, or join spellings by data.rename."
+        raise SpellingsError(what, details=lines, hint=hint, rename=usual_spellings(before))
     if refuses(bad_files, len(bad), len(bad) + len(after)):
         cure = 'Correct them, or leave them out with bad_files = "quarantine".'
         if bad_files == "auto":

@@ -9,20 +9,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from crossward.data.bad_files import refuses
+from crossward.data.bad_files import SpellingsError, refuses
 from crossward.data.collection import Collection
 from crossward.data.copies import LeakRules
 from crossward.data.doctor import findings
 from crossward.data.doctor.file_scan import FileFacts, scan_files
 from crossward.data.doctor.findings import Finding
-from crossward.data.doctor.layout import find_layout
+from crossward.data.doctor.reading import set_reading
+from crossward.data.doctor.recognition import find_layout
 from crossward.data.federate import federate
 from crossward.data.sources import settings_class
 from crossward.data.table_columns import toml_columns, toml_text
-from crossward.errors import CrosswardError, DataError
+from crossward.errors import CrosswardError
 
 SITES = 3  # of a simulation of images that name no hospitals
 LEAST_AT_A_SITE = 4  # training images
+NO_CLASSES = (
+    "put the images of each class into a folder, or give a table of their names and labels into the folder (a column "
+    "such as filename, and one such as diagnosis)"
+)
 
 
 @dataclass(frozen=True)
@@ -72,22 +77,21 @@ def examine(path: Path, *, size: int = 64) -> Examination:
     reasons = dict(layout.reasons)
     if data["source"] != "npz":
         data["size"] = size
-    about_files = [*findings.of_layout(layout), *findings.of_files(scanned)]
+    set_reading(data, reasons, scanned)
+    about_files = [*findings.of_layout(layout), *findings.of_files(scanned, data)]
     try:
         collection, left_out = _load(data, reasons)
+        collection, left_out = _with_institutions(data, reasons, collection, left_out)
     except CrosswardError as error:
-        problem = "; ".join([error.what, *error.details[:5], error.hint])
+        unsorted = any("is not in a class folder" in line for line in error.details)
+        problem = "; ".join([error.what, *error.details[:5], *([NO_CLASSES] if unsorted else []), error.hint])
         return Examination(str(path), scanned, {}, tuple(about_files), (), {"data": data}, reasons, problem=problem)
-    if data["source"] != "npz" and _is_grey(scanned):
-        data["channels"] = 1
-        reasons["channels"] = "all images are grey"
-        collection, left_out = _load(data, reasons)
     if refuses("auto", len(left_out), len(left_out) + len(collection)):
         data["bad_files"] = "quarantine"
         reasons["bad_files"] = f"{len(left_out)} of {len(left_out) + len(collection)} files cannot be used"
     elif "bad_files" in data:
         del data["bad_files"]
-    about_images = findings.of_collection(collection, left_out)
+    about_images = findings.of_collection(collection, left_out, data)
     rules, why = _rules(collection)
     data |= rules.recipe_keys()
     reasons |= why
@@ -123,7 +127,7 @@ def facts_of(collection: Collection) -> dict[str, Any]:
     """What the images are, as a person would count them."""
     height, width = collection.size
     classes: Mapping[str, int] = {}
-    if collection.task == "classification":
+    if collection.task == "classification" and collection.targets.ndim == 1:
         counts = Counter(collection.targets.tolist())
         classes = {name: counts[number] for number, name in enumerate(collection.classes)}
     return {
@@ -138,23 +142,30 @@ def facts_of(collection: Collection) -> dict[str, Any]:
 
 
 def _load(data: dict[str, Any], reasons: dict[str, str]) -> tuple[Collection, list[str]]:
-    """The images, with all bad files left out; labels in two spellings are read as one."""
+    """The images, with all bad files left out; labels in two spellings are read as one, and values of masks are
+    classes."""
     known = settings_class(data["source"]).model_fields
     asked = data | ({"bad_files": "quarantine"} if "bad_files" in known else {})
     try:
         return settings_class(data["source"]).model_validate(asked).load()
-    except DataError as error:
-        if data["source"] != "table" or not (spellings := findings.spellings(Path(data["path"]), data)):
-            raise
-        data["rename"] = spellings
+    except SpellingsError as error:
+        data["rename"] = dict(error.rename)
         reasons["rename"] = "these labels are written in two ways"
-        if not any("looks like" in line for line in error.details):
-            raise
-        return settings_class("table").model_validate(asked | {"rename": spellings}).load()
+        return settings_class(data["source"]).model_validate(asked | {"rename": data["rename"]}).load()
 
 
-def _is_grey(scanned: FileFacts) -> bool:
-    return bool(scanned.modes) and {*scanned.modes} <= {"L", "1", "I", "I;16", "F", "LA"}
+def _with_institutions(
+    data: dict[str, Any], reasons: dict[str, str], collection: Collection, left_out: list[str]
+) -> tuple[Collection, list[str]]:
+    """The same, with institutions as sites where DICOM files name several."""
+    if data["source"] != "dicom" or collection.sites:
+        return collection, left_out
+    named, bad = _load(data | {"site": "institution"}, {})
+    if len({*(named.sites or ())}) < 2:
+        return collection, left_out
+    data["site"] = "institution"
+    reasons["site"] = "the files name several institutions"
+    return named, bad
 
 
 def _rules(collection: Collection) -> tuple[LeakRules, dict[str, str]]:
@@ -185,13 +196,17 @@ def _try_out(collection: Collection, rules: LeakRules, partition: Mapping[str, A
         options = {key: value for key, value in partition.items() if key != "kind"}
         federate(collection, partition=partition["kind"], leak_rules=rules, **options)
     except CrosswardError as error:
-        return "; ".join([error.what, *error.details[:5]])
+        one = collection.task == "classification" and len({*collection.targets.flatten().tolist()}) < 2
+        way = [f"all images are of one class, {collection.classes[0]}: {NO_CLASSES}"] if one else []
+        return "; ".join([error.what, *error.details[:5], *way])
     return ""
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, str):
         return toml_text(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, Mapping):
         return toml_columns({toml_text(key) if not key.isidentifier() else key: text for key, text in value.items()})
     return str(value).lower() if isinstance(value, bool) else str(value)

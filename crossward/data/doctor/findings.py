@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from crossward.data.collection import Collection
 from crossward.data.copies import left_out
 from crossward.data.doctor.layout import Layout
-from crossward.data.label_words import usual_spellings
 from crossward.data.near_duplicates import image_hashes, near_pairs
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Finding:
 
 def of_layout(layout: Layout) -> list[Finding]:
     """What the configuration says that is not usual."""
-    found = []
+    found = [Finding(remark.what, remark.deal) for remark in layout.remarks]
     for key, why in layout.reasons.items():
         found.append(Finding(f"data.{key}: {why}", f"data.{key} is set in the configuration below"))
     if layout.misnamed:
@@ -49,11 +48,14 @@ def of_layout(layout: Layout) -> list[Finding]:
     return found
 
 
-def of_files(files: FileFacts) -> list[Finding]:
+def of_files(files: FileFacts, data: Mapping[str, Any]) -> list[Finding]:
+    """Of the files as such; `data` is the section that reads them."""
     found = []
-    if len(files.bits) > 1 or any(bits != "8 bits" for bits in files.bits):
-        what = f"bits of a channel: {', '.join(f'{bits} {n}' for bits, n in files.bits.items())}"
-        found.append(Finding(what, 'data.prepare = ["range:percentiles"], or ["range:bits:12"], if images are dark'))
+    if files.modes and (len(files.bits) > 1 or any(bits != "8 bits" for bits in files.bits)):
+        said = f", values up to {files.largest}" if files.largest else ""
+        what = f"bits of a channel: {', '.join(f'{bits} {n}' for bits, n in files.bits.items())}{said}"
+        deal = 'data.prepare = ["range:percentiles"], or ["range:bits:12"], if images are dark'
+        found.append(Finding(what, f"data.prepare = {data['prepare']} is set below" if "prepare" in data else deal))
     if files.turned:
         what = f"{len(files.turned)} picture(s) were taken with a turned camera (EXIF)"
         found.append(Finding(what, "nothing to do: they are turned upright", files.turned[:SHOWN]))
@@ -63,15 +65,24 @@ def of_files(files: FileFacts) -> list[Finding]:
         found.append(Finding(f"{few} image(s) are {name}, unlike the others", "turn them, or take them out"))
     if files.links_out:
         what = f"{len(files.links_out)} file(s) are links that lead out of the folder: they are not read"
-        found.append(Finding(what, "copy them into the folder, or set CROSSWARD_DATA to a folder that holds both", files.links_out[:SHOWN]))
+        found.append(
+            Finding(
+                what,
+                "copy them into the folder, or set CROSSWARD_DATA to a folder that holds both",
+                files.links_out[:SHOWN],
+            )
+        )
     return found
 
 
-def of_collection(collection: Collection, bad: Sequence[str]) -> list[Finding]:
-    """Of the images that can be used, and of those that cannot."""
+def of_collection(collection: Collection, bad: Sequence[str], data: Mapping[str, Any]) -> list[Finding]:
+    """Of the images that can be used, and of those that cannot; `data` is the section that reads them."""
     found = []
+    if spellings := data.get("rename"):
+        names = ", ".join(f"{label} = {usual}" for label, usual in list(spellings.items())[:SHOWN])
+        found.append(Finding(f"classes in two spellings: {names}", "data.rename is set in the configuration below"))
     if bad:
-        what = f"{len(bad)} of {len(bad) + len(collection)} files cannot be used"
+        what = f"{len(bad)} of {len(bad) + len(collection)} files cannot be used{_by_site(bad)}"
         found.append(Finding(what, 'data.bad_files = "quarantine" leaves them out', tuple(bad[:SHOWN])))
     found += _of_copies(collection)
     found += _of_near(collection)
@@ -91,7 +102,19 @@ def of_collection(collection: Collection, bad: Sequence[str]) -> list[Finding]:
         )
     found += _of_classes(collection)
     found += _of_colours(collection)
-    return [*found, *(Finding(note, "see what it says") for note in collection.notes)]
+    return [*found, *(Finding(note, _deal_in(note)) for note in collection.notes)]
+
+
+def _by_site(bad: Sequence[str]) -> str:
+    """How many of the files that cannot be used are of which site, where that is known."""
+    sites = Counter(found[1] for line in bad if (found := re.search(r" \(site ([^()]+)\)$", line)))
+    return f" ({', '.join(f'{site} {n}' for site, n in sorted(sites.items()))})" if sites else ""
+
+
+def _deal_in(note: str) -> str:
+    """The setting that a note names, or that there is nothing to do."""
+    found = re.search(r"set (?:data\.)?((?:prepare|columns|labels|root) = .*?)(?:; first:|$)", note)
+    return f"data.{found[1]}" if found else "nothing, if this is as it should be"
 
 
 def copies_across(collection: Collection) -> int:
@@ -104,14 +127,6 @@ def groups_across(collection: Collection) -> int:
     """Groups that are trained on and tested on in the split that the data name."""
     sides = _sides_by_key(collection, collection.groups or ())
     return sum({"train", "test"} <= parts for parts in sides.values())
-
-
-def spellings(file: Path, data: Mapping[str, Any]) -> dict[str, str]:
-    """label -> its usual spelling, for the labels of a table that are written in two ways."""
-    from crossward.data.sources.table import parse
-
-    table = parse(file, data.get("columns"), data.get("encoding", "utf-8"))
-    return usual_spellings(row.label for row in table.rows)
 
 
 def _sides_by_key(collection: Collection, keys: Sequence[str]) -> dict[str, set[str]]:
@@ -167,13 +182,6 @@ def _of_classes(collection: Collection) -> list[Finding]:
     if small:
         what = f"classes with fewer than {SMALL_CLASS} images: {', '.join(small[:SHOWN])}"
         found.append(Finding(what, "collect more, or join classes; each site may lack them"))
-    plain: dict[str, list[str]] = defaultdict(list)
-    for name in collection.classes:
-        plain["".join(filter(str.isalnum, name.casefold()))].append(name)
-    for names in plain.values():
-        if len(names) > 1:
-            deal = "rename the folders to one spelling, or data.rename in a table"
-            found.append(Finding(f"one class in several spellings: {', '.join(names)}", deal))
     return found
 
 

@@ -25,7 +25,7 @@ from crossward.data.collection import Collection
 from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
 from crossward.data.dicom_reading import parse_dicom
 from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
-from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems, usual_spellings
+from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems
 from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
 from crossward.data.sources.dicom_labels import LabelTable, read_label_table
@@ -106,7 +106,6 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         before=before,
         after=after,
         spellings=[] if settings.classes else spelling_problems(before),
-        rename=usual_spellings(before),
     )
     noted = (*decoded.notes, *notes, *_group_notes(facts), *ignored)
     return _collection(settings, used, decoded, rows, noted), left_out

@@ -22,7 +22,7 @@ from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
 from crossward.data.dicom_facts import patient_codes
-from crossward.data.label_words import SPLIT_NAMES, check_renamed, is_unlabelled, spelling_problems, usual_spellings
+from crossward.data.label_words import SPLIT_NAMES, check_renamed, is_unlabelled, spelling_problems
 from crossward.data.site_key import shown_name
 from crossward.data.sources.mask_folders import FOREGROUND, pair_masks, read_pairs, without_masks
 from crossward.data.sources.settings import AnyFileSettings, GroupRule, Loaded, rule_of_pattern
@@ -139,10 +139,7 @@ def read(
     used = [candidates[row] for row in decoded.rows]
     before, after = ([image.label for image in some] for some in (images, used))
     spellings = [] if classes else spelling_problems(before)
-    known = usual_spellings(before)
-    left_out = set_aside(
-        root, problems, bad_files=policy, before=before, after=after, spellings=spellings, rename=known
-    )
+    left_out = set_aside(root, problems, bad_files=policy, before=before, after=after, spellings=spellings)
     return _collection(root, used, class_names(root, classes, {*before}), decoded), left_out
 
 

@@ -142,10 +142,7 @@ def read(
     before = [row.label for row in rows if not _label_problem(row, names)]
     spellings = [] if masked or names else _spellings(rows)
     after = [row.label for row in used]
-    known = usual_spellings(row.label for row in rows)
-    left_out = set_aside(
-        file, problems, bad_files=policy, before=before, after=after, spellings=spellings, rename=known
-    )
+    left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spellings)
     return _collection(file, parsed, used, names, decoded), left_out
 
 
