@@ -29,12 +29,14 @@ from crossward.nets import NETS
 from crossward.runs.architectures import NetPlan
 from crossward.runs.new_images import NewImage
 from crossward.runs.pixels import as_images
+from crossward.tasks import multi_label
 from crossward.tasks import task as make_task
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Size = tuple[int, int]  # width, height
+NO_LABEL = "none"  # what is said of an image without any of several labels
 
 
 class Deployed:
@@ -92,8 +94,15 @@ class Deployed:
         samples = self._samples(as_images(images, self.size, self.channels))
         self._site.model.eval()
         with torch.inference_mode():
-            parts = [self._predictor(x).softmax(1) for x, _ in samples.in_order(predict_batch_size(samples))]
+            parts = [shares(self._predictor(x), self.task) for x, _ in samples.in_order(predict_batch_size(samples))]
         return torch.cat(parts).clone()
+
+    def said(self, probabilities: Tensor) -> str:
+        """What (K,) probabilities say of an image: the likeliest class, or all labels above 0.5, as in "edema|mass"."""
+        if self.task != multi_label.NAME:
+            return str(self.classes[int(probabilities.argmax())])
+        found = (probabilities > multi_label.THRESHOLD).nonzero()[:, 0].tolist()
+        return "|".join(self.classes[k] for k in found) or NO_LABEL
 
     @property
     def network(self) -> Net:
@@ -166,12 +175,16 @@ class Deployed:
 
     def module(self) -> nn.Module:
         """For export: (N, H, W, C) uint8 pixels to (probabilities, logits), or to (probabilities, class map)."""
-        maps = self.task == "segmentation"
-        return _Whole(self._site.model, self._predictor, self.mean, self.std, self.shrink, maps).eval()
+        return _Whole(self._site.model, self._predictor, self.mean, self.std, self.shrink, self.task).eval()
 
     def _samples(self, images: Tensor) -> Samples:
         targets = torch.zeros(len(images), dtype=torch.int64)
         return Samples(images, targets, torch.arange(len(images)), self.mean, self.std, shrink=self.shrink)
+
+
+def shares(logits: Tensor, task: str) -> Tensor:
+    """Logits as probabilities: of classes that exclude each other, or of labels that do not."""
+    return logits.sigmoid() if task == multi_label.NAME else logits.softmax(1)
 
 
 def _without_start(plan: NetPlan) -> NetPlan:
@@ -198,13 +211,13 @@ def _reason(error: Exception) -> str:
 
 
 class _Whole(nn.Module):
-    """Normalisation, network and softmax in one."""
+    """Normalisation, network and softmax, or sigmoid, in one."""
 
     def __init__(
-        self, net: nn.Module, predictor: Any, mean: Sequence[float], std: Sequence[float], shrink: int, maps: bool
+        self, net: nn.Module, predictor: Any, mean: Sequence[float], std: Sequence[float], shrink: int, task: str
     ) -> None:
         super().__init__()
-        self.net, self.shrink, self.maps = net, shrink, maps
+        self.net, self.shrink, self.task = net, shrink, task
         self._predictor = predictor
         self.mean, self.std = (nn.Buffer(torch.tensor(v).view(1, -1, 1, 1)) for v in (mean, std))
 
@@ -212,4 +225,5 @@ class _Whole(nn.Module):
         scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255
         seen = F.avg_pool2d(scaled, self.shrink) if self.shrink > 1 else scaled
         logits: Tensor = self._predictor((seen - self.mean) / self.std)
-        return logits.softmax(1), logits.argmax(1).to(torch.uint8) if self.maps else logits
+        maps = self.task == "segmentation"
+        return shares(logits, self.task), logits.argmax(1).to(torch.uint8) if maps else logits

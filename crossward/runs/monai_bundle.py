@@ -29,6 +29,7 @@ from crossward.runs.model_facts import headline_metrics
 from crossward.runs.onnx_graph import NO_GRAPH, quiet_torch, root_cause
 from crossward.runs.parity import Parity, measure_parity
 from crossward.runs.result import Result
+from crossward.tasks import multi_label
 
 SCHEMA = "https://project-monai.github.io/schema/meta_schema_20240725.json"  # the name of a format: nothing is fetched
 CLASSES = "classes.json"  # beside the network: MONAI evaluates what a configuration holds, and names come from folders
@@ -201,6 +202,9 @@ def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> di
 def _inference(network: Deployed) -> dict[str, Any]:
     reading = {"size": network.size, "channels": network.channels, "fit": network.fit, "prepare": list(network.prepare)}
     masks = {"masks": "$@bundle_root + '/masks'"} if network.task == "segmentation" else {}
+    discrete: dict[str, Any] = {"argmax": True}
+    if network.task == multi_label.NAME:
+        discrete = {"threshold": multi_label.THRESHOLD}
     evaluated = ("dataloader", "network", "inferer", "postprocessing", "classes", "output", "device")
     return {
         "imports": ["$import torch"],
@@ -224,7 +228,7 @@ def _inference(network: Deployed) -> dict[str, Any]:
         "inferer": {"_target_": "SimpleInferer"},
         "postprocessing": {
             "_target_": "Compose",
-            "transforms": [{"_target_": "AsDiscreted", "keys": "label", "argmax": True}],
+            "transforms": [{"_target_": "AsDiscreted", "keys": "label", **discrete}],
         },
         "evaluator": {
             "_target_": "scripts.inference.Inference",

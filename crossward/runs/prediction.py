@@ -47,7 +47,7 @@ def predict_images(
     images tried so far.
     """
     report = PredictionReport()
-    summary = GroupSummary(network.classes)
+    summary = GroupSummary(network.classes, network.said)
     names = _MaskNames()
     for batch, pixels, sizes in network.read_images(images, report.problems):
         predicted = network.predict(pixels)
@@ -66,7 +66,7 @@ def predict_images(
 def _class_rows(network: Deployed, images: Sequence[NewImage], predicted: Tensor) -> Iterator[Row]:
     for image, probabilities in zip(images, predicted, strict=True):
         shares = dict(zip(network.classes, probabilities.tolist(), strict=True))
-        yield ClassRow(image.name, network.classes[int(probabilities.argmax())], shares)
+        yield ClassRow(image.name, network.said(probabilities), shares)
 
 
 def _mask_rows(
