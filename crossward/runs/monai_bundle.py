@@ -46,6 +46,7 @@ COPIED = {  # module -> its name in the bundle
     "crossward.data.prepare": "prepare",
     "crossward.data.value_range": "value_range",
     "crossward.data.volumes": "volumes",
+    "crossward.user_folders": "user_folders",
     "crossward.runs.bundle_scripts.transforms": "transforms",
     "crossward.runs.bundle_scripts.inference": "inference",
 }
