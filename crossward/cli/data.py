@@ -50,12 +50,24 @@ def list_sources(as_json: Json = False) -> None:
 
 
 @app.command()
-def inspect(file: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+def inspect(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Also write a page with example images of each class at each site."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Show who holds what: images of each class at each site, and what deserves a second look."""
     from crossward.config.reading import read_config
     from crossward.runs.build import prepare
 
+    if picture is not None:
+        _check_picture(picture)
     prepared = prepare(read_config(file, overrides or []))
+    if picture is not None:
+        _write_picture(picture, prepared)
     if as_json:
         print_json(_inspection(prepared))
         return
@@ -67,6 +79,32 @@ def inspect(file: ConfigFile, overrides: Overrides = None, as_json: Json = False
     print_notes(f"left out: {entry}" for entry in prepared.quarantined[:LISTED])
     if len(prepared.quarantined) > LISTED:
         print_notes([f"left out: {len(prepared.quarantined)} in all; --json lists them"])
+    if picture is not None:
+        print_line(
+            f"{picture}\nIt shows images of patients: only you can read it, and whoever you send it to has them."
+        )
+
+
+def _check_picture(picture: Path) -> None:
+    """Refuse a place that cannot hold the page, before images are read."""
+    from crossward.errors import ConfigError
+
+    if picture.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(
+            f"--picture {picture}: the picture is a page", hint=f"Name it {picture.with_suffix('.html').name}."
+        )
+    if picture.is_dir() or not picture.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--picture {picture}: there is no such folder, or it is one", hint="Name a file in a folder."
+        )
+
+
+def _write_picture(picture: Path, prepared: PreparedRun) -> None:
+    from crossward.disk import write_atomically
+    from crossward.report.data_page import data_page
+    from crossward.report.render import render_page
+
+    write_atomically(picture, render_page(data_page(prepared)).encode(), mode=0o600)
 
 
 def _inspection(prepared: PreparedRun) -> dict[str, object]:

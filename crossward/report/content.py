@@ -173,6 +173,7 @@ class Picture:
     caption: str = ""
     width: int = 0
     height: int = 0
+    scrolls: bool = False  # on narrow screens, instead of becoming too small to be looked at
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,15 @@ def thumbnail(image: Tensor) -> Tensor:
     return smaller.permute(1, 2, 0).round().to(torch.uint8)
 
 
-def page_picture(id: str, title: str, image: Image, alt: str, caption: str) -> Picture:
+def page_picture(id: str, title: str, image: Image, alt: str, caption: str, *, scrolls: bool = False) -> Picture:
+    """The picture as a block of a page; `scrolls` keeps a wide one large on narrow screens."""
     bounded = image.convert("RGB")
     bounded.thumbnail((MOST_PIXELS, MOST_PIXELS))
     content = _png(bounded)
     if len(content) > LARGE:
         content = _png(bounded.quantize(256))
-    return Picture(id, title, base64.b64encode(content).decode(), alt, caption, bounded.width, bounded.height)
+    png = base64.b64encode(content).decode()
+    return Picture(id, title, png, alt, caption, bounded.width, bounded.height, scrolls)
 
 
 def _png(image: Image) -> bytes:

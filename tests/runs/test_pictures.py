@@ -149,3 +149,23 @@ def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path):
         with pytest.raises(StorageError, match="cannot write"):
             write(place, grid(coloured(1, 1, 4, 4), ["a"]))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "taken.png"]
+
+
+def test_columns_have_names_above_them():
+    images = coloured(1, 2, 56, 56)
+    bare = grid(images, ["a"])
+    named = grid(images, ["a"], ["north", "a hospital with a long name"])
+    added = named.height - bare.height
+    assert added >= 3 * pictures.LINE  # the longer name takes several lines
+    assert named.width == bare.width
+    below = [picture.crop((0, picture.height - 56 - MARGIN, *picture.size)).tobytes() for picture in (bare, named)]
+    assert below[0] == below[1]
+    left = left_of("a")
+    for column in range(2):
+        start = left + column * (56 + GAP)
+        assert has_ink(named, (start, MARGIN, start + 56, added + MARGIN))
+
+
+def test_names_must_be_those_of_the_columns():
+    with pytest.raises(ValueError, match="2 columns with 1 names"):
+        grid(coloured(1, 2, 56, 56), ["a"], ["north"])
