@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from types import MappingProxyType
 
 HEAD = 1024  # bytes of a file that tell its format
@@ -73,7 +72,9 @@ def name_format(path: str) -> str:
     name = path.lower()
     if name.endswith(".nii.gz"):
         return NIFTI
-    return SUFFIXES.get(PurePosixPath(name).suffix, "")
+    base = name[name.rfind("/") + 1 :]
+    at = base.rfind(".")  # of a name that only begins with a dot, nothing is a suffix
+    return SUFFIXES.get(base[at:], "") if at > 0 else ""
 
 
 def names_patients(path: str) -> bool:
