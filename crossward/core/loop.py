@@ -69,23 +69,33 @@ class Loop:
     def step(self, x: Tensor, y: Tensor, epoch: int) -> None:
         if epoch != self.epoch:
             self._new_epoch(epoch)
-        with self.cast:
-            out = self.site.forward(x, y)
-            value = self.loss(out)
-            for plugin in self.adds:
-                term = plugin.loss(self.site, out)
-                value = value if term is None else value + term
-        for parameter in self.optimised:
-            parameter.grad = None
-        self.scaler.scale(value).backward()
+        value = self._backward(x, y)
         if self.edits_gradients:
             self._edit_gradients()
         self.scaler.step(self.optimiser)
         self.scaler.update()
-        self.total += value.detach()
+        self.total += value
         self.steps += 1
         self.velocity = self.momentum * self.velocity + 1.0
         self.moved += self.rate * self.velocity
+
+    def _backward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of a batch; its gradients are left in the parameters."""
+        with self.cast:
+            value = self._loss(x, y)
+        for parameter in self.optimised:
+            parameter.grad = None
+        self.scaler.scale(value).backward()
+        return value.detach()
+
+    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """The method's loss of a batch, and what the plugins add to it."""
+        out = self.site.forward(x, y)
+        value = self.loss(out)
+        for plugin in self.adds:
+            term = plugin.loss(self.site, out)
+            value = value if term is None else value + term
+        return value
 
     def close(self) -> tuple[int, float, float]:
         """Steps, effective step size and mean loss."""

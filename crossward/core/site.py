@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from crossward.core.loop import Diverged, Edit, Loop, eval_mode, training_only
 from crossward.core.net import Net
 from crossward.core.plugin import Plugin, overrides
+from crossward.core.private_loop import GradientPrivacy, PrivateLoop, refuse_unbounded
 from crossward.core.samples import Batch, Samples
 from crossward.core.select import Select, everything
 from crossward.core.task import Task
@@ -67,6 +69,7 @@ class Site:
     scratch: dict[str, Any] = field(default_factory=dict)  # for methods and plugins, gone after the step
     epoch: int = 0  # of the fit that runs
     architecture: str = ""  # of its network: the key under which the server keeps what is for this architecture
+    privacy: GradientPrivacy | None = None  # bounds and noises the gradients of fits; None: they are as they are
 
     @property
     def size(self) -> int:
@@ -125,8 +128,15 @@ class Site:
         supervised = loss or (lambda out: self.loss(out.logits, out.y))
         carried = self.plugins if plugins else ()
         self.epoch = 0
-        with training_only(self.model, params) as trained:
-            loop = Loop(self, supervised, trained, list(also), lr, edit_gradients, carried)
+        with training_only(self.model, params) as trained, ExitStack() as recording:
+            loop: Loop
+            if self.privacy is None:
+                loop = Loop(self, supervised, trained, list(also), lr, edit_gradients, carried)
+            else:
+                refuse_unbounded(also, batches)
+                recorded = recording.enter_context(self.privacy.recording(self, trained))
+                loop = PrivateLoop(recorded, self, supervised, trained, [], lr, edit_gradients, carried)
+                batches = self.privacy.batches(self, self.training.epochs if epochs is None else epochs)
             for x, y in self.batches(epochs) if batches is None else batches:
                 loop.step(x, y, self.epoch)
             fit = Fit(*loop.close())
