@@ -48,8 +48,8 @@ class SumFormat:
         clip = finite_number(self.clip, "the clip", least=LEAST_CLIP, most=MOST_CLIP)
         object.__setattr__(self, "clip", clip)  # 1 and 1.0 are the same terms
         choice(self.rounding, "the rounding", ERRORS)
-        if self.bits not in (32, 64) or type(self.bits) is not int:
-            raise ForeignError(f"sums modulo 2^{self.bits!r}: 32 and 64 bits are allowed")
+        if whole_number(self.bits, "the bits of a sum") not in (32, 64):
+            raise ForeignError(f"sums modulo 2^{self.bits}: 32 and 64 bits are allowed")
         if self.sites * self.max_weight > self.limit:
             raise ForeignError(
                 f"the weights of {self.sites} sites, up to {self.max_weight} each, do not fit into {self.bits} bits"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from crossward.privacy.secure_shares import SECRET_BYTES, combine_shares, split_secret
 
-# Made by the program ssss in hexadecimal mode without diffusion; from the tests of PyCryptodome. ssss adds the square of
-# the number of a share to it, which is a polynomial over GF(2) as well.
+# Made by the program ssss in hexadecimal mode without diffusion; from the tests of PyCryptodome. ssss adds the square
+# of the number of a share to it, which is a polynomial over GF(2) as well.
 SECRET = "d9fe73909bae28b3757854c0af7ad405"
 SHARES = {
     1: "594ae8964294174d95c33756d2504170",
