@@ -59,10 +59,11 @@ def set_aside(
     before: Sequence[str],
     after: Sequence[str],
     spellings: Sequence[str] = (),
+    rows: int | None = None,
 ) -> list[BadFile]:
     """Refuse, or set the bad files aside; `before` and `after` are the labels of the rows without and with them gone.
 
-    `spellings` has a line for each label that is written in several ways, which no quarantine can cure.
+    `rows` is how many rows are left, if one may have several labels or none. `spellings` has a line for each label that is written in several ways, which no quarantine can cure.
     """
     left_out = sorted(set(problems), key=lambda bad: (bad.table, bad.row or 0, bad.where, bad.reason))
     bad = {(one.table, one.row, one.where): one.site for one in left_out}
@@ -71,12 +72,13 @@ def set_aside(
     if spellings:
         hint = "Correct them, or join spellings by data.rename."
         raise SpellingsError(what, details=lines, hint=hint, rename=usual_spellings(before))
-    if refuses(bad_files, len(bad), len(bad) + len(after)):
+    left = len(after) if rows is None else rows
+    if refuses(bad_files, len(bad), len(bad) + left):
         cure = 'Correct them, or leave them out with bad_files = "quarantine".'
         if bad_files == "auto":
             cure += f" Up to {FEW:.0%} of the files would be left out without asking."
         raise DataError(what, details=lines, hint=cure)
-    if not after:
+    if not left:
         raise DataError(f"{source}: no usable image is left.", details=lines, hint="Correct the files named above.")
     if gone := sorted(set(before) - set(after)):
         raise DataError(

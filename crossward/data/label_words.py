@@ -7,6 +7,8 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from types import MappingProxyType
 
 from crossward.data.table_columns import toml_text
@@ -23,6 +25,7 @@ NO_LABEL = frozenset(
     ("", "nan", "-nan", "na", "n/a", "#n/a", "#na", "<na>", "null", "none", "nil", "-", "?", "unlabelled", "unlabeled")
 )
 SEVERAL = re.compile(r"\s*\|\s*")  # as in "Effusion|Pneumonia"
+NOTHING_FOUND = frozenset(("none", "no finding", "no findings", "no_finding", "nofinding"))  # none of several labels
 
 
 def is_unlabelled(label: str) -> bool:
@@ -36,6 +39,12 @@ def several_labels(label: str) -> list[str]:
     return parts if len(parts) > 1 else []
 
 
+def found_labels(label: str) -> tuple[str, ...]:
+    """The labels of an image that may have several: two of "Effusion|Pneumonia", none of "No Finding" or nothing."""
+    parts = [part.strip() for part in SEVERAL.split(label)]
+    return tuple(dict.fromkeys(part for part in parts if part and part.casefold() not in NOTHING_FOUND))
+
+
 def label_problem(label: str) -> str:
     """Why the label cannot be a class; empty if it can."""
     if not label:
@@ -45,6 +54,43 @@ def label_problem(label: str) -> str:
     if parts := several_labels(label):
         return f"its label names {len(parts)} classes, {' and '.join(parts)}, and one class for each image is read here"
     return ""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How the labels of a table are read."""
+
+    several: bool  # an image has several, or none
+    names: tuple[str, ...] | None = None  # of the classes; None: all that there are
+    complete: bool = False  # of several: an empty label says that there is none, and not that nobody looked
+
+    def of(self, label: str) -> tuple[str, ...]:
+        """The labels of an image."""
+        return found_labels(label) if self.several else (label,)
+
+    def problem(self, label: str) -> str:
+        """Why the label cannot be read; empty if it can."""
+        if not self.several:
+            return self._problem_of_one(label)
+        if not found_labels(label):
+            said = bool(label) and label.strip().casefold() in NOTHING_FOUND
+            return "" if said or (self.complete and not label) else label_problem(label) or f'its label is "{label}"'
+        return next(filter(None, map(self._problem_of_one, found_labels(label))), "")
+
+    def renamed(self, label: str, rename: Mapping[str, str]) -> str:
+        if not self.several:
+            return rename.get(label, label)
+        return "|".join(rename.get(part, part) for part in found_labels(label)) or label
+
+    def _problem_of_one(self, label: str) -> str:
+        if self.names and label in self.names:
+            return ""
+        if reason := label_problem(label):
+            return f'{reason}; data.labels = "multi" reads them all' if several_labels(label) else reason
+        if not self.names:
+            return ""
+        near = get_close_matches(label, self.names, n=1, cutoff=0)[0]
+        return f'its label "{label}" is not among the classes; the nearest is "{near}"'
 
 
 def usual_spellings(labels: Iterable[str]) -> dict[str, str]:

@@ -9,7 +9,6 @@ Splits may have tables of their own. A group whose column names patients is writ
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +18,14 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from crossward.data.archives import Files, open_files, safe_path
 from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
-from crossward.data.label_words import SPLIT_NAMES, check_renamed, label_problem, usual_spellings
+from crossward.data.label_words import SPLIT_NAMES, Labels, check_renamed, usual_spellings
 from crossward.data.site_key import patient_code, shown_name, site_key
 from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded
 from crossward.data.sources.table_files import in_archive, read_cells, with_one_label
@@ -47,6 +47,7 @@ class TableSettings(AnyFileSettings):
     columns: dict[ColumnName, str] | None = None  # ours -> theirs; "": a column that is not used
     encoding: Encoding = "utf-8"
     rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
+    labels: Literal["single", "multi"] = "single"  # "multi": an image may have several, as in "edema|mass", or none
     one_hot: tuple[str, ...] = ()  # columns of 0 and 1, one for each class, in place of a column of labels
     val_path: AbsolutePath | None = None  # a table of its own for validation; path is then that of training
     test_path: AbsolutePath | None = None  # the same for testing
@@ -61,6 +62,7 @@ class TableSettings(AnyFileSettings):
             columns=self.columns,
             encoding=self.encoding,
             rename=self.rename,
+            several=self.labels == "multi",
             one_hot=self.one_hot,
             others={split: file for split, file in (("val", self.val_path), ("test", self.test_path)) if file},
             classes=self.classes,
@@ -113,22 +115,26 @@ def read(
     columns: Mapping[ColumnName, str] | None = None,
     encoding: str = "utf-8",
     rename: Mapping[str, str] = NO_NAMES,
+    several: bool = False,
     one_hot: Sequence[str] = (),
     others: Mapping[str, Path] = NO_TABLES,
     classes: tuple[str, ...] | None = None,
 ) -> tuple[Collection, list[BadFile]]:
     """The images that `file` names, below `root` or beside the file, and the rows that were left out. `others` are
-    tables of splits, if they have their own; `file` is then that of training."""
+    tables of splits, if they have their own; `file` is then that of training. `several`: images have several labels, or
+    none."""
     policy = check_policy(bad_files)
     archive, inside = in_archive(root or file.parent)
     parsed = _joined({"train": file, **others}, columns, encoding, one_hot)
     masked = "mask" in parsed.columns
-    names = _class_names(classes, masked)
+    _check_several(file, several, masked)
+    names = _class_names(classes or (tuple(one_hot) if several and one_hot else None), masked)
+    wording = Labels(several, names, complete=bool(one_hot))
     frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in)
     with open_files(archive) as files:
-        rows = _placed(_renamed(file, parsed.rows, rename), root or file.parent, prefix, masked, inside)
+        rows = _placed(_renamed(file, parsed.rows, rename, wording), root or file.parent, prefix, masked, inside)
         rows = _as_stored(rows, files)
-        problems = [*parsed.problems, *_problems(rows, names, masked)]
+        problems = [*parsed.problems, *_problems(rows, wording, masked)]
         wrong = {(problem.table, problem.row) for problem in problems}
         # before a refusal we look at every image there is, so that one reading finds every problem
         if policy == "refuse":
@@ -139,27 +145,28 @@ def read(
         decoded = decode_files(files, [ImagePaths(row.path, row.mask) for row in candidates], frame, cache)
     problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
-    before = [row.label for row in rows if not _label_problem(row, names)]
-    spellings = [] if masked or names else _spellings(rows)
-    after = [row.label for row in used]
-    left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spellings)
-    return _collection(file, parsed, used, names, decoded), left_out
+    before = [label for row in rows if not wording.problem(row.label) for label in wording.of(row.label)]
+    spellings = [] if masked or names else _spellings(rows, wording)
+    after = [label for row in used for label in wording.of(row.label)]
+    left_out = set_aside(
+        file, problems, bad_files=policy, before=before, after=after, spellings=spellings, rows=len(used)
+    )
+    return _collection(file, parsed, used, wording, decoded), left_out
 
 
-def _collection(
-    file: Path, table: Table, rows: list[TableRow], names: tuple[str, ...] | None, decoded: DecodedImages
-) -> Collection:
+def _collection(file: Path, table: Table, rows: list[TableRow], wording: Labels, decoded: DecodedImages) -> Collection:
     columns = table.columns
-    classes = names or _in_order({row.label for row in rows})
-    number = {name: position for position, name in enumerate(classes)}
+    labels = [wording.of(row.label) for row in rows]
+    classes = wording.names or _in_order({label for some in labels for label in some})
     masks = decoded.masks
+    task = "multi-label" if wording.several else "classification"
     return Collection(
         name=file.stem,
-        task="classification" if masks is None else "segmentation",
+        task=task if masks is None else "segmentation",
         classes=classes,
         images=decoded.images,
         notes=(*table.notes, *decoded.notes),
-        targets=torch.tensor([number[row.label] for row in rows]) if masks is None else masks,
+        targets=_targets(labels, classes, wording.several) if masks is None else masks,
         ids=tuple(shown_name(row.path) for row in rows),
         hashes=decoded.hashes,
         # a row without a patient is a patient of its own
@@ -169,6 +176,26 @@ def _collection(
         file=decoded.file,
         masks_file=decoded.masks_file,
     )
+
+
+def _targets(labels: Sequence[Sequence[str]], classes: Sequence[str], several: bool) -> Tensor:
+    """(N,) classes, or (N, K) of 0 and 1."""
+    number = {name: position for position, name in enumerate(classes)}
+    if not several:
+        return torch.tensor([number[label] for label, *_ in labels])
+    if len(classes) < 2:
+        raise DataError(
+            f"The table names {len(classes)} label(s) in all: {', '.join(classes)}.", hint="Two or more are learnt."
+        )
+    targets = torch.zeros(len(labels), len(classes), dtype=torch.uint8)
+    for row, some in enumerate(labels):
+        targets[row, [number[label] for label in some]] = 1
+    return targets
+
+
+def _check_several(file: Path, several: bool, masked: bool) -> None:
+    if several and masked:
+        raise ConfigError(f'data.labels = "multi" is for labels, and {file} names masks.')
 
 
 def _groups(rows: Iterable[TableRow], *, coded: bool) -> tuple[str, ...]:
@@ -309,26 +336,15 @@ def _found_by_name(rows: Sequence[TableRow], listing: Iterable[str]) -> list[Tab
     return found
 
 
-def _problems(rows: Sequence[TableRow], names: tuple[str, ...] | None, masked: bool) -> list[BadFile]:
+def _problems(rows: Sequence[TableRow], wording: Labels, masked: bool) -> list[BadFile]:
     """What is wrong with the rows, without opening their files."""
     problems = []
     for row in rows:
-        reasons = [row.problem, "" if masked else _label_problem(row, names)]
+        reasons = [row.problem, "" if masked else wording.problem(row.label)]
         if row.split and row.split not in SPLIT_NAMES.values():
             reasons.append(f'its split "{row.split}" is none of train, val, test')
         problems += [row.bad(reason) for reason in reasons if reason]
     return problems + _repeated_paths(rows)
-
-
-def _label_problem(row: TableRow, names: tuple[str, ...] | None) -> str:
-    if names and row.label in names:
-        return ""
-    if reason := label_problem(row.label):
-        return reason
-    if not names:
-        return ""
-    near = difflib.get_close_matches(row.label, names, n=1, cutoff=0)[0]
-    return f'its label "{row.label}" is not among the classes; the nearest is "{near}"'
 
 
 def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
@@ -341,21 +357,22 @@ def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
     return problems
 
 
-def _renamed(file: Path, rows: Sequence[TableRow], rename: Mapping[str, str]) -> list[TableRow]:
-    check_renamed(str(file), (row.label for row in rows), rename)
-    return [replace(row, label=rename[row.label]) if row.label in rename else row for row in rows]
+def _renamed(file: Path, rows: Sequence[TableRow], rename: Mapping[str, str], wording: Labels) -> list[TableRow]:
+    check_renamed(str(file), (label for row in rows for label in wording.of(row.label)), rename)
+    return [replace(row, label=wording.renamed(row.label, rename)) for row in rows] if rename else [*rows]
 
 
-def _spellings(rows: Sequence[TableRow]) -> list[str]:
+def _spellings(rows: Sequence[TableRow], wording: Labels) -> list[str]:
     """Labels that are one word written in several ways, mostly by several sites."""
-    counts = Counter(row.label for row in rows)
+    labels = [(label, row.site) for row in rows for label in wording.of(row.label)]
+    counts = Counter(label for label, _ in labels)
     where: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        where[row.label].add(row.site)
+    for label, site in labels:
+        where[label].add(site)
     return [
         f'{_sites(where[label], "", ": ")}the label "{label}" ({counts[label]} rows) looks like "{usual}"'
         f"{_sites(where[usual], ' of ', '')}"
-        for label, usual in usual_spellings(row.label for row in rows).items()
+        for label, usual in usual_spellings(label for label, _ in labels).items()
     ]
 
 

@@ -368,7 +368,44 @@ def test_several_labels_in_one_cell_are_no_class(read):
     with pytest.raises(DataError) as error:
         read(text)
     assert "its label names 2 classes, N and P" in error.value.details[0]
+    assert error.value.details[0].endswith('data.labels = "multi" reads them all')
     assert read(text, bad_files="quarantine")[0].classes == ("N", "P")
+
+
+def test_several_labels_for_each_image(read):
+    text = "path,label\nx/1.png,edema | mass\nx/2.png,No Finding\nx/3.png,mass\n"
+    collection, _ = read(text, several=True)
+    assert collection.task == "multi-label"
+    assert collection.classes == ("edema", "mass")
+    assert collection.targets.tolist() == [[1, 1], [0, 0], [0, 1]]
+    assert collection.targets.dtype == torch.uint8
+    named, _ = read(text, several=True, classes=("mass", "hernia", "edema"), rename={})
+    assert named.targets.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0]]
+    renamed, _ = read(text, several=True, rename={"mass": "nodule"})
+    assert renamed.classes == ("edema", "nodule")
+
+
+def test_several_labels_that_cannot_be_read(read):
+    text = "path,label\nx/1.png,edema|masss\nx/2.png,\nx/3.png,?\n"
+    with pytest.raises(DataError) as error:
+        read(text, several=True, classes=("edema", "mass"))
+    assert error.value.details == (
+        'row 2: x/1.png: its label "masss" is not among the classes; the nearest is "mass"',
+        "row 3: x/2.png: its label is empty",
+        'row 4: x/3.png: its label is "?", which says that there is none',
+    )
+    with pytest.raises(DataError, match=r"names 1 label\(s\) in all: edema"):
+        read("path,label\nx/1.png,edema\nx/2.png,none\n", several=True)
+    with pytest.raises(DataError) as error:
+        read("path,label\nx/1.png,Edema|mass\nx/2.png,edema\nx/3.png,edema\n", several=True)
+    assert 'the label "Edema" (1 rows) looks like "edema"' in error.value.details[0]
+
+
+def test_columns_of_several_labels(read):
+    text = "path,mass,edema\nx/1.png,1,1\nx/2.png,0,0\nx/3.png,0,1\n"
+    collection, _ = read(text, several=True, one_hot=("mass", "edema"))
+    assert collection.classes == ("mass", "edema")  # as the columns are named, also those without an image
+    assert collection.targets.tolist() == [[1, 1], [0, 0], [0, 1]]
 
 
 def test_absolute_paths_below_the_root_or_another_prefix(here, read):
