@@ -13,6 +13,7 @@ from rich.table import Table
 
 from crossward.cli.options import Json
 from crossward.cli.output import print_json, print_line
+from crossward.foreign import printable
 
 if TYPE_CHECKING:
     from crossward.data.doctor.examination import Examination
@@ -51,7 +52,7 @@ def doctor(
     else:
         _print(examination)
     if not examination.works:
-        raise DataError(f"No configuration works on {path} yet.", details=examination.problem.split("; "))
+        raise DataError(f"No configuration works on {path} yet.", details=examination.problems)
     if write is not None:
         write_atomically(write, examination.toml().encode())
         if not as_json:
@@ -87,19 +88,24 @@ def _print(examination: Examination) -> None:
     console = Console()
     table = Table(show_header=False, box=None)
     for name, value in _facts(examination):
-        table.add_row(f"[bold]{escape(name)}[/]", escape(value))
+        table.add_row(f"[bold]{escape(name)}[/]", _plain(value))
     console.print(table)
     for finding in examination.findings:
-        console.print(f"[yellow]found:[/] {escape(finding.what)}", highlight=False)
-        console.print(f"  [green]→[/] {escape(finding.deal)}", highlight=False)
+        console.print(f"[yellow]found:[/] {_plain(finding.what)}", highlight=False)
+        console.print(f"  [green]→[/] {_plain(finding.deal)}", highlight=False)
         for example in finding.examples:
-            console.print(f"    {escape(example)}", highlight=False, style="dim")
+            console.print(f"    {_plain(example)}", highlight=False, style="dim")
     for line in examination.left_out[:LISTED]:
-        console.print(f"left out: {escape(line)}", highlight=False)
+        console.print(f"left out: {_plain(line)}", highlight=False)
     if len(examination.left_out) > LISTED:
         console.print(f"left out: {len(examination.left_out)} in all; --json lists them", highlight=False)
     if examination.works:
         print_line(f"\n{examination.toml()}")
+
+
+def _plain(text: str) -> str:
+    """What names in a folder are made of, without what takes over a terminal."""
+    return escape(printable(text))
 
 
 def _facts(examination: Examination) -> Iterable[tuple[str, str]]:

@@ -283,7 +283,9 @@ def _open_image(data: bytes, path: str, most_pixels: int) -> Iterator[Image]:
     except UnidentifiedImageError as error:
         raise DataError(f"has the extension {suffix} of {SUFFIXES[suffix]}, but its content is not an image") from error
     except Image.DecompressionBombError as error:
-        raise DataError(f"has more pixels than data.max_pixels = {most_pixels} allows") from error
+        raise DataError(
+            f"has more pixels than data.max_pixels = {most_pixels} allows; raise it if the memory allows"
+        ) from error
     except Exception as error:  # Pillow's readers raise errors of every kind at damaged bytes: all are the file's fault
         raise DataError(f"cannot be decoded ({error or type(error).__name__})") from error
 

@@ -87,7 +87,7 @@ def _left_out(examination: Examination) -> Section:
 
 def _configuration(examination: Examination) -> Section:
     if not examination.works:
-        text = f"No configuration works yet: {shown(examination.problem, 600)}"
+        text = f"No configuration works yet: {shown('; '.join(examination.problems), 600)}"
         return Section("configuration", "Configuration", (Note(text),))
     block = CodeBlock(examination.toml(), "Reads these images as they are; crossward run takes it")
     return Section("configuration", "Configuration", (block,))

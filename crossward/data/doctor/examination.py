@@ -15,6 +15,7 @@ from crossward.data.copies import LeakRules
 from crossward.data.doctor import findings
 from crossward.data.doctor.file_scan import FileFacts, scan_files
 from crossward.data.doctor.findings import Finding
+from crossward.data.doctor.mask_classes import mask_classes
 from crossward.data.doctor.reading import set_reading
 from crossward.data.doctor.recognition import find_layout
 from crossward.data.federate import federate
@@ -41,8 +42,11 @@ class Examination:
     left_out: tuple[str, ...]  # a line for each file that cannot be used
     settings: Mapping[str, Mapping[str, Any]]  # section -> key -> value of the configuration
     reasons: Mapping[str, str] = field(default_factory=dict)  # key of [data] -> why it is set
-    works: bool = False
-    problem: str = ""  # why no configuration works
+    problems: tuple[str, ...] = ()  # why no configuration works; empty if one does
+
+    @property
+    def works(self) -> bool:
+        return not self.problems
 
     def toml(self) -> str:
         """The configuration, with a reason behind each setting that has one."""
@@ -64,7 +68,7 @@ class Examination:
             "left_out": list(self.left_out),
             "configuration": self.toml() if self.works else None,
             "works": self.works,
-            "problem": self.problem,
+            "problems": list(self.problems),
         }
 
 
@@ -78,14 +82,17 @@ def examine(path: Path, *, size: int = 64) -> Examination:
     if data["source"] != "npz":
         data["size"] = size
     set_reading(data, reasons, scanned)
+    if names := mask_classes(path, data):
+        data["classes"] = names
+        reasons["classes"] = "of the numbers in the masks"
     about_files = [*findings.of_layout(layout), *findings.of_files(scanned, data)]
     try:
         collection, left_out = _load(data, reasons)
         collection, left_out = _with_institutions(data, reasons, collection, left_out)
     except CrosswardError as error:
         unsorted = any("is not in a class folder" in line for line in error.details)
-        problem = "; ".join([error.what, *error.details[:5], *([NO_CLASSES] if unsorted else []), error.hint])
-        return Examination(str(path), scanned, {}, tuple(about_files), (), {"data": data}, reasons, problem=problem)
+        lines = (error.what, *error.details[:5], *([NO_CLASSES] if unsorted else []), error.hint)
+        return Examination(str(path), scanned, {}, tuple(about_files), (), {"data": data}, reasons, lines)
     if refuses("auto", len(left_out), len(left_out) + len(collection)):
         data["bad_files"] = "quarantine"
         reasons["bad_files"] = f"{len(left_out)} of {len(left_out) + len(collection)} files cannot be used"
@@ -96,13 +103,13 @@ def examine(path: Path, *, size: int = 64) -> Examination:
     data |= rules.recipe_keys()
     reasons |= why
     partition = _partition(collection)
-    problem = _try_out(collection, rules, partition)
-    if problem and collection.splits and rules.splits == "as given":
+    problems = _try_out(collection, rules, partition)
+    if problems and collection.splits and rules.splits == "as given":
         rules = LeakRules(splits="ignore")
         data = {key: value for key, value in data.items() if key not in ("duplicates", "shared_groups")}
         data["splits"] = "ignore"
         reasons["splits"] = "the split that the data name cannot be used"
-        problem = _try_out(collection, rules, partition)
+        problems = _try_out(collection, rules, partition)
     return Examination(
         str(path),
         scanned,
@@ -111,8 +118,7 @@ def examine(path: Path, *, size: int = 64) -> Examination:
         tuple(left_out),
         {"data": data, "partition": partition, "run": {"rounds": 20}},
         reasons,
-        works=not problem,
-        problem=problem,
+        problems,
     )
 
 
@@ -127,9 +133,11 @@ def facts_of(collection: Collection) -> dict[str, Any]:
     """What the images are, as a person would count them."""
     height, width = collection.size
     classes: Mapping[str, int] = {}
-    if collection.task == "classification" and collection.targets.ndim == 1:
+    if collection.task == "classification":
         counts = Counter(collection.targets.tolist())
         classes = {name: counts[number] for number, name in enumerate(collection.classes)}
+    if collection.task == "multi-label":
+        classes = {name: int(collection.targets[:, number].sum()) for number, name in enumerate(collection.classes)}
     return {
         "task": collection.task,
         "images": len(collection),
@@ -190,7 +198,7 @@ def _partition(collection: Collection) -> dict[str, Any]:
     return {"kind": "iid", "sites": max(1, min(SITES, trained // LEAST_AT_A_SITE))}
 
 
-def _try_out(collection: Collection, rules: LeakRules, partition: Mapping[str, Any]) -> str:
+def _try_out(collection: Collection, rules: LeakRules, partition: Mapping[str, Any]) -> tuple[str, ...]:
     """Why the images cannot be shared out so; empty if they can."""
     try:
         options = {key: value for key, value in partition.items() if key != "kind"}
@@ -198,8 +206,8 @@ def _try_out(collection: Collection, rules: LeakRules, partition: Mapping[str, A
     except CrosswardError as error:
         one = collection.task == "classification" and len({*collection.targets.flatten().tolist()}) < 2
         way = [f"all images are of one class, {collection.classes[0]}: {NO_CLASSES}"] if one else []
-        return "; ".join([error.what, *error.details[:5], *way])
-    return ""
+        return (error.what, *error.details[:5], *way)
+    return ()
 
 
 def _toml(value: Any) -> str:

@@ -30,6 +30,10 @@ def find_layout(path: Path) -> Layout:
             return table_layout(path, path.parent, files.listing())
     if path.is_file() and _content(path) in (DICOM, DICOMDIR):
         return _dicom_file(path)
+    if path.is_file() and (kind := _content(path)):
+        raise DataError(
+            f"{path} is one file, of the format {kind}.", hint=f"Give the folder that holds it: {path.parent}"
+        )
     with open_files(path) as files:
         return _folder_layout(path, files, files.listing())
 

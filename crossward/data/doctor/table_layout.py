@@ -15,11 +15,13 @@ from crossward.data.label_words import SPLIT_NAMES
 from crossward.data.sources.table_files import one_hot_columns, read_cells, table_bytes
 from crossward.data.table_columns import COLUMNS, suggested_columns
 from crossward.errors import DataError
+from crossward.foreign import printable
 
 TABLES = (".csv", ".tsv", ".txt", ".tab")
 DEEPEST = 3  # folders around a table
 MOST_TABLES = 50  # that are looked into
 SAMPLED_ROWS = 200  # of a table, to find where its images are
+LONGEST_NAME = 40  # of a column in a message
 LATIN = bytes(range(0x80, 0xA0))  # what Windows has letters for and latin-1 has none
 
 
@@ -115,7 +117,7 @@ def naming_table(file: Path, top: Path, listing: Sequence[str]) -> NamingTable:
     if "path" not in columns or not {"label", "mask"} & {*columns}:
         raise DataError(
             f"{file} has no column of paths with labels or masks.",
-            details=[f"columns: {', '.join(header[:20])}"],
+            details=[f"columns: {', '.join(printable(name, LONGEST_NAME) for name in header[:20])}"],
             hint="Say which they are: data.columns = { path = …, label = … }.",
         )
     if "label" in columns and "mask" in columns:

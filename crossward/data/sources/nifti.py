@@ -70,7 +70,7 @@ def read(settings: NiftiSettings) -> tuple[Collection, list[BadFile]]:
     cache = cache_folder() / "images"
     with open_files(settings.path) as files:
         paths = _volume_paths(files)
-        images, masks = _pairs(paths)
+        images, masks = pair_volumes(paths)
         masked = bool(masks)
         if settings.slices == "labelled" and not masked:
             raise ConfigError('slices = "labelled" needs masks beside the volumes.', hint='Use "all" or "every:5".')
@@ -129,7 +129,7 @@ def _stem(path: str) -> str:
     return re.sub(r"(?i)\.nii(\.gz)?$", "", name)
 
 
-def _pairs(paths: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def pair_volumes(paths: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Images and masks, each by what an image and its mask have in common."""
     images: dict[str, str] = {}
     masks: dict[str, str] = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
 import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
@@ -101,9 +103,7 @@ def _image_counts(file: Path) -> dict[str, int]:
     with zipfile.ZipFile(file) as archive:
         for split in SPLITS:
             with archive.open(f"{split}_images.npy") as stream:
-                first = np.lib.format.read_magic(stream) == (1, 0)
-                header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-                counts[split] = int(header(stream)[0][0])
+                counts[split] = int(_array_header(stream)[0][0])
     return counts
 
 
@@ -132,12 +132,42 @@ def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
                 raise DataError(
                     f"{file} lacks arrays.", details=missing, hint=f"It has {', '.join(content.files) or 'none'}."
                 )
+            _check_claims(file, wanted)
             return {name: content[name] for name in wanted}
     except UNREADABLE as error:
         raise DataError(
             f"{file} cannot be read as plain arrays ({error}).",
             hint="Save it again with numpy.savez; arrays of Python objects are refused.",
         ) from error
+
+
+def _check_claims(file: Path, names: Sequence[str]) -> None:
+    """Refuse arrays that claim to be larger than what the archive holds of them, or than the memory: numpy takes the
+    memory for what a header claims before it reads anything."""
+    total = 0
+    with zipfile.ZipFile(file) as archive:
+        for name in names:
+            entry = archive.getinfo(f"{name}.npy")
+            with archive.open(entry) as stream:
+                shape, _, dtype = _array_header(stream)
+                claimed = math.prod(shape) * dtype.itemsize
+                if dtype.hasobject or stream.tell() + claimed != entry.file_size:
+                    raise ValueError(f"{name} is {dtype} of the shape {shape}, which is not what the archive holds")
+            total += claimed
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if total > memory:
+        raise DataError(
+            f"{file} unpacks to {total >> 20} MiB, and this machine has {memory >> 20} MiB of memory.",
+            hint="Take the file of a smaller size, or a machine with more memory.",
+        )
+
+
+def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an array."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    header: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(stream)
+    return header
 
 
 def _check(file: Path, arrays: dict[str, NDArray[np.generic]], window: Window | None) -> None:
