@@ -23,7 +23,7 @@ from crossward.core.seeds import seeded
 from crossward.core.select import Select
 from crossward.core.site import Predictor, Site
 from crossward.core.task import Task
-from crossward.core.tree import Tree, finite
+from crossward.core.tree import CPU, Tree, finite, on_device
 from crossward.core.weights import Weights, mean
 from crossward.errors import ConfigError
 
@@ -207,12 +207,24 @@ def _differences(one: Net, other: Net, which: Select) -> list[str]:
 
 
 def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tree:
-    """Run one client step. Every engine calls exactly this."""
+    """Run one client step. Every engine calls exactly this.
+
+    Payloads, memories and replies are on the CPU, wherever a site computes: here they go to its device, and come back.
+    """
     if step not in (*method.steps, *COMMON_STEPS):
         raise ValueError(f"{type(method).__name__} has no client step {step!r}")
     site.rng.manual_seed(seed)
     site.fits.clear()
     site.scratch.clear()
+    site.memory = on_device(site.memory, site.device)
+    reply = on_device(_step(method, site, step, on_device(payload, site.device), seed), CPU)
+    site.memory = on_device(site.memory, CPU)
+    if step not in COMMON_STEPS and not (finite(reply) and finite(site.memory)):
+        raise Diverged(f"its reply to {step!r} holds NaN or infinity")
+    return reply
+
+
+def _step(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tree:
     with seeded(seed):
         if PERSONAL in site.memory:
             site.memory[PERSONAL].into(site.model)
@@ -223,9 +235,7 @@ def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> T
         personal = Weights.of(site.model, ~method.travels)
         if personal:
             site.memory[PERSONAL] = personal
-    if not finite(reply) or not finite(site.memory):
-        raise Diverged(f"its reply to {step!r} holds NaN or infinity")
-    return reply
+        return reply
 
 
 def predictions(method: Method, site: Site, down: Tree) -> Tree:
@@ -269,9 +279,9 @@ def export_predictor(method: Method, site: Site, down: Tree) -> Tree:
 
 def restore_predictor(method: Method, site: Site, exported: Tree) -> Predictor:
     """The predictor of `export_predictor`."""
-    site.memory = exported["memory"]
+    site.memory = on_device(exported["memory"], site.device)
     exported["model"].into(site.model)
-    predictor = method.predictor(site, exported["down"])
+    predictor = method.predictor(site, on_device(exported["down"], site.device))
     site.model.eval()
     return predictor
 

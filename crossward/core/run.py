@@ -26,7 +26,7 @@ from crossward.core.evaluation import (
 from crossward.core.method import Clients, RoundContext
 from crossward.core.robust import Robust
 from crossward.core.seeds import derive
-from crossward.core.tree import Tree
+from crossward.core.tree import CPU, Tree, on_device
 
 Turn = Callable[[Tree, Clients, RoundContext], Tree]  # state before a round -> state after it
 
@@ -121,7 +121,7 @@ def run(
     def context(round: int) -> RoundContext:
         return RoundContext(round, plan.rounds, len(clients), sites.task, sites.server(round))
 
-    progress = progress or Progress(method.start(context(0)))
+    progress = progress or Progress(on_device(method.start(context(0)), CPU))
     for observer in observers:
         observer.on_start(sites, plan, progress)
     for round in range(progress.done, plan.rounds):
@@ -169,8 +169,9 @@ def _open_cohort(
 
 
 def _state_after(turn: Turn, state: Tree, context: Callable[[], RoundContext], clients: Clients) -> Tree:
-    """The state after a round. Its context is made anew for each attempt, because its random numbers are used up."""
-    return turn(state, clients, context())
+    """The state after a round, on the CPU, wherever the server computes. Its context is made anew for each attempt,
+    because its random numbers are used up."""
+    return on_device(turn(state, clients, context()), CPU)
 
 
 def _evaluate_round(

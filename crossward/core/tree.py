@@ -24,6 +24,7 @@ from crossward.errors import StorageError
 Tree = dict[str, Any]  # of Tensor | Weights | bool | int | float | str | Tree
 
 VERSION = 1
+CPU = torch.device("cpu")
 
 
 def flatten(tree: Tree) -> tuple[dict[str, Tensor], str]:
@@ -143,6 +144,31 @@ def finite(tree: Tree) -> bool:
                 return True
 
     return sound(tree)
+
+
+def on_device(tree: Tree, device: torch.device) -> Tree:
+    """The tree with every tensor on this device; the tree itself where all of them are there already."""
+
+    def moved(value: Any) -> Any:
+        match value:
+            case Tensor():
+                return value.to(device)
+            case Weights():
+                return value.map(lambda tensor: tensor.to(device))
+            case dict():
+                return {name: moved(inner) for name, inner in value.items()}
+        return value
+
+    return tree if all(tensor.device == device for tensor in _tensors(tree)) else moved(tree)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    match value:
+        case Tensor():
+            yield value
+        case Mapping():
+            for inner in value.values():
+                yield from _tensors(inner)
 
 
 def _metadata(data: bytes) -> dict[str, Any]:

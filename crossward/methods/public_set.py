@@ -29,7 +29,7 @@ def draw_public_rows(server: Server, most: int) -> Tensor:
 def unlabelled_samples(public: Samples | None, rows: Tensor) -> Samples:
     """These rows of the public set; the target of each is its place among them."""
     assert public is not None  # Need.PUBLIC_SET
-    index = public.index[rows]
+    index = public.index[rows.cpu()]  # indices stay on the CPU, where the images are
     places = torch.zeros(len(public.images), dtype=torch.int64)
     places[index] = torch.arange(len(index))
     return replace(public, index=index, targets=places)
@@ -65,10 +65,8 @@ def distil(
         return
     samples = unlabelled_samples(site.public, rows)
     rng = stream(site.rng, "public")
-    on_device = target.to(site.device)
-
     def batches() -> Iterator[Batch]:
         for site.epoch in range(epochs):
             yield from samples.shuffled(batch_size, rng)
 
-    site.fit(lambda out: loss(out.logits, on_device[out.y]), batches=batches(), plugins=False)
+    site.fit(lambda out: loss(out.logits, target[out.y]), batches=batches(), plugins=False)
