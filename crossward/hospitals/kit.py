@@ -193,9 +193,9 @@ def _write_site(kit: FederationKit, folder: Path, site: str, days: int, encrypt_
     public_key = folder / f"{site}.pub"
     certificates.create_site_certificate(public_key, kit.authority, site, days, folder / f"{site}.crt")
     if encrypt_memory:
-        from crossward.hospitals.memory import create_memory_key  # imports torch
+        from crossward.privacy.key_file import create_key
 
-        create_memory_key(folder / MEMORY_KEY_FILE)
+        create_key(folder / MEMORY_KEY_FILE)
     encrypt = "true" if encrypt_memory else "false"
     write_templates(folder, SITE_FILES, kit.federation, site=site, site_quoted=json.dumps(site), encrypt=encrypt)
     shutil.copy(folder / f"{site}.pub", kit.coordinator / "sites" / f"{site}.pub")
@@ -299,10 +299,10 @@ def _site_key_problems(folder: Path, name: str, now: datetime | None) -> list[st
 
 
 def _memory_key_problems(file: Path) -> list[str]:
-    from crossward.hospitals.memory import read_memory_key  # imports torch
+    from crossward.privacy.key_file import read_key
 
     try:
-        read_memory_key(file)
+        read_key(file)
     except ConfigError as error:
         return [f"{error.what}. {error.hint}".strip(" .")]
     return []

@@ -127,18 +127,18 @@ def main() -> None:
     from crossward.data.reading_progress import ReadingLines, shown_by
     from crossward.hospitals.kit import read_site
     from crossward.hospitals.kit_files import SITE_FILE
-    from crossward.hospitals.memory import read_memory_key
     from crossward.hospitals.policy import Policy
     from crossward.hospitals.service import Hospital, Service
     from crossward.hospitals.site_activity import ACTIVITY_FILE, with_activity
     from crossward.hospitals.site_limits import SiteLimits
+    from crossward.privacy.key_file import read_key
 
     folder, socket, *overrides = sys.argv[1:]
     kit = read_site(Path(folder))
     settings = dict(kit.settings)
     if overrides:
         settings |= json.loads(overrides[0])
-    key = read_memory_key(kit.memory_key) if kit.memory_key else None
+    key = read_key(kit.memory_key) if kit.memory_key else None
     file = kit.folder / SITE_FILE
     limits = SiteLimits.read(file)
     service = Service(Hospital(kit.name, kit.folder, settings, Policy.read(file), key, limits))

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from crossward.core.weights import Weights
 from crossward.errors import StorageError
-from crossward.hospitals import disclosure_log as module
 from crossward.hospitals.disclosure_log import DisclosureLog
+from crossward.privacy import tagged_log as module
 
 torch.set_num_threads(1)
 

@@ -21,9 +21,9 @@ from crossward.hospitals.kit import (
     read_site,
     renew_certificates,
 )
-from crossward.hospitals.memory import read_memory_key
 from crossward.hospitals.policy import Policy
 from crossward.hospitals.site_limits import SiteLimits
+from crossward.privacy.key_file import read_key
 
 COMMON = {"README.md", "Dockerfile", ".dockerignore", "constraints.txt", "ca.crt"}
 
@@ -68,9 +68,7 @@ def test_secrets_are_where_they_belong(shared_kit):
     secrets = {file for file in shared_kit.rglob("*") if file.is_file() and b"PRIVATE KEY" in file.read_bytes()}
     expected = ["authority/ca.key", "coordinator/server.key", "sites/south/south", "sites/north.1/north.1"]
     assert secrets == {shared_kit / file for file in expected}
-    assert read_memory_key(shared_kit / "sites/south/memory.key") != read_memory_key(
-        shared_kit / "sites/north.1/memory.key"
-    )
+    assert read_key(shared_kit / "sites/south/memory.key") != read_key(shared_kit / "sites/north.1/memory.key")
 
 
 def test_federation_toml(shared_kit):

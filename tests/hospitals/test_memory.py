@@ -23,11 +23,10 @@ from crossward.hospitals.memory import (
     NO_VERSION,
     MemoryVersion,
     SiteMemory,
-    create_memory_key,
     forget_run,
-    read_memory_key,
     run_folder,
 )
+from crossward.privacy.key_file import create_key, read_key
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(32)
@@ -562,33 +561,33 @@ def key_file(file, text, mode=0o600):
 
 def test_a_new_key(tmp_path):
     file = tmp_path / "key"
-    create_memory_key(file)
+    create_key(file)
     assert mode(file) == 0o600
     text = file.read_text()
     assert len(text) == 65
-    assert read_memory_key(file) == bytes.fromhex(text)
+    assert read_key(file) == bytes.fromhex(text)
     with pytest.raises(ConfigError, match="key exists and is not overwritten"):
-        create_memory_key(file)
+        create_key(file)
     assert file.read_text() == text
-    create_memory_key(tmp_path / "second")
-    assert read_memory_key(tmp_path / "second") != read_memory_key(file)
+    create_key(tmp_path / "second")
+    assert read_key(tmp_path / "second") != read_key(file)
 
 
 def test_a_new_key_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="cannot write the key file"):
-        create_memory_key(tmp_path / "absent" / "key")
+        create_key(tmp_path / "absent" / "key")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", raise_no_space)
         with pytest.raises(StorageError, match="No space left"):
-            create_memory_key(tmp_path / "key")
+            create_key(tmp_path / "key")
     assert list(tmp_path.iterdir()) == []
-    create_memory_key(tmp_path / "key")
-    assert len(read_memory_key(tmp_path / "key")) == 32
+    create_key(tmp_path / "key")
+    assert len(read_key(tmp_path / "key")) == 32
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
 def test_a_key_by_hand(tmp_path, end):
-    assert read_memory_key(key_file(tmp_path / "key", b"00fF" * 16 + end)) == b"\x00\xff" * 16
+    assert read_key(key_file(tmp_path / "key", b"00fF" * 16 + end)) == b"\x00\xff" * 16
 
 
 @pytest.mark.parametrize(
@@ -599,7 +598,7 @@ def test_a_key_by_hand(tmp_path, end):
 def test_what_is_no_key(tmp_path, text):
     file = key_file(tmp_path / "key", text)
     with pytest.raises(ConfigError, match="key is not a key file") as caught:
-        read_memory_key(file)
+        read_key(file)
     assert str(file) in caught.value.what
     assert "64 hexadecimal characters" in caught.value.hint
 
@@ -608,12 +607,12 @@ def test_what_is_no_key(tmp_path, text):
 def test_a_key_that_others_may_read(tmp_path, open_to):
     file = key_file(tmp_path / "the key", b"0" * 64, open_to)
     with pytest.raises(ConfigError, match="others than its owner") as caught:
-        read_memory_key(file)
+        read_key(file)
     assert caught.value.hint == f"Run: chmod 600 '{file}'"
 
 
 def test_a_key_file_that_is_not_there(tmp_path):
     for file in (tmp_path / "absent", tmp_path):
         with pytest.raises(ConfigError, match="cannot read the key file") as caught:
-            read_memory_key(file)
+            read_key(file)
         assert str(file) in caught.value.what

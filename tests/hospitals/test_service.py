@@ -15,12 +15,12 @@ from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, WEIGHTS, D
 from crossward.core.method import Method, RoundContext, restore_predictor
 from crossward.core.tree import decode, encode
 from crossward.core.weights import Weights
-from crossward.hospitals.memory import read_memory_key
 from crossward.hospitals.messages import PROTOCOL, SiteMessage
 from crossward.hospitals.policy import DEFAULT_ALLOW, Policy
 from crossward.hospitals.service import Hospital, Service
 from crossward.methods import method_class
 from crossward.methods.scaffold import Scaffold
+from crossward.privacy.key_file import read_key
 from crossward.runs.build import prepare
 from crossward.testing.loopback_federation import ALLOW_ALL, with_one_site
 from crossward.testing.toy import Toy
@@ -303,7 +303,7 @@ def test_memory_that_is_encrypted(tmp_path):
     file = tmp_path / "key"
     file.write_text("0f" * 32)
     file.chmod(0o600)
-    toy_site = ToySite(tmp_path, key=read_memory_key(file))
+    toy_site = ToySite(tmp_path, key=read_key(file))
     version = toy_site.opened().answer(toy_site.job()).header["version"]
     (sealed,) = (toy_site.hospital.folder / "memory" / RUN).glob("*.sealed")
     assert sealed.name == f"{version}.sealed"
