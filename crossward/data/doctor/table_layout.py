@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from crossward.data.bad_files import FEW
 from crossward.data.decode import is_image
 from crossward.data.doctor.layout import Layout
-from crossward.data.label_words import SPLIT_NAMES
+from crossward.data.label_words import SPLIT_NAMES, several_labels
 from crossward.data.sources.table_files import one_hot_columns, read_cells, table_bytes
 from crossward.data.table_columns import COLUMNS, suggested_columns
 from crossward.errors import DataError
@@ -92,6 +93,21 @@ def _tables_of_splits(tables: Sequence[NamingTable]) -> dict[str, NamingTable]:
     return found if "train" in found and len(found) > 1 else {}
 
 
+def _has_several_labels(
+    header: Sequence[str], lines: Sequence[Sequence[str]], label: str, one_hot: Sequence[str]
+) -> bool:
+    """Whether more rows have several labels than could be left out without asking."""
+    full = [cells for cells in lines if len(cells) == len(header)]
+    if one_hot:
+        places = [header.index(name) for name in one_hot]
+        several = sum(sum(cells[place].strip() in ("1", "1.0") for place in places) > 1 for cells in full)
+    elif label in header:
+        several = sum(bool(several_labels(cells[header.index(label)])) for cells in full)
+    else:
+        return False
+    return several > FEW * len(full)
+
+
 def _how(table: NamingTable) -> dict[str, Any]:
     return {key: value for key, value in table.settings.items() if key != "path"}
 
@@ -114,6 +130,9 @@ def naming_table(file: Path, top: Path, listing: Sequence[str]) -> NamingTable:
         settings["one_hot"] = one_hot
         reasons["one_hot"] = "the table has a column of 0 and 1 for each class"
         columns["label"] = "label"
+    if _has_several_labels(header, lines, columns.get("label", ""), one_hot):
+        settings["labels"] = "multi"
+        reasons["labels"] = "images have several labels"
     if "path" not in columns or not {"label", "mask"} & {*columns}:
         raise DataError(
             f"{file} has no column of paths with labels or masks.",
