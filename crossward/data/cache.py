@@ -22,14 +22,13 @@ from crossward.data.collection import map_images
 from crossward.data.decode import Frame
 from crossward.data.decode_pool import Piece, decoded_segments
 from crossward.data.reading_progress import reading
-from crossward.data.sealed_files import digest, new_part, read_sealed, storage, sweep, write_sealed
+from crossward.data.sealed_files import SealedNotes, digest, new_part, read_sealed, storage, sweep, write_sealed
 from crossward.data.segments import VERSION, Digests, cache_key, paths_of, segment_file, split_rows
 from crossward.data.segments import ImagePaths as ImagePaths
 from crossward.disk import Draft
 from crossward.errors import DataError
 
 FRESH = 2_000_000_000  # ns: a file may change again within one tick of its clock, so that its stamp proves nothing yet
-NOTED_EVERY = 30.0  # s between two writings of what is known of files
 GIVEN_UP = 7 * 24 * 3600  # s: a segment this old is of a reading that nobody goes on with
 
 Reasons = dict[str, str]  # path -> why it cannot be read
@@ -104,39 +103,26 @@ def _reasons(row: ImagePaths, unreadable: Reasons) -> list[str]:
 def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Digests, Reasons]:
     """The content hash of every file, remembered by its stamp, and why some could not be read."""
     file = cache / f"index-{digest(str(files.root.resolve()).encode())}.json"
-    known: dict[str, list[Any]] = (read_sealed(file) or {}).get("files", {})
+    notes = SealedNotes(file)
     digests: Digests = {}
     unreadable: Reasons = {}
-    noted = time.monotonic()
-    learned = False
     names = {path: row.shown(path) for row in rows for path in (row.image, row.mask) if path}
     with reading("looking at files", len(names)) as count:
         for path, name in names.items():
             count(1)
             try:
                 stamp = list(files.stamp(path))
-                if name in known and known[name][:-1] == stamp:
-                    digests[path] = known[name][-1]
+                if notes.known.get(name, [])[:-1] == stamp:
+                    digests[path] = notes.known[name][-1]
                     continue
                 digests[path] = digest(files.read(path))
             except DataError as error:
                 unreadable[path] = error.what
                 continue
             if time.time_ns() - stamp[-1] > FRESH:
-                known[name] = [*stamp, digests[path]]
-                learned = True
-            if learned and time.monotonic() - noted > NOTED_EVERY:  # so that a reading that is killed knows them again
-                _note(file, known)
-                noted = time.monotonic()
-                learned = False
-    if learned:
-        _note(file, known)
+                notes.learn(name, [*stamp, digests[path]])
+    notes.write()
     return digests, unreadable
-
-
-def _note(file: Path, known: dict[str, list[Any]]) -> None:
-    with storage(file.parent):
-        write_sealed(file, {"files": known})
 
 
 def _raw_files(cache: Path, key: str) -> tuple[Path, Path]:

@@ -13,7 +13,8 @@ from typing import Any
 
 from crossward.data.archives import Files
 from crossward.data.cache import FRESH
-from crossward.data.sealed_files import digest, read_sealed, storage, write_sealed
+from crossward.data.reading_progress import reading
+from crossward.data.sealed_files import SealedNotes, digest, storage
 from crossward.data.site_key import SiteKey
 from crossward.errors import DataError
 
@@ -29,32 +30,30 @@ def read_facts(
     with storage(cache):
         cache.mkdir(parents=True, exist_ok=True)
     file = cache / f"facts-{digest(f'{files.root.resolve()} {recipe} {key.fingerprint}'.encode())}.json"
-    known: dict[str, list[Any]] = (read_sealed(file) or {}).get("files", {})
+    notes = SealedNotes(file)
     facts: dict[str, Facts] = {}
     reasons: dict[str, str] = {}
-    learned: dict[str, list[Any]] = {}
 
     def look(path: str) -> tuple[str, list[int], Facts | str]:
         try:
             stamp = list(files.stamp(path))
-            remembered = known.get(key.code("file", path))
+            remembered = notes.known.get(key.code("file", path))
             if remembered and remembered[0] == stamp:
                 return path, stamp, remembered[1]
             return path, stamp, read(files.read(path))
         except DataError as error:
             return path, [0], error.what
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, reading("reading headers", len(paths)) as count:
         for start in range(0, len(paths), CHUNK):
             for path, stamp, found in pool.map(look, paths[start : start + CHUNK]):
+                count(1)
                 if isinstance(found, str):
                     reasons[path] = found
                     continue
                 facts[path] = found
                 code = key.code("file", path)
-                if time.time_ns() - stamp[-1] > FRESH and known.get(code, [None])[0] != stamp:
-                    learned[code] = [stamp, found]
-    if learned:
-        with storage(cache):
-            write_sealed(file, {"files": known | learned})
+                if time.time_ns() - stamp[-1] > FRESH and notes.known.get(code, [None])[0] != stamp:
+                    notes.learn(code, [stamp, found])
+    notes.write()
     return facts, reasons

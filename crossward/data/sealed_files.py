@@ -15,6 +15,7 @@ from uuid import uuid4
 from crossward.disk import Draft, draft_file
 from crossward.errors import StorageError
 
+WRITTEN_EVERY = 30.0  # s between two writings of notes that grow
 ABANDONED = 24 * 3600  # s: a part file this old belongs to a process that was killed
 
 
@@ -35,6 +36,31 @@ def write_sealed(file: Path, body: dict[str, Any]) -> None:
     with new_part(file.parent) as part:
         part.stream.write(sealed(body))
         part.publish(file)
+
+
+class SealedNotes:
+    """What is known of files, name by name, in a sealed file. It is written now and then while it grows, so that a
+    reading that is killed knows most of it again."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.known: dict[str, list[Any]] = (read_sealed(file) or {}).get("files", {})
+        self._is_new = False
+        self._written = time.monotonic()
+
+    def learn(self, name: str, what: list[Any]) -> None:
+        self.known[name] = what
+        self._is_new = True
+        if time.monotonic() - self._written > WRITTEN_EVERY:
+            self.write()
+
+    def write(self) -> None:
+        """Write it, if anything was learned since the last time."""
+        if self._is_new:
+            with storage(self.file.parent):
+                write_sealed(self.file, {"files": self.known})
+        self._is_new = False
+        self._written = time.monotonic()
 
 
 def sealed(body: dict[str, Any]) -> bytes:

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from crossward.data import decode
-from crossward.data.archives import open_files
+from crossward.data import decode, sealed_files
+from crossward.data.archives import FolderFiles, open_files
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.decode import Frame
 from crossward.data.sealed_files import ABANDONED, write_sealed
@@ -312,3 +312,19 @@ def test_entries_of_before_there_were_habits_are_found(root, store, decodings):
     assert values(run(root, store)) == [1, 2, 3]
     assert run(root, store).notes == ()
     assert len(decodings) == 3
+
+
+def test_what_is_known_of_files_is_written_while_it_grows(root, store, monkeypatch):
+    monkeypatch.setattr(sealed_files, "WRITTEN_EVERY", -1.0)
+    plain = FolderFiles.read
+
+    def read(self: FolderFiles, path: str) -> bytes:
+        if path == "c.png":
+            raise KeyboardInterrupt
+        return plain(self, path)
+
+    monkeypatch.setattr(FolderFiles, "read", read)
+    with pytest.raises(KeyboardInterrupt):
+        run(root, store)
+    [index] = store.glob("index-*.json")
+    assert {*sealed_files.read_sealed(index)["files"]} == {"a.png", "b.png"}
