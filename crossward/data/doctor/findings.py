@@ -13,7 +13,8 @@ import numpy as np
 from crossward.data.collection import Collection
 from crossward.data.copies import left_out
 from crossward.data.doctor.layout import Layout
-from crossward.data.near_duplicates import image_hashes, near_pairs
+from crossward.data.near_duplicates import near_pairs
+from crossward.data.stored_hashes import collection_hashes
 
 if TYPE_CHECKING:
     from crossward.data.doctor.file_scan import FileFacts
@@ -155,7 +156,7 @@ def _of_copies(collection: Collection) -> list[Finding]:
 
 def _of_near(collection: Collection) -> list[Finding]:
     codes = np.unique(collection.hashes, return_inverse=True)[1]
-    pairs = near_pairs(image_hashes(collection.images), lambda a, b: codes[a] != codes[b])
+    pairs = near_pairs(collection_hashes(collection), lambda a, b: codes[a] != codes[b])
     if not pairs:
         return []
     parts = collection.splits or ("",) * len(collection)
