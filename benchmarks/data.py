@@ -52,7 +52,7 @@ from crossward.runs.sites import RunSites
 from crossward.tasks import task
 
 SHAPE = (363, 360)  # height and width of PBC's pictures
-DISTINCT = 64  # pictures that are drawn; the others are these with another first pixel
+CANVAS = 6000  # pixels of a side of the drawing that the pictures are cut from
 CLASSES = 8
 AUGMENT = ("hflip", "vflip", "rotate:10")
 NETS: dict[str, dict[str, Any]] = {"resnet18": {}, "resnet18 of width 0.25": {"width": 0.25}, "cnn": {}}
@@ -60,16 +60,16 @@ BARS = {"first": 45.0, "again": 0.5, "audit": 20.0, "waiting": 0.03, "peak_mib":
 
 
 def draw_archive(file: Path, count: int) -> None:
-    """So many JPEG files, no two alike."""
+    """So many JPEG files, no two alike: each a window on one large drawing."""
     rng = np.random.default_rng(0)
-    coarse = rng.integers(0, 256, (DISTINCT, 24, 24, 3), dtype=np.uint8)
-    large = [Image.fromarray(each).resize(SHAPE[::-1], Image.Resampling.BICUBIC) for each in coarse]
+    coarse = rng.integers(0, 256, (CANVAS // 15, CANVAS // 15, 3), dtype=np.uint8)
+    canvas = Image.fromarray(coarse).resize((CANVAS, CANVAS), Image.Resampling.BICUBIC)
+    height, width = SHAPE
     with zipfile.ZipFile(file, "w") as archive:
         for number in range(count):
-            picture = large[number % DISTINCT]
-            picture.paste((number % 256, number // 256, 0), (0, 0, 16, 16))
+            left, top = (int(rng.integers(0, CANVAS - side)) for side in (width, height))
             stream = io.BytesIO()
-            picture.save(stream, "JPEG", quality=90)
+            canvas.crop((left, top, left + width, top + height)).save(stream, "JPEG", quality=85)
             archive.writestr(f"{number % CLASSES}/{number}.jpg", stream.getvalue())
     old = time.time() - 3600  # the cache remembers no file that could change within the tick of a clock
     os.utime(file, (old, old))

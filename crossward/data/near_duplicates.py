@@ -36,6 +36,8 @@ CHUNK = 1024  # images in memory at once
 FLAT = 2.0  # grey levels of deviation below which an image shows nothing
 MOST_OF_A_BAND = 2000  # images with one band in common that are compared each with each
 PAIRS_AT_ONCE = 1 << 20
+MOST_SEEN = 4_000_000  # pairs with hashes that are near, which bounds the memory
+MOST_PAIRS = 20_000  # that are returned
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,19 @@ def image_hashes(images: Tensor) -> ImageHashes:
 
 def near_pairs(found: ImageHashes, allowed: Matters | None = None, *, distance: int = DISTANCE) -> list[NearPair]:
     """The pairs of rows that show almost the same, most alike first. `allowed` says of (m,) rows a and b which pairs
-    matter. Flat images are like no other."""
+    matter. Flat images are like no other. Of very many pairs, as among the frames of a film, MOST_PAIRS are given
+    back."""
     seen: list[Ints] = []
+    room = MOST_SEEN
     for a, b in _candidates(found.hashes, np.flatnonzero(~found.flat), distance):
         matters = np.ones(len(a), dtype=np.bool_) if allowed is None else allowed(a, b)
         a, b = a[matters], b[matters]
         near = np.bitwise_count(found.hashes[a] ^ found.hashes[b]) <= distance
         if near.any():
-            seen.append(np.stack([np.minimum(a, b)[near], np.maximum(a, b)[near]], axis=1))
+            seen.append(np.stack([np.minimum(a, b)[near], np.maximum(a, b)[near]], axis=1)[:room])
+            room -= len(seen[-1])
+        if not room:
+            break
     if not seen:
         return []
     pairs = np.unique(np.concatenate(seen), axis=0)
@@ -94,6 +101,7 @@ def near_pairs(found: ImageHashes, allowed: Matters | None = None, *, distance: 
         ]
     ).numpy()
     kept = np.flatnonzero(alike >= CORRELATION)
+    kept = kept[np.argsort(-alike[kept], kind="stable")[:MOST_PAIRS]]
     bits = np.bitwise_count(found.hashes[pairs[kept, 0]] ^ found.hashes[pairs[kept, 1]])
     near_ones = [
         NearPair(int(a), int(b), int(n), round(float(value), 4))

@@ -9,7 +9,7 @@ import numpy as np
 
 from crossward.data.collection import Collection
 from crossward.data.federation import PARTS, Federation
-from crossward.data.near_duplicates import Flags, Ints, near_pairs
+from crossward.data.near_duplicates import MOST_PAIRS, Flags, Ints, near_pairs
 from crossward.data.stored_hashes import collection_hashes
 
 MOST = 100  # pairs that a run keeps
@@ -65,9 +65,13 @@ def near_leak_notes(leaks: Sequence[NearLeak]) -> list[str]:
     differ = sum(leak.same_label is False for leak in leaks)
     labels = f", {differ} of them with another label" if differ else ""
     return [
-        f"{len(leaks)} pair(s) of almost the same image are trained on and held out{labels}; first: {first.trained} "
-        f"({first.trained_at}) and {first.held_out} ({first.held_out_at}, {first.part})"
+        f"{_counted(leaks)} pair(s) of almost the same image are trained on and held out{labels}; first: "
+        f"{first.trained} ({first.trained_at}) and {first.held_out} ({first.held_out_at}, {first.part})"
     ]
+
+
+def _counted(pairs: Sequence[object]) -> str:
+    return str(len(pairs)) if len(pairs) < MOST_PAIRS else f"{MOST_PAIRS} or more"
 
 
 def near_pair_notes(collection: Collection) -> list[str]:
@@ -80,7 +84,7 @@ def near_pair_notes(collection: Collection) -> list[str]:
     differ = sum(_same_label(collection, pair.a, pair.b) is False for pair in pairs)
     labels = f", {differ} of them with another label" if differ else ""
     return [
-        f"{len(pairs)} pair(s) of images are almost the same{labels}; first: {collection.ids[first.a]} and "
+        f"{_counted(pairs)} pair(s) of images are almost the same{labels}; first: {collection.ids[first.a]} and "
         f"{collection.ids[first.b]}. A group for both keeps them on one side of a split"
     ]
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from scipy.fft import dctn
 
-from crossward.data import stored_hashes
+from crossward.data import near_duplicates, stored_hashes
 from crossward.data.collection import Collection
 from crossward.data.copies import LeakRules
 from crossward.data.federate import federate
@@ -64,6 +64,16 @@ def test_very_many_alike_are_compared_in_bounded_memory():
     images = pictures(1).repeat(3000, 1, 1, 1)
     pairs = near_pairs(image_hashes(images), lambda a, b: (a == 0) | (b == 0))
     assert len(pairs) >= 2000
+
+
+def test_of_very_many_pairs_some_are_returned(monkeypatch):
+    monkeypatch.setattr(near_duplicates, "MOST_PAIRS", 50)
+    monkeypatch.setattr(near_duplicates, "MOST_SEEN", 1000)
+    images = pictures(2).repeat(100, 1, 1, 1)
+    images[7] = compressed(images[7], quality=90)
+    pairs = near_pairs(image_hashes(images))
+    assert len(pairs) == 50
+    assert pairs == sorted(pairs, key=lambda pair: -pair.correlation)
 
 
 def test_pairs_on_both_sides_are_named_and_others_are_not():
