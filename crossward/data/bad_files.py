@@ -63,7 +63,8 @@ def set_aside(
 ) -> list[BadFile]:
     """Refuse, or set the bad files aside; `before` and `after` are the labels of the rows without and with them gone.
 
-    `rows` is how many rows are left, if one may have several labels or none. `spellings` has a line for each label that is written in several ways, which no quarantine can cure.
+    `rows` is how many rows are left, if one may have several labels or none. `spellings` has a line for each label that
+    is written in several ways, which no quarantine can cure.
     """
     left_out = sorted(set(problems), key=lambda bad: (bad.table, bad.row or 0, bad.where, bad.reason))
     bad = {(one.table, one.row, one.where): one.site for one in left_out}

@@ -127,9 +127,8 @@ def read(
     archive, inside = in_archive(root or file.parent)
     parsed = _joined({"train": file, **others}, columns, encoding, one_hot)
     masked = "mask" in parsed.columns
-    _check_several(file, several, masked)
-    names = _class_names(classes or (tuple(one_hot) if several and one_hot else None), masked)
-    wording = Labels(several, names, complete=bool(one_hot))
+    wording = _wording(file, classes, one_hot, several=several, masked=masked)
+    names = wording.names
     frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in)
     with open_files(archive) as files:
         rows = _placed(_renamed(file, parsed.rows, rename, wording), root or file.parent, prefix, masked, inside)
@@ -146,11 +145,9 @@ def read(
     problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
     before = [label for row in rows if not wording.problem(row.label) for label in wording.of(row.label)]
-    spellings = [] if masked or names else _spellings(rows, wording)
     after = [label for row in used for label in wording.of(row.label)]
-    left_out = set_aside(
-        file, problems, bad_files=policy, before=before, after=after, spellings=spellings, rows=len(used)
-    )
+    spelt = [] if masked or names else _spellings(rows, wording)
+    left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spelt, rows=len(used))
     return _collection(file, parsed, used, wording, decoded), left_out
 
 
@@ -193,9 +190,14 @@ def _targets(labels: Sequence[Sequence[str]], classes: Sequence[str], several: b
     return targets
 
 
-def _check_several(file: Path, several: bool, masked: bool) -> None:
+def _wording(
+    file: Path, classes: tuple[str, ...] | None, one_hot: Sequence[str], *, several: bool, masked: bool
+) -> Labels:
+    """How the labels are read; columns of several labels also name them in their order."""
     if several and masked:
         raise ConfigError(f'data.labels = "multi" is for labels, and {file} names masks.')
+    names = _class_names(classes or (tuple(one_hot) if several and one_hot else None), masked)
+    return Labels(several, names, complete=bool(one_hot))
 
 
 def _groups(rows: Iterable[TableRow], *, coded: bool) -> tuple[str, ...]:
