@@ -1,6 +1,6 @@
 """A fake accelerator: two devices, "fake:0" and "fake:1", that find what a GPU would stumble over, without one.
 
-`load()` compiles device.cpp once for this version of torch, in half a minute or so, and keeps the library in the user's
+`load()` compiles fake_accelerator.cpp once for this version of torch, in half a minute or so, and keeps the library in the user's
 cache. A process that has loaded it cannot be rid of it again: tests run in a process of their own.
 """
 
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import types
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from crossward.errors import ConfigError
 from crossward.user_folders import cache_folder
 
-SOURCE = Path(__file__).with_name("device.cpp")
+SOURCE = Path(__file__).with_suffix(".cpp")
 NAME = "fake"
 DEVICES = ("fake:0", "fake:1")
 FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared")
@@ -69,25 +70,20 @@ def device_name(name: str) -> str:
     return DeviceName(name)
 
 
-_loaded: FakeAccelerator | None = None
-
-
 def missing() -> str:
     """What is missing to compile it; empty if nothing is."""
     return "" if shutil.which("g++") else "there is no g++ here (apt-get install g++)"
 
 
+@cache
 def load() -> FakeAccelerator:
     """Register the devices with torch in this process, compiling them first if that has not been done."""
-    global _loaded
-    if _loaded is None:
-        file = compiled()
-        torch.ops.load_library(str(file))
-        library = ctypes.CDLL(str(file))
-        library.fake_start()
-        _register(library)
-        _loaded = FakeAccelerator(library)
-    return _loaded
+    file = compiled()
+    torch.ops.load_library(str(file))
+    library = ctypes.CDLL(str(file))
+    library.fake_start()
+    _register(library)
+    return FakeAccelerator(library)
 
 
 def compiled() -> Path:
