@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class Collection:
     splits: tuple[str, ...] | None = None  # "train" | "val" | "test" | "" (undecided) of each row
     file: Path | None = None  # where `images` is mapped from; None when it lives in memory
     notes: tuple[str, ...] = ()  # what a person should know of how the rows were read
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # "laterality" -> id -> "L", where known
     masks_file: Path | None = None  # where `targets`, if they are class maps, is mapped from; None: it lives in memory
 
     def __len__(self) -> int:

@@ -145,6 +145,7 @@ def facts_of(collection: Collection) -> dict[str, Any]:
         "patients": len({*collection.groups} - {""}) if collection.groups else None,
         "sites": dict(Counter(collection.sites)) if collection.sites else None,
         "splits": dict(Counter(collection.splits)) if collection.splits else None,
+        **{name: dict(Counter(known.values())) for name, known in collection.attributes.items()},
         "read as": f"{width} x {height} pixels, {collection.channels} channel(s)",
     }
 

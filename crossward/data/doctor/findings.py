@@ -101,6 +101,10 @@ def of_collection(collection: Collection, bad: Sequence[str], data: Mapping[str,
                 "data.group (a pattern on the path), or a column group",
             )
         )
+    if sides := collection.attributes.get("laterality"):
+        named = ", ".join(f"{side} {n}" for side, n in sorted(Counter(sides.values()).items()))
+        deal = 'no "hflip" in data.augment if the side matters: images are never mirrored when they are read'
+        found.append(Finding(f"files say which side of the body they show: {named}", deal))
     found += _of_classes(collection)
     found += _of_colours(collection)
     return [*found, *(Finding(note, _deal_in(note)) for note in collection.notes)]

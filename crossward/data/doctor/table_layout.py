@@ -144,12 +144,26 @@ def naming_table(file: Path, top: Path, listing: Sequence[str]) -> NamingTable:
     if renamed := {ours: theirs for ours, theirs in columns.items() if ours != theirs}:
         settings["columns"] = renamed
         reasons["columns"] = "the table has other names for these columns"
+    if "label" in columns and _several(header, sample, columns["label"], one_hot):
+        settings["labels"] = "multi"
+        reasons["labels"] = "images have several labels each"
     place = header.index(columns["path"])
     paths = [cells[place].strip() for cells in sample if len(cells) == len(header) and cells[place].strip()]
     where = _root_of(paths, listing, top, file.parent)
     reasons |= dict.fromkeys(where, "the paths of the table are below it")
     named = len(lines) if where or _names_most(paths, listing, top, file.parent) else 0
     return NamingTable(file, settings | where, reasons, named)
+
+
+def _several(header: Sequence[str], sample: Sequence[Sequence[str]], label: str, one_hot: Sequence[str]) -> bool:
+    """Whether more than one row in twenty has several labels."""
+    full = [cells for cells in sample if len(cells) == len(header)]
+    if one_hot:
+        places = [header.index(name) for name in one_hot]
+        counts = [sum(cells[place].strip() in ("1", "1.0") for place in places) for cells in full]
+    else:
+        counts = [len(several_labels(cells[header.index(label)].strip())) for cells in full]
+    return sum(count > 1 for count in counts) > 0.05 * len(full)
 
 
 def table_encoding(file: Path) -> str:

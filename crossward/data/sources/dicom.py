@@ -75,6 +75,7 @@ class DicomImage:
     group: str
     site: str
     split: str
+    laterality: str = ""  # "L", "R" or "B", where the file says it
 
 
 def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
@@ -125,19 +126,22 @@ def _collection(
 ) -> Collection:
     names = class_names(settings.path, settings.classes, {image.label for image in used})
     number = {name: n for n, name in enumerate(names)}
+    ids = tuple(rows[row].name for row in decoded.rows)
+    sides = {name: image.laterality for name, image in zip(ids, used, strict=True) if image.laterality}
     return Collection(
         name="dicom",  # the folder may be named after a patient
         task="classification",
         classes=names,
         images=decoded.images,
         targets=torch.tensor([number[image.label] for image in used]),
-        ids=tuple(rows[row].name for row in decoded.rows),
+        ids=ids,
         hashes=decoded.hashes,
         groups=tuple(image.group for image in used),
         sites=tuple(image.site for image in used) if any(image.site for image in used) else None,
         splits=tuple(image.split for image in used) if any(image.split for image in used) else None,
         file=decoded.file,
         notes=tuple(notes),
+        attributes={"laterality": sides} if sides else {},
     )
 
 
@@ -216,7 +220,8 @@ def _images(
         parts = [(path, frame) for path in ordered for frame in range(facts[path].frames)]
         for place in chosen_slices(settings.slices, len(parts)):
             path, frame = parts[place]
-            images.append(replace(labelled[path], part=str(frame) if facts[path].frames > 1 else ""))
+            part = str(frame) if facts[path].frames > 1 else ""
+            images.append(replace(labelled[path], part=part, laterality=facts[path].laterality))
     return sorted(images, key=lambda image: (image.path, int(image.part or 0))), problems, notes
 
 

@@ -132,6 +132,16 @@ def test_labels_in_two_spellings(tmp_path, load):
     assert load(labels=table, rename={"Bleeding": "bleeding"})[0].classes == ("bleeding", "none of it")
 
 
+def test_laterality_is_kept(tmp_path, load):
+    for n, (tag, side) in enumerate(
+        (("ImageLaterality", "L"), ("Laterality", "r"), ("Laterality", ""), ("Laterality", "?"))
+    ):
+        save(slice_of(f"P{n}-77", n, **{tag: side}), tmp_path / "dicom" / "ab"[n % 2] / f"{n}")
+    collection, _ = load()
+    code = site_key().code
+    assert collection.attributes == {"laterality": {code("file", "a/0"): "L", code("file", "b/1"): "R"}}
+
+
 def test_labels_by_a_tag(tmp_path, load):
     for n, part in enumerate(("HEAD", "CHEST", "")):
         save(slice_of(f"P{n}-77", n, BodyPartExamined=part), tmp_path / "dicom" / f"{n}")
