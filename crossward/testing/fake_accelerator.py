@@ -1,7 +1,7 @@
 """A fake accelerator: two devices, "fake:0" and "fake:1", that find what a GPU would stumble over, without one.
 
-`load()` compiles fake_accelerator.cpp once for this version of torch, in half a minute or so, and keeps the library in the user's
-cache. A process that has loaded it cannot be rid of it again: tests run in a process of their own.
+`load()` compiles fake_accelerator.cpp once for this version of torch, in half a minute or so, and keeps the library in
+the user's cache. A process that has loaded it cannot be rid of it again: tests run in a process of their own.
 """
 
 from __future__ import annotations
