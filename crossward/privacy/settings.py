@@ -25,6 +25,10 @@ class PrivacySettings(Section):
     noise: Annotated[float, Gt(0)] | None = None  # standard deviation, as a multiple of the sensitivity
     epsilon: Annotated[float, Gt(0)] | None = None  # of the whole run, at each site
     delta: Annotated[float, Interval(gt=0, lt=1)] = 1e-5  # it must be below 1 / units of every site
+    secure_aggregation: bool = False  # the server learns the mean of the sites' weights and no site's own
+    secure_clip: Annotated[float, Interval(ge=1e-6, le=1e9)] = 1000.0  # a site with a larger weight leaves the round
+    secure_max_images: Annotated[int, Interval(ge=1, le=2**40)] = 1_000_000  # a site with more leaves the round
+    secure_min_sites: Annotated[int, Interval(ge=3, le=10_000)] = 3  # fewer in a sum end the run
 
     @property
     def active(self) -> bool:
