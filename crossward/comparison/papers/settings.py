@@ -86,25 +86,24 @@ def _bm(data: Mapping[str, Any], sites: int, rounds: int, epochs: int, lexicon: 
 
 
 HELD_OUT = (0.7, 0.1, 0.2)
-FILES_HERE = "set data.path to where the images are: a folder <split>/<class>/… or <class>/…"
 BM: dict[str, DataSetting] = {
     "OCT-C8": DataSetting(
         slug="oct-c8",
-        config=_bm({"source": "folder", "path": "OCT-C8", "classes": OCT_C8}, 12, 200, 2, "oct-c8"),
+        config=_bm({"source": "oct-c8"}, 12, 200, 2, "oct-c8"),
         small=BM_SMALL,
         seeds=(0, 1, 2),
         images=1000,
         tested=5600,
         rate=120,
-        sources=("folder", "table", "npz"),
+        sources=("oct-c8", "folder", "table", "npz"),
         classes=frozenset(OCT_C8),
         kinds=("dirichlet", "auto"),
-        unsaid=(FILES_HERE, *BM_UNSAID),
+        unsaid=BM_UNSAID,
     ),
     "Kvasir-v2": DataSetting(
         slug="kvasir-v2",
         config=_bm(
-            {"source": "folder", "path": "kvasir-dataset-v2", "classes": KVASIR},
+            {"source": "kvasir-v2", "split": "none"},
             10,
             200,
             2,
@@ -116,10 +115,10 @@ BM: dict[str, DataSetting] = {
         images=1000,
         tested=2400,
         rate=120,
-        sources=("folder", "table", "npz"),
+        sources=("kvasir-v2", "folder", "table", "npz"),
         classes=frozenset(KVASIR),
         kinds=("dirichlet", "auto"),
-        unsaid=(FILES_HERE, *BM_UNSAID),
+        unsaid=BM_UNSAID,
     ),
     "HAM10000": DataSetting(
         slug="ham10000",
@@ -290,8 +289,8 @@ NPR: dict[str, DataSetting] = {
         slug="rsna-ich",
         config={
             "data": {
-                "source": "table", "path": "rsna-ich.csv", "size": 128, "channels": 1, "prepare": ("window:40:80",),
-                "normalise": ((0.456,), (0.224,)), "augment": NPR_AUGMENT, "classes": ICH,
+                "source": "rsna-ich", "size": 128, "channels": 1, "prepare": ("window:40:80",),
+                "normalise": ((0.456,), (0.224,)), "augment": NPR_AUGMENT,
             },
             "partition": {
                 "kind": "counts", "counts": "ich", "split": (0.8, 0.0, 0.2), "group_aware": False, "seed": 0,
@@ -315,10 +314,9 @@ NPR: dict[str, DataSetting] = {
         images=2500,
         tested=13597,
         rate=200,
-        sources=("table", "folder", "npz"),
+        sources=("rsna-ich", "table", "folder", "npz"),
         classes=frozenset(ICH),
         unsaid=(
-            "set data.path to a table of path and label of the 67,969 slices with one kind of bleeding",
             "slices are split as in the paper: a patient may be on both sides",
             FIVE_FOLDS,
             *NPR_UNSAID,

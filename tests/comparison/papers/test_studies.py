@@ -129,9 +129,9 @@ def test_fedcd_trains_on_whole_batches_and_crops_as_moon_does():
 
 def test_fednpr_has_five_folds_where_no_split_is_published():
     by_source = {each["data"]["source"]: each for each in documents("fednpr-3").values()}
-    partition = by_source["table"]["partition"]
+    partition = by_source["rsna-ich"]["partition"]
     assert (partition["folds"], partition["fold"], partition["seed"]) == (5, "seed", 0)
-    assert by_source["table"]["study"]["seeds"] == [0, 1, 2, 3, 4]
+    assert by_source["rsna-ich"]["study"]["seeds"] == [0, 1, 2, 3, 4]
     assert "folds" not in by_source["fed-isic2019"]["partition"]
 
 
