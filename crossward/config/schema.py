@@ -25,6 +25,7 @@ from crossward.data.sources import SOURCES, settings_class
 from crossward.data.sources.phantom.source import PhantomSettings
 from crossward.data.sources.settings import SourceSettings
 from crossward.nets import NETS
+from crossward.privacy.settings import PrivacySettings
 from crossward.settings import AbsolutePath, Count, Positive, Section
 from crossward.text.encoders import resolve_encoder_name
 
@@ -187,6 +188,7 @@ class Config(Section):
     evaluate: EvaluateSettings = EvaluateSettings()
     observe: ObserveSettings = ObserveSettings()
     robust: Annotated[Robust, Field(default_factory=Robust)]
+    privacy: PrivacySettings = PrivacySettings()
     _parts: Any = PrivateAttr(default=None)  # method and plugins as config/options.py has built them
 
     @model_validator(mode="before")

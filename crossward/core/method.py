@@ -230,8 +230,11 @@ def _step(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tr
             site.memory[PERSONAL].into(site.model)
         if step in COMMON_STEPS:
             site.memory.pop(OPTIMISER, None)  # a copy that is tuned in order to predict has an optimiser of its own
+            site.privacy = None  # and stays at the site
             return COMMON_STEPS[step](method, site, payload)
         reply: Tree = getattr(method, step)(site, payload)
+        if site.protect_reply is not None:
+            reply = site.protect_reply(payload, reply)
         personal = Weights.of(site.model, ~method.travels)
         if personal:
             site.memory[PERSONAL] = personal

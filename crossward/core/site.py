@@ -70,6 +70,7 @@ class Site:
     epoch: int = 0  # of the fit that runs
     architecture: str = ""  # of its network: the key under which the server keeps what is for this architecture
     privacy: GradientPrivacy | None = None  # bounds and noises the gradients of fits; None: they are as they are
+    protect_reply: Callable[[Tree, Tree], Tree] | None = None  # payload, reply -> the reply as it may be sent
 
     @property
     def size(self) -> int:

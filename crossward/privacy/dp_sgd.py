@@ -23,7 +23,7 @@ from crossward.privacy.example_gradients import ExampleGradients, recording
 from crossward.privacy.noise import clip_factors, gaussian_like, secret_generator
 from crossward.privacy.settings import Unit
 
-Spend = Callable[[Release], None]  # counts steps before they happen; refuses them when the budget does not cover them
+Spend = Callable[[Release, str], None]  # counts a part of a round before it happens, or refuses it
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class DPSGD:
 
     def batches(self, site: Site, epochs: int) -> Iterator[Batch]:
         """Batches by Poisson sampling; the steps are counted before the first is drawn."""
-        self.spend(self.release(epochs))
+        self.spend(self.release(epochs), f"fit {len(site.fits)}")
         rng = self._generator(site, "sampling")
         for epoch in range(epochs):
             site.epoch = epoch

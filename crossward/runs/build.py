@@ -32,6 +32,8 @@ from crossward.names import nearest
 from crossward.runs import checks
 from crossward.runs.architectures import plan_nets
 from crossward.runs.observers.options import check_packages
+from crossward.runs.private_runs import check_privacy, protection
+from crossward.runs.secure_runs import with_secure_sums
 from crossward.runs.sites import RunSites
 from crossward.tasks import task as make_task
 from crossward.user_folders import cache_folder
@@ -98,6 +100,8 @@ def assemble(
     collection = federation.collection
     task = make_task(federation.task, federation.classes, **config.task)
     checks.check_method(config, method, plugins, task, federation)
+    check_privacy(config, method, plugins)
+    method = with_secure_sums(config, method, across_hospitals=remote or text_size is not None)
     at_server = text_size is None
     text = _class_text(config, method, task) if at_server else None
     checks.check_metric(config, task)
@@ -121,6 +125,7 @@ def assemble(
     )
     start = _start(config, run_sites) if at_server else {}
     checks.check_nets(config, run_sites)
+    run_sites.privacy = protection(config, run_sites)
     plan = plan_of(config)
     return PreparedRun(config, run_sites, plan, federation, start, text, quarantined=list(quarantined))
 

@@ -76,6 +76,7 @@ def _about(prepared: PreparedRun) -> dict[str, Any]:
         "personal": run_sites.personal,
         "pooled": method.pooled,
         "discloses": {item: disclosure.what for item, disclosure in method.discloses.items()},
+        "privacy": run_sites.privacy.facts() if run_sites.privacy else {},
         "warnings": prepared.warnings,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from crossward.runs.run_files import TERMS
 FREE_TO_CHANGE = (
     "engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:", "observe:", "observe.",
 )  # fmt: skip
+PRIVACY = "privacy"  # the folder of the sites' ledgers, and the name of what they come to
 StartEngine = Callable[[TreeStore], Engine]  # given the clients' memory
 Wrap = Callable[[Observer], Observer]
 
@@ -149,6 +151,9 @@ def execute(
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
     progress = checkpoint(rundir, memory) or initial or Progress(prepared.start)
     rundir.mark("running")
+    run_sites = prepared.run_sites
+    if run_sites.privacy is not None:
+        run_sites.privacy = replace(run_sites.privacy, folder=rundir.folder / PRIVACY, run=rundir.folder.name)
     engine = start_engine(memory)
     keep_predictions = config.evaluate.keep_predictions and not prepared.run_sites.remote
     recorder = Recorder(rundir, memory, keep_predictions, images)
@@ -159,6 +164,8 @@ def execute(
         without_weights(deploy(rundir, prepared.run_sites, engine))
     finally:
         engine.close()
+    if run_sites.privacy is not None:
+        rundir.write(f"{PRIVACY}.json", run_sites.privacy.facts())
     rundir.write("summary.json", summarised(rundir))
     rundir.mark("finished", finished=now())
 

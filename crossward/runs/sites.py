@@ -25,6 +25,7 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.data.federation import Federation, Split
+from crossward.privacy.run_privacy import RunPrivacy
 from crossward.runs.architectures import NetFactory, NetPlan, architecture_of
 
 PARTS = ("train", "val", "test")
@@ -50,6 +51,7 @@ class RunSites:
     text: Concepts | None = None
     text_numbers: int = 0  # of the embedding of a class, where the text itself is not at hand
     remote: bool = False  # the images are at the hospitals, not here
+    privacy: RunPrivacy | None = None  # what bounds and noises the replies of sites
     _networks: dict[str, Net] = field(default_factory=dict, init=False, repr=False)
     _holders: list[IO[bytes] | tempfile.TemporaryDirectory[str]] = field(default_factory=list, init=False, repr=False)
 
@@ -146,7 +148,7 @@ class RunSites:
                 buffer.zero_()
         shrink = self._shrink(site)
         common = {part: self._samples(getattr(self.federation.server, part), shrink) for part in ("val", "test")}
-        return Site(
+        opened = Site(
             id=site,
             name=split.name,
             model=network,
@@ -161,6 +163,9 @@ class RunSites:
             device=self.device,
             architecture=self.architecture(site),
         )
+        if self.privacy is not None and site != SERVER:
+            self.privacy.attach(opened)
+        return opened
 
     def server(self, round: int) -> Server:
         rng = torch.Generator().manual_seed(derive(self.seed, "server", round))

@@ -27,7 +27,7 @@ def network() -> Net:
 
 
 def protection(spent=None, **changes):
-    spend = (lambda release: None) if spent is None else spent.append
+    spend = lambda release, part: None if spent is None else spent.append((release, part))
     settings = {"unit": "image", "clip": 1.0, "sensitivity": 1.0, "noise": 1e-9, "batch_size": 6, "units": 20}
     return DPSGD(**{**settings, "spend": spend, "secret": False, **changes})
 
@@ -44,7 +44,7 @@ def test_a_step_is_the_sum_of_clipped_gradients_over_the_expected_batch():
     privacy = protection(clip=0.3, sensitivity=0.3)
     site = site_with(privacy)
     before = Weights.of(site.model).map(torch.clone)
-    batches = list(replace(privacy, spend=lambda release: None).batches(site, 1))
+    batches = list(replace(privacy, spend=lambda release, part: None).batches(site, 1))
     model = site.model
     expected = before
     for x, y in batches:
@@ -116,12 +116,12 @@ def test_steps_are_counted_before_the_first_is_drawn():
     site = site_with(privacy)
     batches = privacy.batches(site, 3)
     next(batches)
-    assert spent == [Release(1.5, 0.3, 12)]
+    assert spent == [(Release(1.5, 0.3, 12), "fit 0")]
     assert len(list(batches)) == 11
 
 
 def test_a_budget_that_is_spent_stops_the_fit_before_it_moves():
-    def refuse(release):
+    def refuse(release, part):
         raise ConfigError("spent")
 
     site = site_with(protection(spend=refuse, noise=1.0))
