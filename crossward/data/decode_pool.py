@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -58,7 +59,12 @@ class DecodeProcess:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(places)}
         # what libraries write of an image while they decode it is not for our terminal, nor for a log
         self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         theirs.close()
         self.connection = Connection(ours.detach())
@@ -76,10 +82,9 @@ class DecodeProcess:
         self.piece = None
         return key
 
-    @property
-    def was_killed(self) -> bool:
-        """Whether a signal ended it: a crash, or the system for want of memory."""
-        return self.process.wait() < 0
+    def ended_by(self) -> int:
+        """The signal that ended it, a crash or the system for want of memory; 0 if it ended by itself."""
+        return max(0, -self.process.wait())
 
     def stop(self) -> None:
         self.connection.close()
@@ -202,7 +207,7 @@ class _DecodePool:
             try:
                 self.keys[place] = process.receive()
             except (EOFError, OSError):
-                killed = process.was_killed
+                killed = process.ended_by()
                 process.stop()
                 self.processes.remove(process)
                 rows = self.pieces[place].rows
@@ -221,14 +226,17 @@ class _DecodePool:
             try:
                 segment = stored_segment(self.cache, process.receive())
             except (EOFError, OSError):
+                killed = process.ended_by()
                 process.stop()
                 process = self._new_process()
-                segment = None
-            pieces.append((some, segment or self._unusable(some)))
+                segment = self._unusable(some, killed) if killed else None
+            pieces.append((some, segment or decode_segment(self.files, self.frame, some)))
         process.stop()
         return joined_segments(pieces)
 
-    def _unusable(self, rows: Sequence[ImagePaths]) -> Segment:
-        """Rows of a file that no process survives; its digest is known, so that it is not tried again."""
+    def _unusable(self, rows: Sequence[ImagePaths], killed: int) -> Segment:
+        """Rows of a file that no process survives. After a crash its digest is noted, so that it is not tried again;
+        what the system has killed for want of memory is, at the next reading."""
         bad = [[place, KILLS] for place in range(len(rows))]
-        return Segment([], bad, [], [digest(self.files.read(path)) for path in paths_of(rows)], b"")
+        known = ["" if killed == signal.SIGKILL else digest(self.files.read(path)) for path in paths_of(rows)]
+        return Segment([], bad, [], known, b"")
