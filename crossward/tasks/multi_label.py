@@ -68,7 +68,7 @@ class MultiLabel:
         return {
             "auc": mean_of_defined(area),
             "f1": mean_of_defined(f1),
-            "accuracy": float(right / pairs) if pairs else None,
+            "accuracy": int(right) / pairs if pairs else None,
             "precision": mean_of_defined(precision),
             "balanced_accuracy": mean_of_defined(_balanced(correct, support, predicted, len(p))),
             "nll": float(log_loss) if pairs else None,

@@ -17,6 +17,7 @@ from crossward.comparison.weighted_metrics import (
 )
 from crossward.errors import ConfigError
 from crossward.tasks.classification import Classification
+from crossward.tasks.multi_label import MultiLabel
 from crossward.tasks.segmentation import Segmentation
 
 
@@ -27,6 +28,14 @@ def classified(n: int = 120, classes: int = 4, seed: int = 0) -> PredictedSet:
     scores = generator.random((n, classes)).round(1) + 0.3 * (targets[:, None] == np.arange(classes)) + 0.01
     p = (scores / scores.sum(1, keepdims=True)).astype(np.float32)
     return PredictedSet("a", "classification", p, targets, tuple(f"i{i}" for i in range(n)))
+
+
+def labelled(n: int = 90) -> PredictedSet:
+    """Several labels an image; the last label is on none."""
+    generator = np.random.default_rng(4)
+    targets = (generator.random((n, 4)) < (0.5, 0.3, 0.1, 0)).astype(np.uint8)
+    p = (0.7 * generator.random((n, 4)).round(1) + 0.3 * targets).astype(np.float32)
+    return PredictedSet("a", "multi-label", p, targets, tuple(f"i{i}" for i in range(n)))
 
 
 def segmented(n: int = 30) -> tuple[PredictedSet, torch.Tensor, torch.Tensor]:
@@ -48,6 +57,14 @@ def test_weights_of_one_give_the_metric_of_the_task(metric):
     assert plain_metric(metric, predicted) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("metric", metrics_of("multi-label"))
+def test_several_labels_give_the_metric_of_the_task(metric):
+    predicted = labelled()
+    task = MultiLabel(("a", "b", "c", "d"))
+    expected = task.metrics(torch.tensor(predicted.predictions), torch.tensor(predicted.targets))[metric]
+    assert plain_metric(metric, predicted) == pytest.approx(expected, abs=1e-12)
+
+
 @pytest.mark.parametrize("metric", metrics_of("segmentation"))
 def test_overlaps_give_the_metric_of_the_task(metric):
     predicted, guess, truth = segmented()
@@ -55,9 +72,12 @@ def test_overlaps_give_the_metric_of_the_task(metric):
     assert plain_metric(metric, predicted) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("metric", metrics_of("classification"))
-def test_a_weight_of_two_is_an_image_that_is_there_twice(metric):
-    predicted = classified()
+@pytest.mark.parametrize(
+    ("predicted", "metric"),
+    [(each, metric) for each in (classified(), labelled()) for metric in metrics_of(each.task)],
+    ids=lambda value: value if isinstance(value, str) else value.task,
+)
+def test_a_weight_of_two_is_an_image_that_is_there_twice(predicted, metric):
     weights = np.random.default_rng(2).integers(0, 4, (5, len(predicted)))
     values = weighted_metric(metric, predicted, weights.astype(np.float32))
     for row, value in zip(weights, values, strict=True):

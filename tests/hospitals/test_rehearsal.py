@@ -100,6 +100,13 @@ def test_honest_replies_pass_and_altered_ones_do_not(case):
             assert problem in "; ".join(inspect(job, changed)), f"{job.step}: {problem}"
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedmd", "ditto"])
+def test_honest_replies_on_several_labels_pass(name):
+    run_sites = Toy("multi-label", ((6, 2, 0), (9, 2, 0)), common=0).run_sites(method_class(name)())
+    inspect = create_inspector(run_sites)
+    assert [fault for job, reply in all_replies(run_sites) for fault in inspect(job, reply)] == []
+
+
 @pytest.mark.parametrize("case", [c for c in REMOTE_CASES if Need.SAME_NETS not in c.method.needs], ids=str)
 def test_networks_that_differ(case):
     run_sites = case.run_sites(differ=True)
@@ -172,7 +179,8 @@ def map_metrics_reply(run_sites):
 
 
 @pytest.mark.parametrize(
-    ("task", "create_reply"), [("classification", metrics_reply), ("segmentation", map_metrics_reply)]
+    ("task", "create_reply"),
+    [("classification", metrics_reply), ("multi-label", metrics_reply), ("segmentation", map_metrics_reply)],
 )
 def test_metrics(task, create_reply):
     run_sites = Toy(task).run_sites(FedAvg())
