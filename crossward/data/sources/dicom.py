@@ -50,7 +50,6 @@ class DicomSettings(AnyFileSettings):
     source: Literal["dicom"]
     path: AbsolutePath  # a folder, a zip, a DICOMDIR or one file
     channels: Literal[1, 3] = 1
-    bad_files: Literal["auto", "refuse", "quarantine"] = "quarantine"
     labels: AbsolutePath | None = None  # a CSV of SOPInstanceUID (or another tag, or file), label; and site, split
     columns: dict[LabelColumn, str] = {}  # of that CSV, ours -> theirs
     encoding: Encoding = "utf-8"  # of that CSV
@@ -90,14 +89,19 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         paths, problems, ignored = _dicom_paths(files, listing, key)
         facts, unread = _facts(files, paths, key, cache, table, tag)
         _refuse_names_of_patients(settings, facts, key)
-        problems += [_bad(key, path, reason) for path, reason in (unread | geometry_problems(facts)).items()]
+        problems += [
+            _bad(key, path, reason, site=_site(settings, path, facts.get(path)))
+            for path, reason in (unread | geometry_problems(facts)).items()
+        ]
         usable = {path: one for path, one in facts.items() if path not in geometry_problems(facts)}
         images, unlabelled, notes = _images(settings, usable, table, tag, key)
         images = _renamed(images, settings.rename)
         problems += unlabelled
         rows = [ImagePaths(image.path, part=image.part, private=True) for image in images]
         decoded = decode_files(files, rows, settings.frame(), cache)
-    problems += [_bad(key, images[row].path, reason, images[row].part) for row, reason in decoded.problems]
+    problems += [
+        _bad(key, images[row].path, reason, images[row].part, images[row].site) for row, reason in decoded.problems
+    ]
     used = [images[row] for row in decoded.rows]
     before, after = ([image.label for image in some] for some in (images, used))
     left_out = set_aside(
@@ -151,7 +155,7 @@ def open_dicom_files(path: Path) -> Iterator[tuple[Files, list[str]]]:
     if path.is_file() and content_format(_head(path)) in (DICOM, DICOMDIR):
         with open_files(path.parent) as files:
             index = content_format(_head(path)) == DICOMDIR
-            yield files, _in_directory(path.read_bytes()) if index else [path.name]
+            yield files, _in_directory(path.read_bytes(), files.listing()) if index else [path.name]
         return
     with open_files(path) as files:
         yield files, files.listing()
@@ -162,14 +166,16 @@ def _head(path: Path) -> bytes:
         return stream.read(HEAD)
 
 
-def _in_directory(data: bytes) -> list[str]:
-    """The files that a DICOMDIR names."""
+def _in_directory(data: bytes, listing: Sequence[str]) -> list[str]:
+    """The files that a DICOMDIR names, which writes capitals, as they are really called."""
     records = parse_dicom(data).get("DirectoryRecordSequence") or []
     named = [record.get("ReferencedFileID") for record in records]
     parts = [[name] if isinstance(name, str) else list(name) for name in named if name]
     if not parts:
         raise DataError("The DICOMDIR names no file.", hint="Set data.path to its folder.")
-    return ["/".join(map(str, some)) for some in parts]
+    there = {path.casefold(): path for path in listing}
+    names = ["/".join(map(str, some)).replace("\\", "/") for some in parts]
+    return [there.get(name.casefold(), name) for name in names]
 
 
 def _dicom_paths(files: Files, listing: Sequence[str], key: SiteKey) -> tuple[list[str], list[BadFile], list[str]]:
@@ -246,7 +252,7 @@ def _labelled(
             problem = "" if label else "is not in a class folder"
             image = DicomImage(path, "", label, one.group, site, split)
         if problem or image is None:
-            problems.append(_bad(key, path, problem))
+            problems.append(_bad(key, path, problem, site=image.site if image else site))
         else:
             labelled[path] = image
     return labelled, problems
@@ -285,9 +291,9 @@ def _by_folder(settings: DicomSettings, paths: Sequence[str]) -> dict[str, tuple
     return found
 
 
-def _site(settings: DicomSettings, path: str, facts: DicomFacts) -> str:
+def _site(settings: DicomSettings, path: str, facts: DicomFacts | None) -> str:
     if settings.site == "institution":
-        return f"institution-{facts.institution[:6] or 'unnamed'}"
+        return f"institution-{facts.institution[:6] or 'unnamed'}" if facts else ""
     first = PurePosixPath(path).parts
     return first[0] if settings.site == "folder" and len(first) > 1 else ""
 
@@ -302,6 +308,6 @@ def _group_notes(facts: dict[str, DicomFacts]) -> list[str]:
     ]
 
 
-def _bad(key: SiteKey, path: str, reason: str, part: str = "") -> BadFile:
+def _bad(key: SiteKey, path: str, reason: str, part: str = "", site: str = "") -> BadFile:
     code = key.code("file", path)
-    return BadFile(f"{code}/{part}" if part else code, None, reason)
+    return BadFile(f"{code}/{part}" if part else code, None, reason, site)

@@ -43,7 +43,6 @@ class NiftiSettings(AnyFileSettings):
     source: Literal["nifti"]
     path: AbsolutePath  # a folder or a zip
     channels: Literal[1, 3] = 1
-    bad_files: Literal["auto", "refuse", "quarantine"] = "quarantine"
     axis: Literal["axial", "coronal", "sagittal"] = "axial"
     slices: Slices = "all"  # "labelled" (where the mask is not empty), "middle", "every:5"
     labels: AbsolutePath | None = None  # a CSV of file, label and, if known, split

@@ -39,6 +39,7 @@ def save(dataset: Dataset, file: Path) -> Dataset:
 def load(tmp_path) -> Callable[..., tuple[Collection, list[str]]]:
     """load(size=4) reads tmp_path/dicom."""
     settings = {"source": "dicom", "path": tmp_path / "dicom", "size": 8, "prepare": "window:brain"}
+    settings["bad_files"] = "quarantine"
     return lambda **more: DicomSettings.model_validate(settings | more).load()
 
 
@@ -238,6 +239,38 @@ def test_one_file_and_a_dicomdir(tmp_path, load, root):
     assert collection.classes == ("bleeding", "healthy")
     assert left_out == []
     assert len(load(path=disc, labels=table)[0]) == 8  # the index itself is no image
+
+
+def test_a_disc_whose_names_have_lost_their_capitals(tmp_path, load, root):
+    disc = tmp_path / "disc"
+    files = FileSet()
+    for file in sorted(root.rglob("IM*")):
+        files.add(file)
+    files.write(disc)
+    for path in sorted(disc.rglob("*"), reverse=True):
+        if path.name != "DICOMDIR":
+            path.rename(path.with_name(path.name.lower()))
+    table = tmp_path / "labels.csv"
+    table.write_text("PatientID,label\n" + "".join(f"{label}-{n}-Z,{label}\n" for label in ("bleeding", "healthy")
+                                                     for n in range(3)))  # fmt: skip
+    assert len(load(path=disc / "DICOMDIR", labels=table)[0]) == 12
+
+
+def test_few_bad_files_are_left_out_and_more_are_refused_with_their_sites(root, load, tmp_path):
+    for hospital in ("north", "south"):
+        for file in sorted(root.rglob("IM*")):
+            copy = tmp_path / "dicom2" / hospital / file.parent.name / file.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    bad = sorted((tmp_path / "dicom2").rglob("IM*"))
+    bad[0].write_bytes(bad[0].read_bytes()[:-20])
+    read = {"path": tmp_path / "dicom2", "site": "folder", "bad_files": "auto"}
+    _, [line] = load(**read)
+    assert line.endswith("(site north)")
+    for file in bad[12:14]:
+        file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"3 problems \(north 1, south 2\)"):
+        load(**read)
 
 
 def test_a_zip_and_what_is_no_dicom(root, load, tmp_path, zip_folder):

@@ -35,6 +35,7 @@ def save(file: Path, data: bytes) -> Path:
 def load(tmp_path) -> Callable[..., tuple[Collection, list[str]]]:
     """load(axis="coronal") reads tmp_path/volumes."""
     settings = {"source": "nifti", "path": tmp_path / "volumes", "size": 8, "prepare": ["window:brain"]}
+    settings["bad_files"] = "quarantine"
     return lambda **more: NiftiSettings.model_validate(settings | more).load()
 
 
