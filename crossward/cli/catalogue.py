@@ -17,6 +17,7 @@ from crossward.methods import METHODS
 from crossward.names import nearest
 from crossward.nets import NETS
 from crossward.plugins import PLUGINS
+from crossward.privacy.secure_methods import secure_service
 
 app = typer.Typer()
 
@@ -51,7 +52,8 @@ def _show_method(name: str, as_json: bool) -> None:
         raise ConfigError(f"there is no method or plugin {name!r}", hint=nearest(name, catalogue))
     description = describe(name, *catalogue[name])
     if as_json:
-        print_json(description.document(), indent=1)
+        service = {"secure_aggregation": secure_service(METHODS[name][1])} if name in METHODS else {}
+        print_json(description.document() | service, indent=1)
     else:
         _print_description(description, is_method=name in METHODS)
 
@@ -64,6 +66,7 @@ def _print_description(description: Description, *, is_method: bool) -> None:
     if is_method:
         console.print(f"A site sends: {description.sent_items()}.", highlight=False)
         console.print("\n".join(description.protection()), highlight=False)
+        console.print(secure_service(METHODS[description.name][1]), highlight=False)
     console.print(f"Tasks: {', '.join(description.facts['tasks'])}.", highlight=False)
     recipe = description.facts.get("recipe")
     if recipe:

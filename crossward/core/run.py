@@ -91,9 +91,14 @@ class Observer:
     def on_end(self, progress: Progress) -> None: ...
 
 
+def cohort_size(participation: float, clients: int) -> int:
+    """How many of the clients take part in a round."""
+    return max(1, int(participation * clients + 1e-9))
+
+
 def cohorts(plan: Plan, clients: Sequence[int]) -> list[list[int]]:
     """The clients of each round, drawn from the seed before anything else: the same for every method."""
-    size = max(1, int(plan.participation * len(clients) + 1e-9))
+    size = cohort_size(plan.participation, len(clients))
     if size == len(clients):
         return [sorted(clients)] * plan.rounds
     drawn = []

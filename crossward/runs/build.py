@@ -101,7 +101,8 @@ def assemble(
     task = make_task(federation.task, federation.classes, **config.task)
     checks.check_method(config, method, plugins, task, federation)
     check_privacy(config, method, plugins)
-    method = with_secure_sums(config, method, across_hospitals=remote or text_size is not None)
+    training_sites = sum(len(site.train) > 0 for site in federation.sites)
+    method = with_secure_sums(config, method, training_sites, across_hospitals=remote or text_size is not None)
     at_server = text_size is None
     text = _class_text(config, method, task) if at_server else None
     checks.check_metric(config, task)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from crossward.config.schema import Config
 from crossward.core.method import Method
+from crossward.core.run import cohort_size
 from crossward.errors import ConfigError
 
 
-def with_secure_sums(config: Config, method: Method, *, across_hospitals: bool = False) -> Method:
-    """The method as [privacy] secure_aggregation asks for it; the method itself where it does not."""
+def with_secure_sums(config: Config, method: Method, sites: int, *, across_hospitals: bool = False) -> Method:
+    """The method as [privacy] secure_aggregation asks for it; the method itself where it does not. `sites` is how many
+    sites have images to train on."""
     settings = config.privacy
     if not settings.secure_aggregation:
         return method
@@ -25,6 +27,13 @@ def with_secure_sums(config: Config, method: Method, *, across_hospitals: bool =
         )
     if settings.unit is not None:
         raise ConfigError("privacy.unit and privacy.secure_aggregation do not go together yet", hint="Choose one.")
+    cohort = cohort_size(config.run.participation, sites)
+    if cohort < settings.secure_min_sites:
+        raise ConfigError(
+            f"{cohort} sites train in a round, and a secure sum needs {settings.secure_min_sites}: of fewer, each "
+            "could compute what the others sent",
+            hint="More sites or a higher run.participation are needed, or a lower privacy.secure_min_sites, from 3 on.",
+        )
     from crossward.privacy.secure_steps import SecureSettings, secured
 
     chosen = SecureSettings(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from functools import cache
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from crossward.cli import catalogue
 from crossward.core.method import Method
 from crossward.core.run import Plan, run
 from crossward.core.tree import Tree, items
@@ -159,3 +162,17 @@ def test_a_secured_method_can_be_sent_to_workers_and_is_called_as_before():
     assert type(again).__name__ == "FedProx"
     assert again.steps == ("train", *(f"secure_{step}" for step in STEPS))
     assert again.settings == SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fedavg", "Secure aggregation can serve it"),
+        ("fedcd", "Secure aggregation cannot serve it: the server weighs each site's class vectors"),
+    ],
+)
+def test_the_command_line_says_whether_a_method_can_be_served(name: str, words: str):
+    as_text, as_json = (CliRunner().invoke(catalogue.app, ["methods", name, *more]) for more in ([], ["--json"]))
+
+    assert words in " ".join(as_text.stdout.split())
+    assert json.loads(as_json.stdout)["secure_aggregation"].startswith(words)
