@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -262,6 +262,8 @@ def read_site(folder: Path, *, now: datetime | None = None) -> SiteKit:
         problems += _policy_problems(file)
     if "limits" in table:
         problems += _limit_problems(file)
+    if "privacy" in table:
+        problems += _budget_problems(file)
     if problems:
         raise ConfigError(f"the site's folder {folder} is not in order:", details=problems)
     return SiteKit(
@@ -311,18 +313,24 @@ def _memory_key_problems(file: Path) -> list[str]:
 def _policy_problems(file: Path) -> list[str]:
     from crossward.hospitals.policy import Policy  # imports torch
 
-    try:
-        Policy.read(file)
-    except ConfigError as error:
-        return [*error.details] or [error.what]
-    return []
+    return _reading_problems(Policy.read, file)
 
 
 def _limit_problems(file: Path) -> list[str]:
     from crossward.hospitals.site_limits import SiteLimits  # imports torch
 
+    return _reading_problems(SiteLimits.read, file)
+
+
+def _budget_problems(file: Path) -> list[str]:
+    from crossward.hospitals.site_privacy import read_budget  # imports torch
+
+    return _reading_problems(read_budget, file)
+
+
+def _reading_problems(read: Callable[[Path], object], file: Path) -> list[str]:
     try:
-        SiteLimits.read(file)
+        read(file)
     except ConfigError as error:
         return [*error.details] or [error.what]
     return []

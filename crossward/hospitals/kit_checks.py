@@ -34,9 +34,10 @@ SITE_SHAPE: Shape = {
     "disclosure": dict,  # the policy checks what is in it
     "memory": {"encrypt": bool},
     "limits": dict,  # SiteLimits checks what is in it
+    "privacy": dict,  # site_privacy checks what is in it
 }
 SITE_SETTINGS = ("data", "partition", "net", "take", "device")  # what a site may set for runs; all optional
-OPTIONAL_KEYS = (*SITE_SETTINGS, "limits", "reply_megabytes")
+OPTIONAL_KEYS = (*SITE_SETTINGS, "limits", "privacy", "reply_megabytes")
 TYPE_WORDS = {str: "a text", list: "a list", int: "a whole number", bool: "true or false", dict: "a table"}
 MAX_NAME_LENGTH = 64  # characters, as a certificate allows
 RESERVED_NAMES = (  # other files in a site's folder, beside the key that has the site's name
@@ -54,6 +55,10 @@ RESERVED_NAMES = (  # other files in a site's folder, beside the key that has th
     "sent.jsonl",
     "sent.head",
     "log.key",
+    "privacy.jsonl",
+    "privacy.head",
+    "privacy.key",
+    "privacy.lock",
     "notes.log",
     "activity.log",
     "usage.json",

@@ -30,6 +30,8 @@ from crossward.hospitals.messages import PROTOCOL, SiteMessage, echoed_header
 from crossward.hospitals.policy import Policy, PolicyViolation, check_method, screen_metrics, screen_reply
 from crossward.hospitals.refusal import LOCAL_REASON, Refusal, reason_for_coordinator
 from crossward.hospitals.site_limits import USAGE_FILE, SiteLimits, Usage
+from crossward.hospitals.site_privacy import protect_run, telling_the_coordinator
+from crossward.privacy.ledger import Budget
 from crossward.runs.sites import RunSites
 
 OPENING_FILE = "opening.json"  # the header of the coordinator's message that opened the run
@@ -47,6 +49,7 @@ class Hospital:
     policy: Policy = field(default_factory=Policy)
     key: bytes | None = None  # seals its memory
     limits: SiteLimits = field(default_factory=SiteLimits)
+    budget: Budget | None = None  # of differential privacy, over all runs
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class OpenRun:
     site: int
     memory: SiteMemory
     buffers: frozenset[str]  # names of the network's buffers, which are statistics of images
+
+    @property
+    def unit(self) -> str | None:
+        """What the run protects by noise: then figures without noise stay here."""
+        return self.run_sites.privacy.settings.unit if self.run_sites.privacy else None
 
 
 RunBuilder = Callable[[Hospital, Mapping[str, Any]], RunSites]
@@ -197,6 +205,7 @@ class Service:
         federation = run_sites.federation
         images = len(federation.sites[site].train) + len(federation.public)
         self.hospital.limits.check_work(run_sites.training, (run_sites.method, *run_sites.carried), images)
+        protect_run(run_sites, self.hospital.name, self.hospital.folder, run, self.hospital.budget)
         memory = SiteMemory(self._memory_folder(run), self.hospital.key)
         return OpenRun(run_sites, site, memory, frozenset(select.buffers.names(net)))
 
@@ -205,10 +214,10 @@ class Service:
         federation = open_run.run_sites.federation
         policy = self.hospital.policy
         facts = image_facts(federation.collection)
-        if DisclosureKind.SAMPLE_COUNT in policy.allow:
+        if DisclosureKind.SAMPLE_COUNT in policy.allow and open_run.unit != "site":
             split = federation.sites[open_run.site]
             facts["images"] = {part: len(getattr(split, part)) for part in ("train", "val", "test")}
-        if DisclosureKind.CLASS_COUNTS in policy.allow:
+        if DisclosureKind.CLASS_COUNTS in policy.allow and open_run.unit is None:
             counts = federation.counts()[open_run.site].tolist()
             facts["counts"] = [count if count >= policy.min_class_count else 0 for count in counts]
         return facts
@@ -225,7 +234,8 @@ class Service:
         job = Job(open_run.site, step, int(header["round"]), int(header["seed"]), bool(header["keep"]))
         payload = decode(request.payload) if request.payload else {}
         memory_before = _load_memory(open_run.memory, str(header["since"]))
-        outcome, memory_after = run_job(open_run.run_sites, job, payload, memory_before)
+        with telling_the_coordinator():
+            outcome, memory_after = run_job(open_run.run_sites, job, payload, memory_before)
         reply_header: dict[str, Any] = echoed_header(header) | {"crossward": __version__, "protocol": PROTOCOL}
         if outcome.failure:
             return SiteMessage(reply_header | {"failure": reason_for_coordinator(outcome.failure)})
@@ -235,7 +245,7 @@ class Service:
             open_run.memory.save(version, memory_after)
             reply_header["version"] = str(version)
             open_run.memory.prune(job.round, str(header["since"]), hold=str(header["hold"]))
-        allows_metrics = DisclosureKind.METRICS in self.hospital.policy.allow
+        allows_metrics = DisclosureKind.METRICS in self.hospital.policy.allow and open_run.unit is None
         losses = list(outcome.losses) if allows_metrics else []
         self.log.log_sent(header["run"], job.round + 1, step, reply | {"losses": json.dumps(losses)})
         reply_header |= {"losses": losses, "log": self.log.receipt()}
@@ -250,7 +260,7 @@ class Service:
             return {}
         try:
             if step == "judge":
-                if DisclosureKind.METRICS not in policy.allow:
+                if DisclosureKind.METRICS not in policy.allow or open_run.unit is not None:
                     return {"metrics": "{}"}
                 return screen_metrics(policy, reply)
             return screen_reply(open_run.run_sites.method, policy, open_run.buffers, reply)

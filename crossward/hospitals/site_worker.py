@@ -131,6 +131,7 @@ def main() -> None:
     from crossward.hospitals.service import Hospital, Service
     from crossward.hospitals.site_activity import ACTIVITY_FILE, with_activity
     from crossward.hospitals.site_limits import SiteLimits
+    from crossward.hospitals.site_privacy import read_budget
     from crossward.privacy.key_file import read_key
 
     folder, socket, *overrides = sys.argv[1:]
@@ -141,7 +142,7 @@ def main() -> None:
     key = read_key(kit.memory_key) if kit.memory_key else None
     file = kit.folder / SITE_FILE
     limits = SiteLimits.read(file)
-    service = Service(Hospital(kit.name, kit.folder, settings, Policy.read(file), key, limits))
+    service = Service(Hospital(kit.name, kit.folder, settings, Policy.read(file), key, limits, read_budget(file)))
     service.log.begin()
     with shown_by(ReadingLines()):
         serve(with_activity(service.answer, kit.folder / ACTIVITY_FILE), Path(socket), limits=limits)

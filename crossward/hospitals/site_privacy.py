@@ -1,0 +1,87 @@
+"""What a site says of differential privacy: its budget in the table [privacy] of site.toml, and what a run must keep.
+
+A coordinator can ask for more noise than the site wants, never for less. Noise is drawn from a secret of this machine,
+each step is counted in the site's ledger before it is taken, and steps that are asked again are counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from crossward.config.mistakes import schema_mistakes
+from crossward.config.toml_lines import read_toml
+from crossward.errors import ConfigError
+from crossward.hospitals.refusal import Refusal
+from crossward.names import nearest
+from crossward.privacy.accounting import check_delta
+from crossward.privacy.ledger import Budget, BudgetSpent, LedgerAltered
+from crossward.privacy.run_privacy import UNITS
+from crossward.runs.sites import RunSites
+
+PRIVACY_TABLE = "privacy"
+
+
+def read_budget(file: Path) -> Budget | None:
+    """The budget in a TOML file, which may have other tables; None if it has no [privacy]."""
+    data, where = read_toml(file)
+    if PRIVACY_TABLE not in data:
+        return None
+    table = data[PRIVACY_TABLE]
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file}: {PRIVACY_TABLE} is {table!r}", hint=f"Write a table, [{PRIVACY_TABLE}].")
+    problems = [
+        f"{PRIVACY_TABLE}.{key}: no such key. {nearest(key, Budget.model_fields)}"
+        for key in table
+        if key not in Budget.model_fields
+    ]
+    try:
+        budget = Budget.model_validate({key: value for key, value in table.items() if key in Budget.model_fields})
+    except ValidationError as error:
+        problems += [f"{PRIVACY_TABLE}.{line}" for line in schema_mistakes(error, table, where)]
+    if problems:
+        raise ConfigError("the privacy budget is not valid:", details=problems)
+    return budget
+
+
+def protect_run(run_sites: RunSites, site: str, folder: Path, run: str, budget: Budget | None) -> None:
+    """Have a run count in this site's ledger and draw its noise here, or refuse it."""
+    asked = run_sites.privacy
+    if asked is None:
+        if budget is not None:
+            raise Refusal(
+                f"this site trains with differential privacy only, each {budget.unit} within epsilon = "
+                f"{budget.epsilon:g}, and the run has no [privacy]",
+                hint=f'Add [privacy] with unit = "{budget.unit}" to the configuration of the run.',
+            )
+        return
+    protection = asked.sites[site]
+    if budget is not None and budget.noise is not None and protection.noise < budget.noise:
+        raise Refusal(
+            f"the run has noise = {protection.noise:.4g} at this site, which wants at least {budget.noise:g}",
+            hint="Ask for more noise, or for a smaller epsilon.",
+        )
+    if budget is not None and budget.unit != "site":
+        check_delta(budget.delta, protection.units, UNITS[budget.unit])
+    run_sites.privacy = replace(asked, folder=folder, own_folder=True, run=run, secret=True, budget=budget)
+    ledger = run_sites.privacy.ledger(site)
+    assert ledger is not None
+    assert asked.settings.unit is not None
+    with telling_the_coordinator():
+        ledger.check_plan(protection.planned, asked.settings.unit)
+
+
+@contextmanager
+def telling_the_coordinator() -> Iterator[None]:
+    """Turn a spent budget or an altered ledger into a refusal that names neither figures nor files of this site."""
+    try:
+        yield
+    except BudgetSpent as error:
+        reason = "protects another unit than this run" if "do not add up" in error.what else "is spent"
+        raise Refusal(f"the privacy budget of this site {reason}: it does not train on") from error
+    except LedgerAltered as error:
+        raise Refusal("the privacy ledger of this site is not as it wrote it: it does not train on") from error
