@@ -130,6 +130,14 @@ def test_every_public_source_has_a_card():
     assert set(medmnist.CLASSES) == set(cards.MEDMNIST_SETS)
 
 
+def test_the_page_of_datasets_has_a_row_for_each_with_its_counts():
+    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    rows = {line.split("|")[1].strip(): line for line in reversed(page.splitlines()) if line.startswith("| `")}
+    for name, card in DATASETS.items():
+        assert all(f"{count:,}" in rows[f"`{name}`"] for count in card.releases[0].values())
+        assert card.licence in rows[f"`{name}`"]
+
+
 # data check -----------------------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("small_cards")
 @pytest.mark.parametrize(
