@@ -181,10 +181,10 @@ def table_encoding(file: Path) -> str:
 def _names_most(paths: Sequence[str], listing: Sequence[str], top: Path, own: Path) -> bool:
     """Whether most images are where the table says, below its own folder."""
     below = own.relative_to(top).as_posix() if own != top else "."
-    there = {name if below == "." else name.removeprefix(f"{below}/") for name in listing}
+    there = {(name if below == "." else name.removeprefix(f"{below}/")).casefold() for name in listing}
     stems = {PurePosixPath(name).stem for name in listing}
     known = [path.replace("\\", "/").removeprefix("./") for path in paths]
-    hits = sum(path in there or (not is_image(path) and PurePosixPath(path).name in stems) for path in known)
+    hits = sum(path.casefold() in there or (not is_image(path) and PurePosixPath(path).name in stems) for path in known)
     return 2 * hits > len(known)
 
 
@@ -194,11 +194,11 @@ def _root_of(paths: Sequence[str], listing: Sequence[str], top: Path, own: Path)
         return {}
     by_name: dict[str, list[str]] = {}
     for name in listing:
-        by_name.setdefault(PurePosixPath(name).name, []).append(name)
+        by_name.setdefault(PurePosixPath(name).name.casefold(), []).append(name)
     votes: Counter[tuple[str, str]] = Counter()
     for path in paths:
         written = path.replace("\\", "/")
-        for name in by_name.get(written.rsplit("/", 1)[-1], ()):
+        for name in by_name.get(written.rsplit("/", 1)[-1].casefold(), ()):
             common = _common_end(written, name)
             votes[name[: len(name) - len(common)].rstrip("/"), written[: len(written) - len(common)].rstrip("/")] += 1
     if not votes:
@@ -216,7 +216,7 @@ def _common_end(a: str, b: str) -> str:
     """The folders and the file that two paths end with."""
     parts: list[str] = []
     for x, y in zip(reversed(a.split("/")), reversed(b.split("/")), strict=False):
-        if x != y:
+        if x.casefold() != y.casefold():
             break
         parts.insert(0, x)
     return "/".join(parts)

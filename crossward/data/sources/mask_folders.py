@@ -43,19 +43,20 @@ def pair_masks(listing: Iterable[str]) -> tuple[list[MaskedImage], list[BadFile]
     """The images with their masks, in order, and the files without the other; None where neither folders of images and
     of masks lie beside each other, nor most images beside their masks."""
     paths = [path for path in listing if is_image(path)]
-    paired = _paired(paths, _place)
-    if not paired[0]:
-        paired = _paired(paths, _beside(paths))
-        masks = len(paired[0])
-        if masks <= sum("has no mask" in bad.reason for bad in paired[1]):
-            return None
-    return paired
+    if (paired := _paired(paths, _place))[0]:
+        return paired
+    for place in (_sibling, _beside(paths)):
+        paired = _paired(paths, place)
+        if len(paired[0]) > sum("has no mask" in bad.reason for bad in paired[1]):
+            return paired
+    return None
 
 
 def without_masks(listing: Iterable[str]) -> list[str]:
     """The files but for masks beside images."""
     paths = [*listing]
-    place = _beside(paths) if not _paired(paths, _place)[0] else _place
+    places = (_place, _sibling, _beside(paths))
+    place = next((one for one in places if _paired(paths, one)[0]), _place)
     return [path for path in paths if place(path)[0] != "mask"]
 
 
@@ -131,6 +132,14 @@ def _place(path: str) -> tuple[str, Key]:
             name = SUFFIX.sub("", stem) if kind == "mask" else stem
             return kind, (*folders[:place], *folders[place + 1 :], name)
     return "", ()
+
+
+def _sibling(path: str) -> tuple[str, Key]:
+    """What a file is, where a folder with masks in its name is beside one of any name: lung_masks beside CXR."""
+    *folders, file = PurePosixPath(path).parts
+    is_mask = bool(folders) and bool(re.search(r"(?i)masks?(?![a-z])", folders[-1]))
+    stem = PurePosixPath(file).stem
+    return ("mask" if is_mask else "image"), (*folders[:-1], SUFFIX.sub("", stem) if is_mask else stem)
 
 
 def _bad(path: str, reason: str) -> BadFile:

@@ -36,6 +36,7 @@ from crossward.settings import AbsolutePath
 FOREGROUND = ("background", "foreground")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 NO_TABLES: Mapping[str, Path] = MappingProxyType({})
+SAMPLED = 50  # rows whose files are looked for, before the names of all files are
 Place = tuple[str, int]  # of a row: its table, where there are several, and its number
 
 
@@ -306,18 +307,37 @@ def _below(path: str, tops: Sequence[str], inside: str, column: str) -> str:
 
 
 def _as_stored(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
-    """The rows with the paths that the files really have: extensions that the table leaves out, and accents, which
-    macOS stores in another way than most tables do."""
+    """The rows with the paths that the files really have: extensions that the table leaves out, capitals, and accents,
+    which macOS stores in another way than most tables do."""
     if not any(is_image(row.path) for row in rows):
         return _found_by_name(rows, files.listing())
-    if all(row.path.isascii() and row.mask.isascii() for row in rows):
+    step = max(1, len(rows) // SAMPLED)
+    paths = [path for row in rows[::step] if not row.problem for path in (row.path, row.mask) if path]
+    if all(_is_there(files, path) for path in paths) and all(row.path.isascii() for row in rows):
         return [*rows]
-    stored = {unicodedata.normalize("NFC", path): path for path in files.listing() if not path.isascii()}
-    return [replace(row, path=_known(row.path, stored), mask=_known(row.mask, stored)) for row in rows]
+    listing = files.listing()
+    exact = {*listing}
+    stored = {_spelled(path): path for path in listing}
+    return [
+        row if row.problem else replace(row, path=_known(row.path, exact, stored), mask=_known(row.mask, exact, stored))
+        for row in rows
+    ]
 
 
-def _known(path: str, stored: Mapping[str, str]) -> str:
-    return stored.get(unicodedata.normalize("NFC", path), path)
+def _is_there(files: Files, path: str) -> bool:
+    try:
+        files.stamp(path)
+    except DataError:
+        return False
+    return True
+
+
+def _known(path: str, exact: set[str], stored: Mapping[str, str]) -> str:
+    return path if path in exact else stored.get(_spelled(path), path)
+
+
+def _spelled(path: str) -> str:
+    return unicodedata.normalize("NFC", path).casefold()
 
 
 def _found_by_name(rows: Sequence[TableRow], listing: Iterable[str]) -> list[TableRow]:

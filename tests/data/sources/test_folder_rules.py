@@ -140,3 +140,18 @@ def test_masks_beside_images_are_for_segmentation_or_ignored(tmp_path, read):
 def test_a_few_names_like_masks_make_no_segmentation(tmp_path, read):
     draw(tmp_path, "a/1.png", "a/1_mask.png", "a/2.png", "a/3.png", "b/4.png")
     assert read(tmp_path)[0].task == "classification"
+
+
+def test_a_folder_of_masks_beside_one_of_any_name(tmp_path, read):
+    draw(tmp_path, *(f"CXR/{n}.png" for n in range(3)))
+    for number in range(3):
+        (tmp_path / "lung_masks").mkdir(exist_ok=True)
+        Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / f"lung_masks/{number}_mask.png")
+    collection, left_out = read(tmp_path)
+    assert (collection.task, len(collection), left_out) == ("segmentation", 3, [])
+
+
+def test_a_class_that_is_called_after_masks_is_a_class(tmp_path, read):
+    draw(tmp_path, "with_mask/1.png", "with_mask/2.png", "without_mask/3.png", "without_mask/4.png")
+    collection, _ = read(tmp_path)
+    assert labels(collection) == {"with_mask": 2, "without_mask": 2}
