@@ -93,10 +93,10 @@ def _check_picture(picture: Path) -> None:
         raise ConfigError(
             f"--picture {picture}: the picture is a page", hint=f"Name it {picture.with_suffix('.html').name}."
         )
-    if picture.is_dir() or not picture.absolute().parent.is_dir():
-        raise ConfigError(
-            f"--picture {picture}: there is no such folder, or it is one", hint="Name a file in a folder."
-        )
+    if picture.is_dir():
+        raise ConfigError(f"--picture {picture}: this is a folder", hint=f"Name a file: {picture / 'data.html'}.")
+    if not picture.absolute().parent.is_dir():
+        raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}", hint="Make it, or name another.")
 
 
 def _write_picture(picture: Path, prepared: PreparedRun) -> None:
