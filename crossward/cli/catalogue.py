@@ -66,12 +66,27 @@ def _print_description(description: Description, *, is_method: bool) -> None:
     if is_method:
         console.print(f"A site sends: {description.sent_items()}.", highlight=False)
         console.print("\n".join(description.protection()), highlight=False)
+        console.print(_privacy_words(description.name), highlight=False)
         console.print(secure_service(METHODS[description.name][1]), highlight=False)
     console.print(f"Tasks: {', '.join(description.facts['tasks'])}.", highlight=False)
     recipe = description.facts.get("recipe")
     if recipe:
         settings = ", ".join(f"{key} = {value}" for key, value in recipe.items())
         console.print(f'Its paper trains with (\\[train] recipe = "paper"): {settings}.', highlight=False)
+
+
+def _privacy_words(name: str) -> str:
+    """Which units differential privacy can protect with this method, and why not the others."""
+    from crossward.methods import method_class
+    from crossward.privacy.method_support import dp_refusal
+
+    method = method_class(name)()
+    image, site = dp_refusal(method, "image"), dp_refusal(method, "site")
+    by_image = (
+        f"Noise cannot protect images or patients: {image}." if image else "Noise can protect images or patients."
+    )
+    by_site = f"Noise cannot protect a site as a whole: {site}." if site else "Noise can protect a site as a whole."
+    return by_image if image == site else f"{by_image}\n{by_site}"
 
 
 @app.command()

@@ -237,7 +237,10 @@ def run_details(folder: Path) -> dict[str, Any]:
     """All facts shown of one run: its entry, run.json, summary.json if there is one, and what is on the disk."""
     entry = replace(read_run_entry(folder), size=folder_size(folder))
     summary = _read(folder / "summary.json") if (folder / "summary.json").exists() else None
-    return asdict(entry) | {"about": _read_about(folder), "summary": summary, "sizes": size_by_part(folder)}
+    about = _read_about(folder)
+    ended = folder / "privacy.json"  # what was spent; before a run's end, what is planned
+    privacy = _read(ended) if ended.exists() else about.get("privacy", {})
+    return asdict(entry) | {"about": about, "summary": summary, "sizes": size_by_part(folder), "privacy": privacy}
 
 
 def config_differences(one: Path, other: Path) -> list[tuple[str, Any, Any]]:
