@@ -168,6 +168,7 @@ def test_what_is_missing_is_counted_by_split_and_class(tmp_path):
     )
     assert len(report.problems) == 7
     assert "mh_test_1000.jpg" in report.problems[6]
+    assert report.document()["unusable"] == [report.problems[6].removeprefix("cannot be used: ")]
 
 
 @pytest.mark.usefixtures("small_cards")

@@ -41,6 +41,7 @@ class DatasetReport:
     facts: DatasetFacts | None  # None: it could not be read
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()  # a line for each file that is not there or cannot be read; problems have the first
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -50,6 +51,7 @@ class DatasetReport:
             "complete": not self.problems,
             "facts": asdict(self.facts) if self.facts else None,
             "problems": list(self.problems),
+            "unusable": list(self.unusable),
             "notes": list(self.notes),
         }
 
@@ -80,8 +82,11 @@ def check_dataset(name: str, root: Path) -> list[DatasetReport]:
         hint = [error.hint] if error.hint else []
         return [DatasetReport(name, card, str(place), None, (error.what, *error.details, *hint))]
     facts = facts_of(collection)
-    problems = [*differences(card, facts), *_unreadable(left_out)]
-    return [DatasetReport(name, card, str(place), facts, tuple(problems), collection.notes)]
+    unusable = _unusable(left_out)
+    problems = [*differences(card, facts), *(f"cannot be used: {line}" for line in unusable[:LISTED])]
+    if len(unusable) > LISTED:
+        problems.append(f"… and {len(unusable) - LISTED:,} more that cannot be used; --json lists them")
+    return [DatasetReport(name, card, str(place), facts, tuple(problems), collection.notes, unusable)]
 
 
 def facts_of(collection: Collection) -> DatasetFacts:
@@ -139,11 +144,9 @@ def _counts(what: str, published: Mapping[str, int], found: Mapping[str, int]) -
             yield f"{named}: {there:,}, {there - wanted:,} more than the {wanted:,} that were published"
 
 
-def _unreadable(left_out: Sequence[str]) -> list[str]:
+def _unusable(left_out: Sequence[str]) -> tuple[str, ...]:
     """The files that cannot be used, but for those that the reader of the set leaves out by design."""
-    bad = [line for line in left_out if "which is tested on" not in line]
-    more = [f"… and {len(bad) - LISTED:,} more that cannot be used"] if len(bad) > LISTED else []
-    return [*(f"cannot be used: {line}" for line in bad[:LISTED]), *more]
+    return tuple(line for line in left_out if "which is tested on" not in line)
 
 
 # MedMNIST -------------------------------------------------------------------------------------------------------------
