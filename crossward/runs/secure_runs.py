@@ -25,8 +25,11 @@ def with_secure_sums(config: Config, method: Method, sites: int, *, across_hospi
             "privacy.secure_aggregation hides",
             hint="Choose one of the two: protection from hostile sites, or from a curious server.",
         )
-    if settings.unit is not None:
-        raise ConfigError("privacy.unit and privacy.secure_aggregation do not go together yet", hint="Choose one.")
+    if settings.unit == "site":
+        raise ConfigError(
+            'privacy.unit = "site" and privacy.secure_aggregation do not go together yet',
+            hint='Choose one, or protect images or patients: privacy.unit = "image".',
+        )
     cohort = cohort_size(config.run.participation, sites)
     if cohort < settings.secure_min_sites:
         raise ConfigError(
