@@ -255,3 +255,25 @@ def test_the_real_sets(name, first, mean, real_data):
     assert Counter(collection.splits) == {"train": 60000, "test": 10000}
     assert abs(collection.images[:60000].float().mean().item() / 255 - mean) < 1e-4  # as published
     assert len(set(collection.hashes)) == 70000
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "count"),
+    [
+        ("emnist-balanced", "0", 47),
+        ("emnist-byclass", "0", 62),
+        ("emnist-bymerge", "0", 47),
+        ("emnist-digits", "0", 10),
+        ("emnist-letters", "a", 26),
+        ("emnist-mnist", "0", 10),
+    ],
+)
+def test_every_split_of_emnist_is_a_source(tmp_path, monkeypatch, name, first, count):
+    base = 1 if name == "emnist-letters" else 0
+    write(tmp_path / "emnist", name, gz=True, labels=[base, base + 1, base + 2, base + 9, base])
+    monkeypatch.setenv("CROSSWARD_DATA", str(tmp_path))
+    collection, _ = idx.IdxSettings.model_validate({"source": name}).load()
+    assert (collection.classes[0], len(collection.classes)) == (first, count)
+    assert collection.targets.tolist() == [0, 1, 2, 9, 0]
+    assert collection.images[0, :, :, 0].tolist() == IMAGES[0].T.tolist()  # lies on its side in the file
+    assert Counter(collection.splits) == {"train": 3, "test": 2}
