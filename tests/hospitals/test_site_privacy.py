@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("dp_accounting")
-
 from crossward import __version__
 from crossward.core.method import RoundContext
 from crossward.core.tree import decode, encode
@@ -21,6 +19,7 @@ from crossward.privacy.accounting import epsilon_of
 from crossward.privacy.ledger import Budget, site_ledger
 from crossward.runs.build import prepare
 
+pytest.importorskip("dp_accounting")
 RUN = "run-1"
 PRIVACY = {"unit": "image", "noise": 3.0, "delta": 1e-3}
 
