@@ -6,6 +6,7 @@ import json
 import pickle
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from crossward.cli import catalogue
 from crossward.core.method import Method
 from crossward.core.run import Plan, run
 from crossward.core.tree import Tree, items
+from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine
 from crossward.errors import ConfigError
@@ -21,7 +23,15 @@ from crossward.methods import METHODS, method_class
 from crossward.methods.fedavg import FedAvg
 from crossward.privacy.secure_messages import STEPS, SecureSumFailed
 from crossward.privacy.secure_methods import REFUSALS, TAKE_MEANS, secure_refusal, secure_service
-from crossward.privacy.secure_steps import KEPT, SecureSettings, secured
+from crossward.privacy.secure_steps import (
+    KEPT,
+    SecureSettings,
+    flattened,
+    layout_length,
+    layout_of,
+    secured,
+    unflattened,
+)
 from crossward.testing.cases import Case
 from crossward.testing.engine_wrappers import DroppingEngine, RecordingEngine
 from crossward.testing.short_runs import assert_same, shared_pool
@@ -176,3 +186,32 @@ def test_the_command_line_says_whether_a_method_can_be_served(name: str, words: 
 
     assert words in " ".join(as_text.stdout.split())
     assert json.loads(as_json.stdout)["secure_aggregation"].startswith(words)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "",
+        "[]",
+        "{",
+        '{"model": 3}',
+        '{"model": {"w": []}}',
+        '{"model": {"w": ["int64", 2]}}',
+        '{"model": {"w": ["float32", -1]}}',
+        '{"model": {"w": ["float32", 99999999999]}}',
+        '{"model": {"w": ["float32", 1.5]}}',
+    ],
+)
+def test_a_layout_that_makes_no_sense_is_refused(layout: str):
+    with pytest.raises(SecureSumFailed, match="layout of the weights cannot be read"):
+        layout_length(layout)
+
+
+def test_weights_come_back_from_a_row_of_numbers():
+    weights = {"dy": Weights({"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7.0)}), "dc": Weights({})}
+    layout = layout_of(weights)
+
+    assert layout_length(layout) == 7
+    again = unflattened(flattened(weights).astype(np.float64), layout)
+    assert again["dy"]["a"].equal(weights["dy"]["a"])
+    assert again["dy"]["b"].equal(weights["dy"]["b"])
