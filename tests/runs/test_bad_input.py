@@ -22,7 +22,7 @@ def refused(config, cli, toml_file, no_training):
             api.run(asked)
         with no_training():
             said = cli("run", toml_file(asked))
-        assert type(error.value) is kind
+        assert isinstance(error.value, kind)
         assert said.code == kind.exit_code
         without_lines = re.sub(r" \([^()]*, line \d+\)", "", said.err)  # a file can say where a mistake is
         assert without_lines == f"Error: {error.value}\n"
