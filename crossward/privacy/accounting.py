@@ -25,6 +25,7 @@ COARSE = 1e-3
 RELATIVE_TOLERANCE = 2e-3  # of the noise that is searched for
 LEAST_NOISE = 0.05  # below, epsilon is beyond any use and its computation beyond any memory
 MOST_NOISE = 1e4
+BEYOND_USE = 100.0  # epsilon
 ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)  # of Rényi accounting; fractions are slow to compute
 
 
@@ -52,10 +53,14 @@ class Release:
 
 
 def epsilon_of(releases: Iterable[Release], delta: float, accountant: Accountant = "pld") -> float:
-    """The epsilon at `delta` of all these releases together; 0 if there are none."""
+    """The epsilon at `delta` of all these releases together; 0 if there are none. One beyond any use is given as the
+    bound that Rényi accounting has, because the distribution would fill the memory."""
     check_delta(delta)
     merged = merge(releases)
-    return _epsilon(merged, delta, accountant, FINE) if merged else 0.0
+    if not merged:
+        return 0.0
+    bound = _epsilon(merged, delta, "rdp", FINE)
+    return bound if accountant == "rdp" or bound > BEYOND_USE else _epsilon(merged, delta, "pld", FINE)
 
 
 def merge(releases: Iterable[Release]) -> tuple[Release, ...]:

@@ -52,6 +52,11 @@ def test_equal_releases_are_counted_together():
     )
 
 
+def test_an_epsilon_beyond_any_use_is_a_bound_that_is_had_at_once():
+    hopeless = Release(0.01, 1.0, 2, sampled=False)
+    assert 5_000 < epsilon_of([hopeless], DELTA) == epsilon_of([hopeless], DELTA, "rdp") < 1e6
+
+
 def test_nothing_released_costs_nothing():
     assert epsilon_of([], DELTA) == 0.0
 
