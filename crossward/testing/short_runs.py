@@ -15,7 +15,7 @@ from crossward.engines.pool import Worker, WorkerPool
 from crossward.runs.sites import RunSites
 
 ROUNDS = 2
-MOST_WORKERS = 3
+MOST_WORKERS = 2
 
 
 def run_to_end(run_sites: RunSites, engine: Engine, *observers: Observer, progress: Progress | None = None) -> Tree:
