@@ -39,14 +39,13 @@ from crossward.core.disclosure import Disclosure, DisclosureKind
 from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.methods.public_set import distil, draw_public_rows, public_logits, train_before_first_round
 
 
 @dataclass(frozen=True)
 class DSpFL(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     steps: ClassVar[tuple[str, ...]] = ("score", "train")

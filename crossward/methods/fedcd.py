@@ -46,7 +46,6 @@ from crossward.core.net import Net, NetSpec
 from crossward.core.plugin import RunFacts
 from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.losses import decoupled_distillation
@@ -88,7 +87,7 @@ class FineHead(nn.Module):
 
 @dataclass(frozen=True)
 class FedCD(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
         "n": SAMPLE_COUNT,

@@ -46,7 +46,6 @@ from crossward.core.net import Net
 from crossward.core.samples import Batch, Samples
 from crossward.core.seeds import seeded, stream
 from crossward.core.site import Predictor, Site, predict_batch_size
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.methods.public_set import unlabelled_samples
@@ -60,7 +59,7 @@ TeacherLogits = Callable[[Tensor, Tensor], Tensor]  # for a batch, from its imag
 
 @dataclass(frozen=True)
 class FedDF(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "sgd", "lr": 0.1, "batch_size": 64, "epochs": 40}
 

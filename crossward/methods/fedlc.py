@@ -30,7 +30,6 @@ from torch import Tensor
 
 from crossward.core.method import Method
 from crossward.core.site import Site
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.losses import per_class
@@ -40,7 +39,7 @@ LEAST = 1e-8  # samples of a class that has none
 
 @dataclass(frozen=True)
 class FedLC(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     tau: Annotated[float, Ge(0)] = 1.0  # 0 is FedAvg
 
     @property

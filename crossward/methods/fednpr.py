@@ -27,14 +27,13 @@ from annotated_types import Ge
 
 from crossward.core.method import Method
 from crossward.core.plugin import Plugin
-from crossward.core.task import ONE_CLASS
 from crossward.plugins.bsm import Bsm
 from crossward.plugins.npr import Npr
 
 
 @dataclass(frozen=True)
 class FedNPR(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     recipe: ClassVar[Mapping[str, Any]] = {
         "optimizer": "adam", "lr": 1e-3, "weight_decay": 5e-4, "batch_size": 64, "epochs": 1,
         "schedule": "milestones", "gamma": 0.1, "milestones": (60, 70), "keep_state": True,

@@ -41,7 +41,6 @@ from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, WEIGHTS, Discl
 from crossward.core.method import Clients, Method, RoundContext
 from crossward.core.net import Net, NetSpec
 from crossward.core.site import Out, Site
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.nets.parts.projection import with_projection
@@ -53,7 +52,7 @@ SKIPPED = -100  # the label of a sample that does not count
 
 @dataclass(frozen=True)
 class FedProc(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
         "n": SAMPLE_COUNT,

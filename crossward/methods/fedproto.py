@@ -38,7 +38,6 @@ from crossward.core.method import Method, Need, RoundContext, View
 from crossward.core.net import Net
 from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.errors import ConfigError
 from crossward.statistics import class_means, class_sums
@@ -48,7 +47,7 @@ FAR = -1e30  # the logit of a class without a prototype: no distance is as large
 
 @dataclass(frozen=True)
 class FedProto(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset()
     two_views: ClassVar[bool] = True

@@ -31,7 +31,6 @@ from crossward.core.method import Method, View
 from crossward.core.net import Net, NetSpec
 from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.losses import log_prior, per_class
@@ -39,7 +38,7 @@ from crossward.losses import log_prior, per_class
 
 @dataclass(frozen=True)
 class FedRoD(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     shared: ClassVar[Select] = ~select.under("p_head")
     two_views: ClassVar[bool] = True
 

@@ -27,7 +27,6 @@ from annotated_types import Ge, Interval
 from crossward.core.method import Method
 from crossward.core.plugin import RunFacts
 from crossward.core.site import Site
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.losses import per_class
@@ -38,7 +37,7 @@ DECISIVE = 0.5  # strength of bsm from which a missing class, shifted by -10 or 
 
 @dataclass(frozen=True)
 class FedRS(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.5  # of the logits of missing classes; 1 is FedAvg
     least: Annotated[int, Ge(1)] = 1  # samples (or pixels) that a class needs in order not to be missing
 

@@ -50,7 +50,6 @@ from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.plugin import RunFacts
 from crossward.core.select import Select
 from crossward.core.site import Site
-from crossward.core.task import ONE_CLASS
 from crossward.core.tree import Tree
 from crossward.methods.public_set import (
     default_batch_size,
@@ -67,7 +66,7 @@ CHUNK = 2**20  # numbers of each site's predictions that are multiplied at a tim
 
 @dataclass(frozen=True)
 class KTpFL(Method):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     steps: ClassVar[tuple[str, ...]] = ("score", "train")

@@ -18,13 +18,12 @@ from torch import Tensor
 
 from crossward.core.plugin import Plugin
 from crossward.core.site import Site
-from crossward.core.task import ONE_CLASS
 from crossward.losses import log_prior, per_class
 
 
 @dataclass(frozen=True)
 class Bsm(Plugin):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     allows_for_prior: ClassVar[bool] = True
 
     strength: Annotated[float, Ge(0)] = 1.0  # exponent of the shares; 0 is plain softmax

@@ -43,7 +43,6 @@ from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.samples import Batch
 from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
-from crossward.core.task import ONE_CLASS
 from crossward.statistics import concatenate, describe_rare_classes, sample_per_class, sinkhorn
 
 MOST = 8  # clusters of a class with k = "auto"
@@ -64,7 +63,7 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Npr(Plugin):
-    tasks: ClassVar[tuple[str, ...]] = ONE_CLASS
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     k: Annotated[int, Ge(1)] | Literal["auto"] = 4  # sub-clusters of a class; auto: more where it has more samples
     weight: Annotated[float, Ge(0)] = 0.1  # lambda
     epsilon: Annotated[float, Ge(1e-4)] = 0.05  # entropy of the assignment; below 1e-4 single precision cannot tell
