@@ -40,10 +40,6 @@ def _ditto(method: Any, training: Training) -> int:
     return int(training.epochs + (method.personal_epochs or training.epochs))
 
 
-def _mh_pflgb(method: Any, training: Training) -> int:
-    return int(max(1, training.epochs - method.bypass_epochs) + method.bypass_epochs)
-
-
 EPOCHS: Mapping[str, Epochs] = {  # of the methods that were read, by class
     "methods.fedavg.FedAvg": _plain,
     "core.method.Method": _plain,
@@ -57,7 +53,6 @@ EPOCHS: Mapping[str, Epochs] = {  # of the methods that were read, by class
     "methods.fedrep.FedRep": _fedrep,
     "methods.lg_fedavg.LGFedAvg": _plain,
     "methods.ditto.Ditto": _ditto,
-    "methods.mh_pflgb.method.MHpFLGB": _mh_pflgb,
     "methods.local.Local": _plain,
 }
 REASONS: Mapping[str, str] = {
@@ -69,6 +64,7 @@ REASONS: Mapping[str, str] = {
     "FedNPR": "its prototypes are means over the site's images, and every image's loss depends on them",
     "FedNPRPer": "its prototypes are means over the site's images, and every image's loss depends on them",
     "FedBM": "its batches mix generated images with those of the site, which are then not drawn by chance",
+    "MHpFLGB": "its bypass has BatchNorm, which mixes the images of a batch and keeps statistics of them",
     "Central": "it trains on the images of all sites in one place",
 }
 COVERED_PLUGINS = ("plugins.prox.Prox", "plugins.finetune.Finetune")  # a function of weights; a fit that stays

@@ -108,6 +108,7 @@ def test_a_site_as_the_unit(tmp_path):
         (IMAGE, {"net": {"name": "resnet18", "width": 0.125}}, "net.norm = \"group\""),
         (IMAGE, {"method": {"name": "fedproto"}}, "prototypes"),
         (IMAGE, {"method": {"name": "fedlc"}}, "class counts"),
+        (IMAGE, {"method": {"name": "mh-pflgb"}}, "its bypass has BatchNorm"),
         (IMAGE, {"method": {"name": "fedavg+bsm"}}, "class counts"),
         (IMAGE, {"method": {"name": "fedavg+npr"}}, "prototypes are means"),
         (IMAGE | {"unit": "site"}, {"method": {"name": "scaffold"}}, "more than one network"),
@@ -130,7 +131,7 @@ def test_methods_that_send_more_than_weights_are_refused_by_the_item():
 
 
 @pytest.mark.parametrize(
-    "name", ["fedprox", "scaffold", "feddyn", "moon", "fedrep", "ditto", "mh-pflgb", "fedavg+prox+ft"]
+    "name", ["fedprox", "scaffold", "feddyn", "moon", "fedrep", "ditto", "feddc", "fedavg+prox+ft"]
 )
 def test_methods_that_are_covered_run(tmp_path, name):
     """And their sites count as many steps as were planned."""
