@@ -28,7 +28,7 @@ mypy: $(READY)
 	$(BIN)/mypy
 
 pytest: $(READY) $(BROWSER)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not e2e" --durations 15
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not e2e" --durations 15
 
 e2e: $(READY)
 	$(BIN)/python -m crossward.testing.e2e
