@@ -65,6 +65,7 @@ def distil(
         return
     samples = unlabelled_samples(site.public, rows)
     rng = stream(site.rng, "public")
+
     def batches() -> Iterator[Batch]:
         for site.epoch in range(epochs):
             yield from samples.shuffled(batch_size, rng)

@@ -16,7 +16,5 @@ def test_every_test_that_the_threat_model_names_is_there():
     elsewhere = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
     assert len(elsewhere) > 10
     named += [(DOCUMENT.parents[1] / file, name) for file, name in elsewhere]
-    missing = [
-        f"{file}::{name}" for file, name in named if not file.exists() or f"def {name}(" not in file.read_text()
-    ]
+    missing = [f"{file}::{name}" for file, name in named if not file.exists() or f"def {name}(" not in file.read_text()]
     assert missing == []
