@@ -17,6 +17,7 @@ from crossward.methods import METHODS
 from crossward.names import nearest
 from crossward.nets import NETS
 from crossward.plugins import PLUGINS
+from crossward.privacy.method_support import class_refusal
 from crossward.privacy.secure_methods import secure_service
 
 app = typer.Typer()
@@ -66,7 +67,7 @@ def _print_description(description: Description, *, is_method: bool) -> None:
     if is_method:
         console.print(f"A site sends: {description.sent_items()}.", highlight=False)
         console.print("\n".join(description.protection()), highlight=False)
-        console.print(_privacy_words(description.name), highlight=False)
+        console.print(_privacy_words(description), highlight=False)
         console.print(secure_service(METHODS[description.name][1]), highlight=False)
     console.print(f"Tasks: {', '.join(description.facts['tasks'])}.", highlight=False)
     recipe = description.facts.get("recipe")
@@ -75,13 +76,12 @@ def _print_description(description: Description, *, is_method: bool) -> None:
         console.print(f'Its paper trains with (\\[train] recipe = "paper"): {settings}.', highlight=False)
 
 
-def _privacy_words(name: str) -> str:
+def _privacy_words(description: Description) -> str:
     """Which units differential privacy can protect with this method, and why not the others."""
-    from crossward.methods import method_class
-    from crossward.privacy.method_support import dp_refusal
-
-    method = method_class(name)()
-    image, site = dp_refusal(method, "image"), dp_refusal(method, "site")
+    path = ".".join(METHODS[description.name]).removeprefix("crossward.")
+    steps = description.facts["steps"]
+    image = class_refusal(path, description.sent, steps, "image")
+    site = class_refusal(path, description.sent, steps, "site")
     by_image = (
         f"Noise cannot protect images or patients: {image}." if image else "Noise can protect images or patients."
     )

@@ -4,23 +4,27 @@ With an image or a patient as the unit, two things must hold: what leaves the si
 have touched, and the gradient of an image holds nothing of the others. The second is a fact about a method's loss that
 no type shows, so that methods count as covered only after they were read; `EPOCHS` lists them. With a site as the unit,
 the whole update is clipped, and only the first matters.
+
+No torch is imported here, so that `crossward methods NAME` can say so at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, DisclosureKind
-from crossward.core.method import Method
-from crossward.core.plugin import Plugin
-from crossward.core.training import Training
-from crossward.privacy.settings import Unit
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
+
+if TYPE_CHECKING:
+    from crossward.core.method import Method
+    from crossward.core.plugin import Plugin
+    from crossward.core.training import Training
+    from crossward.privacy.settings import Unit
 
 BOUNDED = (DisclosureKind.WEIGHTS, DisclosureKind.SAMPLE_COUNT)  # counts are public: a guarantee does not cover them
 UNREAD = "nobody has checked that the gradient of one image holds nothing of the others"
 COUNTS = "its loss depends on the site's class counts, which hold something of every image"
-Epochs = Callable[[Any, Training], int]  # passes over the images, of all fits of a round
+Epochs = Callable[[Any, Any], int]  # of a method and its Training: passes over the images, of all fits of a round
 
 
 def _plain(method: Any, training: Training) -> int:
@@ -76,16 +80,21 @@ PLUGIN_REASONS: Mapping[str, str] = {
 
 def dp_refusal(method: Method, unit: Unit = "image") -> str:
     """Why a method cannot be private in this unit; empty if it can."""
-    name = type(method).__name__
-    unbounded = [f"{item} ({what})" for item, what in method.discloses.items() if what.kind not in BOUNDED]
+    return class_refusal(_path(method), method.discloses, method.steps, unit)
+
+
+def class_refusal(path: str, discloses: Mapping[str, Disclosure], steps: Sequence[str], unit: Unit) -> str:
+    """The same of a class, by its module and name and by what it declares."""
+    name = path.rpartition(".")[2]
+    unbounded = [f"{item} ({what})" for item, what in discloses.items() if what.kind not in BOUNDED]
     if unbounded:
         return f"{name} sends what no mechanism bounds: {', '.join(unbounded)}"
     if unit == "site":
         sends_model = {"model": WEIGHTS, "n": SAMPLE_COUNT}
-        if method.steps != ("train",) or any(sends_model.get(i) != what for i, what in method.discloses.items()):
+        if tuple(steps) != ("train",) or any(sends_model.get(i) != what for i, what in discloses.items()):
             return f"{name} sends more than one network in a round, and only one is clipped and noised as a whole"
-        return "" if method.discloses else f"{name} sends nothing"
-    if _path(method) in EPOCHS:
+        return "" if discloses else f"{name} sends nothing"
+    if path in EPOCHS:
         return ""
     return f"{name}: {REASONS.get(name, UNREAD)}"
 

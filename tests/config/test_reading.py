@@ -151,7 +151,7 @@ def test_broken_toml_names_its_line(written):
 
 def test_files_that_cannot_be_read(tmp_path):
     assert "none.toml" in refused(read_config, tmp_path / "none.toml").what
-    assert "cannot read the configuration" in refused(read_config, tmp_path).what
+    assert "is a folder, not a configuration" in refused(read_config, tmp_path).what
     (tmp_path / "latin.toml").write_bytes(b"[run]\nname = '\xe9'\n")
     assert "latin.toml" in refused(read_config, tmp_path / "latin.toml").what
 

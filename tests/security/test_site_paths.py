@@ -64,7 +64,7 @@ ERROR_SOURCES = {
     "the job": "crossward.hospitals.service.run_job",
     "the memory": "crossward.hospitals.memory.SiteMemory.load",
     "saving the memory": "crossward.hospitals.memory.SiteMemory.save",
-    "the log": "crossward.hospitals.disclosure_log.DisclosureLog._append",
+    "the log": "crossward.hospitals.disclosure_log.DisclosureLog.append",
     "screening": "crossward.hospitals.service.screen_reply",
     "decoding": "crossward.hospitals.service.decode",
 }
