@@ -130,6 +130,7 @@ def test_methods_that_send_more_than_weights_are_refused_by_the_item():
             assert all(item in reason for item in unbounded)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "name", ["fedprox", "scaffold", "feddyn", "moon", "fedrep", "ditto", "feddc", "fedavg+prox+ft"]
 )

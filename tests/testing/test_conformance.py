@@ -43,7 +43,28 @@ def short_name(check: Check) -> str:
     return check.__name__.removeprefix("check_")
 
 
-PAIRS = [pytest.param(case, check, id=f"{case}-{short_name(check)}") for case in cases() for check in checks(case)]
+# Of a method's second task, `make test` checks what differs there; `make e2e` checks the rest, which takes minutes.
+QUICK_CHECKS = (
+    conformance.check_strict_equals_by_reference,
+    conformance.check_resume,
+    conformance.check_replies,
+    conformance.check_class_nobody_has,
+    conformance.check_small_sites,
+    conformance.check_networks_that_differ,
+)
+
+
+def marks(case: Case, check: Check) -> list[pytest.MarkDecorator]:
+    is_first_task = case.task == case.method.tasks[0]
+    is_quick = not case.plugins and check in QUICK_CHECKS
+    return [] if is_first_task or is_quick else [pytest.mark.e2e]
+
+
+PAIRS = [
+    pytest.param(case, check, id=f"{case}-{short_name(check)}", marks=marks(case, check))
+    for case in cases()
+    for check in checks(case)
+]
 
 
 @pytest.mark.parametrize(("case", "check"), PAIRS)
