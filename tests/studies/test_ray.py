@@ -12,6 +12,7 @@ from crossward.studies.ray_cluster import ray_scheduler
 from tests.studies.execution import Notes, RunHere
 
 
+@pytest.mark.e2e
 def test_cells_are_tasks_of_ray_and_the_same_runs(make_study, run_contents, monkeypatch):
     pytest.importorskip("ray", reason="pip install 'crossward[simulate]'")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
