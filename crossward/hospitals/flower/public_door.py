@@ -8,6 +8,7 @@ a SuperNode needs; all others do not exist at this door. A request must be signe
 from __future__ import annotations
 
 import asyncio
+import gc
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -54,6 +55,7 @@ BODY_TIMEOUT = 120.0  # seconds for a body to arrive
 LINGER = 0.2  # seconds for a refusal to reach a site that still sends
 MAX_REQUESTS_OF_SITE = 16  # at a time; a SuperNode sends 2 objects at a time, and a heartbeat
 MAX_CONNECTIONS_OF_SITE = 32
+COLLECT_AFTER = 32  # closed connections, of 256 KiB each
 ANYBODY = ""  # the site of every connection where there are no certificates
 
 
@@ -67,6 +69,7 @@ class PublicDoor:
     routes: frozenset[str] = SUPERNODE_ROUTES
     connections: Counter[str] = field(default_factory=Counter)  # of each site
     requests: Counter[str] = field(default_factory=Counter)
+    closed: int = 0  # connections, of anybody
 
     def site_of(self, ssl_object: Any) -> str | None:
         """Which site a connection is from, by its certificate; None if from none."""
@@ -126,9 +129,14 @@ class SiteProtocol(HttpToolsProtocol):
         self.app = partial(door.handle, site, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        door: PublicDoor = self.config.app  # type: ignore[assignment]
         if self.site is not None:
-            self.config.app.connections[self.site] -= 1  # type: ignore[union-attr]
+            door.connections[self.site] -= 1
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # after an error uvicorn leaves it, and it holds the connection for long
+        door.closed += 1
+        if door.closed % COLLECT_AFTER == 0:
+            gc.collect()  # frees the connections before this one, see returned_memory.py
 
     def data_received(self, data: bytes) -> None:
         if self.site is None:
