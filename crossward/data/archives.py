@@ -223,9 +223,11 @@ def _open_tarball(root: Path) -> Iterator[Files]:
         yield TarFiles(root, archive, entries)
 
 
-def find_dataset(root: Path | None, names: Sequence[str], *, title: str, where: str) -> Path:
+def find_dataset(
+    root: Path | None, names: Sequence[str], *, title: str, where: str, tables: Sequence[str] = ()
+) -> Path:
     """The archive, or else the folder, of a dataset in `root`, where all datasets are kept; `names` are what it may be
-    called, without regard to case."""
+    called, without regard to case. A folder that holds one of the set's `tables` is the set itself."""
     known = names[0]
     if root is None:
         raise ConfigError(
@@ -237,6 +239,8 @@ def find_dataset(root: Path | None, names: Sequence[str], *, title: str, where: 
     for name in (f"{name}{suffix}".casefold() for name in names for suffix in (".zip", "")):
         if name in held:
             return held[name]
+    if any((root / table).is_file() for table in tables):
+        return root
     raise ConfigError(
         f"{title} is not in {root}.",
         hint=f"Download it from {where} and put it at {root / known}.zip, or unpacked at {root / known}; or set "

@@ -92,11 +92,11 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
 def _habits(rows: Sequence[ImagePaths], entry: CacheEntry) -> Iterator[tuple[str, str]]:
     for place, habit in entry.habits:
         row = rows[place]
-        yield (row.name if habit in decode.IMAGE_HABITS else row.shown(row.mask)), habit
+        yield (row.name if habit in decode.IMAGE_HABITS else row.name_of(row.mask)), habit
 
 
 def _reasons(row: ImagePaths, unreadable: Reasons) -> list[str]:
-    named = [(row.image, "")] + ([(row.mask, f"mask {row.shown(row.mask)}: ")] if row.mask else [])
+    named = [(row.image, "")] + ([(row.mask, f"mask {row.name_of(row.mask)}: ")] if row.mask else [])
     return [prefix + unreadable[path] for path, prefix in named if path in unreadable]
 
 
@@ -106,7 +106,7 @@ def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Dig
     notes = SealedNotes(file)
     digests: Digests = {}
     unreadable: Reasons = {}
-    names = {path: row.shown(path) for row in rows for path in (row.image, row.mask) if path}
+    names = {path: row.name_of(path) for row in rows for path in (row.image, row.mask) if path}
     with reading("looking at files", len(names)) as count:
         for path, name in names.items():
             count(1)

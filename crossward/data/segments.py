@@ -39,14 +39,14 @@ class ImagePaths:
     part: str = ""  # of a file with several images: the number of a frame, or "axial:17"
     private: bool = False  # neither is called by its path, whatever its extension says
 
-    def shown(self, path: str) -> str:
+    def name_of(self, path: str) -> str:
         """What one of its files is called outside of their folder, where it may be named after a patient."""
         return shown_name(path, private=self.private)
 
     @property
     def name(self) -> str:
         """What the image is called outside of its folder."""
-        return f"{self.shown(self.image)}/{self.part}" if self.part else self.shown(self.image)
+        return f"{self.name_of(self.image)}/{self.part}" if self.part else self.name_of(self.image)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _decode_file_rows(files: Files, frame: Frame, rows: Sequence[ImagePaths], di
     if not mask_path:
         return [_joined(image, None, "") for image in images]
     masks = _decode_file(decode.decode_mask_parts, files, mask_path, frame, parts, digests)
-    mask_name = rows[0].shown(mask_path)
+    mask_name = rows[0].name_of(mask_path)
     return [_joined(image, mask, mask_name) for image, mask in zip(images, masks, strict=True)]
 
 

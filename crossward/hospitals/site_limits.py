@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Gt
-from pydantic import ConfigDict, Strict, ValidationError
+from pydantic import ConfigDict, Strict
 
-from crossward.config.mistakes import schema_mistakes
 from crossward.config.schema import Config
-from crossward.config.toml_lines import read_toml
 from crossward.core.training import Training
 from crossward.data.archives import open_files
 from crossward.data.decode import is_image
 from crossward.disk import write_atomically
-from crossward.errors import ConfigError, CrosswardError
+from crossward.errors import CrosswardError
 from crossward.hospitals.refusal import Refusal
-from crossward.names import nearest
+from crossward.hospitals.site_tables import read_table
 from crossward.settings import Section
 
 LIMITS_TABLE = "limits"
@@ -63,22 +61,7 @@ class SiteLimits(Section):
     @classmethod
     def read(cls, file: Path) -> SiteLimits:
         """The limits in a TOML file, which may have other tables; the defaults if it has no [limits]."""
-        data, where = read_toml(file)
-        table = data.get(LIMITS_TABLE, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"{file}: {LIMITS_TABLE} is {table!r}", hint=f"Write a table, [{LIMITS_TABLE}].")
-        unknown = [
-            f"{LIMITS_TABLE}.{key}: no such key. {nearest(key, cls.model_fields)}"
-            for key in table
-            if key not in cls.model_fields
-        ]
-        try:
-            limits = cls.model_validate({key: value for key, value in table.items() if key in cls.model_fields})
-        except ValidationError as error:
-            unknown += [f"{LIMITS_TABLE}.{line}" for line in schema_mistakes(error, table, where)]
-        if unknown:
-            raise ConfigError("the limits are not valid:", details=unknown)
-        return limits
+        return read_table(file, LIMITS_TABLE, cls, "the limits are") or cls()
 
     def refuse_above(self, key: str, amount: float, what: str) -> None:
         """Refuse an amount above the limit `key`; `what` names it in the error."""

@@ -11,13 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from crossward.config.mistakes import schema_mistakes
-from crossward.config.toml_lines import read_toml
-from crossward.errors import ConfigError
 from crossward.hospitals.refusal import Refusal
-from crossward.names import nearest
+from crossward.hospitals.site_tables import read_table
 from crossward.privacy.accounting import check_delta
 from crossward.privacy.ledger import Budget, BudgetSpent, LedgerAltered
 from crossward.privacy.run_privacy import UNITS
@@ -28,24 +23,7 @@ PRIVACY_TABLE = "privacy"
 
 def read_budget(file: Path) -> Budget | None:
     """The budget in a TOML file, which may have other tables; None if it has no [privacy]."""
-    data, where = read_toml(file)
-    if PRIVACY_TABLE not in data:
-        return None
-    table = data[PRIVACY_TABLE]
-    if not isinstance(table, dict):
-        raise ConfigError(f"{file}: {PRIVACY_TABLE} is {table!r}", hint=f"Write a table, [{PRIVACY_TABLE}].")
-    problems = [
-        f"{PRIVACY_TABLE}.{key}: no such key. {nearest(key, Budget.model_fields)}"
-        for key in table
-        if key not in Budget.model_fields
-    ]
-    try:
-        budget = Budget.model_validate({key: value for key, value in table.items() if key in Budget.model_fields})
-    except ValidationError as error:
-        problems += [f"{PRIVACY_TABLE}.{line}" for line in schema_mistakes(error, table, where)]
-    if problems:
-        raise ConfigError("the privacy budget is not valid:", details=problems)
-    return budget
+    return read_table(file, PRIVACY_TABLE, Budget, "the privacy budget is")
 
 
 def protect_run(run_sites: RunSites, site: str, folder: Path, run: str, budget: Budget | None) -> None:

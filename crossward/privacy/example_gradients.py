@@ -8,6 +8,7 @@ each example is formed only where that is cheaper than its norm by way of inner 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Call:
     gradient: Tensor | None = None  # (B, ...), of the output
 
 
-class LayerGradients:
+class LayerGradients(ABC):
     """The calls of one layer in one forward pass, and the gradients of its weights that follow from them."""
 
     def __init__(self, layer: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
@@ -70,10 +71,7 @@ class LayerGradients:
     def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
         """Each trained parameter's gradient, summed over examples with these (B,) weights."""
         if self.by_example:
-            return {
-                name: (weights @ gradients.flatten(1)).view(gradients.shape[1:])
-                for name, gradients in self.by_example.items()
-            }
+            return _weighted(self.by_example, weights)
         calls = self._used_calls()
         if not calls:
             return {name: torch.zeros_like(parameter) for name, parameter in self.trained.items()}
@@ -86,19 +84,26 @@ class LayerGradients:
         return [call for call in self.calls if call.gradient is not None]
 
     # what each kind of layer has of its own ---------------------------------------------------------------------------
+    @abstractmethod
     def compute(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The layer's output, with its weights as constants."""
 
+    @abstractmethod
     def example_gradients(self, call: Call) -> dict[str, Tensor]:
         """(B, *shape) for each trained parameter."""
-        raise NotImplementedError
 
     def norms_without_gradients(self, call: Call) -> Tensor | None:
         """(B,) squared norms, where they are cheaper than the gradients of each example; None otherwise."""
         return None
 
     def summed(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        raise NotImplementedError
+        """Each trained parameter's gradient of one call, summed over examples with these (B,) weights."""
+        return _weighted(self.example_gradients(call), weights)
+
+
+def _weighted(gradients: Mapping[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+    """(*shape) of each of these (B, *shape)."""
+    return {name: (weights @ each.flatten(1)).view(each.shape[1:]) for name, each in gradients.items()}
 
 
 def _keep(call: Call, gradient: Tensor) -> None:

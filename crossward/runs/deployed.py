@@ -97,7 +97,7 @@ class Deployed:
             parts = [shares(self._predictor(x), self.task) for x, _ in samples.in_order(predict_batch_size(samples))]
         return torch.cat(parts).clone()
 
-    def said(self, probabilities: Tensor) -> str:
+    def predicted_label(self, probabilities: Tensor) -> str:
         """What (K,) probabilities say of an image: the likeliest class, or all labels above 0.5, as in "edema|mass"."""
         if self.task != multi_label.NAME:
             return str(self.classes[int(probabilities.argmax())])

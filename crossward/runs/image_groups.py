@@ -110,17 +110,17 @@ def _table_rows(file: Path) -> Iterator[tuple[int, str, str]]:
 class GroupSummary:
     """What the network said of the images of each group, added up as they come."""
 
-    def __init__(self, classes: Sequence[str], said: Callable[[Tensor], str]) -> None:
-        """`said` is what (K,) probabilities say in words."""
+    def __init__(self, classes: Sequence[str], predicted_label: Callable[[Tensor], str]) -> None:
+        """`predicted_label` is what (K,) probabilities say in words."""
         self._classes = classes
-        self._said = said
+        self._predicted_label = predicted_label
         self._sums: dict[str, Tensor] = {}  # (K,) float64
         self._votes: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, group: str, probabilities: Tensor) -> None:
         nothing = torch.zeros(len(self._classes), dtype=torch.float64)
         self._sums[group] = self._sums.get(group, nothing) + probabilities
-        self._votes[group][self._said(probabilities)] += 1
+        self._votes[group][self._predicted_label(probabilities)] += 1
 
     def rows(self) -> list[GroupRow]:
         """In the order in which the groups came. The prediction is what the mean of the probabilities says."""
@@ -129,7 +129,7 @@ class GroupSummary:
     def _row(self, group: str, total: Tensor) -> GroupRow:
         votes = self._votes[group]
         mean = total / votes.total()
-        predicted = self._said(mean)
+        predicted = self._predicted_label(mean)
         return GroupRow(
             group=group,
             images=votes.total(),

@@ -47,7 +47,7 @@ def predict_images(
     images tried so far.
     """
     report = PredictionReport()
-    summary = GroupSummary(network.classes, network.said)
+    summary = GroupSummary(network.classes, network.predicted_label)
     names = _MaskNames()
     for batch, pixels, sizes in network.read_images(images, report.problems):
         predicted = network.predict(pixels)
@@ -66,7 +66,7 @@ def predict_images(
 def _class_rows(network: Deployed, images: Sequence[NewImage], predicted: Tensor) -> Iterator[Row]:
     for image, probabilities in zip(images, predicted, strict=True):
         shares = dict(zip(network.classes, probabilities.tolist(), strict=True))
-        yield ClassRow(image.name, network.said(probabilities), shares)
+        yield ClassRow(image.name, network.predicted_label(probabilities), shares)
 
 
 def _mask_rows(

@@ -25,7 +25,7 @@ from crossward.data.collection import Collection
 from crossward.data.decode import Frame
 from crossward.data.sources.image_lists import first_lines, image_paths, parse_table, repeated_images
 from crossward.data.sources.settings import ImageFileSettings, Loaded
-from crossward.errors import ConfigError, DataError
+from crossward.errors import DataError
 from crossward.settings import AbsolutePath
 from crossward.user_folders import data_root
 
@@ -59,12 +59,7 @@ class LesionImage:
 
 def locate(root: Path | None) -> Path:
     """Where the set is in `root`, the folder of all datasets, or `root` itself."""
-    try:
-        return find_dataset(root, (NAME,), title=NAME, where=WHERE)
-    except ConfigError:
-        if root is not None and any((root / table).is_file() for table in TABLES):
-            return root
-        raise
+    return find_dataset(root, (NAME,), title=NAME, where=WHERE, tables=TABLES)
 
 
 def read(

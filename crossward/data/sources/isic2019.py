@@ -32,7 +32,7 @@ from crossward.data.sources.fed_isic import FULL, UNKNOWN
 from crossward.data.sources.fed_isic import IMAGES as WHERE
 from crossward.data.sources.image_lists import first_lines, image_paths, parse_table, repeated_images
 from crossward.data.sources.settings import ImageFileSettings, Loaded
-from crossward.errors import ConfigError, DataError
+from crossward.errors import DataError
 from crossward.settings import AbsolutePath
 from crossward.user_folders import data_root
 
@@ -74,12 +74,7 @@ class LesionImage:
 
 def locate(root: Path | None) -> Path:
     """Where the set is in `root`, the folder of all datasets, or `root` itself."""
-    try:
-        return find_dataset(root, NAMES, title="ISIC 2019", where=WHERE)
-    except ConfigError:
-        if root is not None and (root / TRUTH).is_file():
-            return root
-        raise
+    return find_dataset(root, NAMES, title="ISIC 2019", where=WHERE, tables=(TRUTH,))
 
 
 def read(

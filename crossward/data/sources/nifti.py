@@ -103,7 +103,7 @@ def _collection(
         targets=decoded.masks if decoded.masks is not None else torch.tensor([number[label] for label in labels]),
         ids=tuple(row.name for row, _ in used),
         hashes=decoded.hashes,
-        groups=tuple(row.shown(row.image) for row, _ in used),
+        groups=tuple(row.name_of(row.image) for row, _ in used),
         splits=splits if any(splits) else None,
         file=decoded.file,
         masks_file=decoded.masks_file,

@@ -45,11 +45,11 @@ class Inference:
         probabilities = torch.as_tensor(done["pred"]).cpu()
         labels = torch.as_tensor(done["label"]).cpu().long()
         if not self.masks:
-            return [self._said(labels.flatten()), *(f"{p:.6f}" for p in probabilities.flatten().tolist())]
+            return [self._predicted_label(labels.flatten()), *(f"{p:.6f}" for p in probabilities.flatten().tolist())]
         shares = torch.bincount(labels.flatten(), minlength=len(self.classes)) / labels.numel()
         return [self._save(file, labels[0]), *(f"{share:.6f}" for share in shares.tolist())]
 
-    def _said(self, labels: torch.Tensor) -> str:
+    def _predicted_label(self, labels: torch.Tensor) -> str:
         """The class, or of several labels those that are 1."""
         if len(labels) == 1:
             return self.classes[int(labels)]
