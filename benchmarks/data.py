@@ -8,8 +8,15 @@ Without --archive, a zip of JPEG files is drawn first, of 360 x 363 pixels each 
 the hashes stored beside the cache. Each in seconds of the clock, and of the processors, all processes counted, which
 other work on the machine disturbs less. `peak_mib` is the most that one process took, mapped files counted in.
 
-`waiting` is the share of a round of FedAvg in which the network waits for its next batch: rows picked out of the cache,
-normalised and augmented. Images of 64 pixels in batches of 32, one thread, seconds of the processor; medians.
+`waiting` is the share of a round of FedAvg in which the thread that trains has no batch: rows picked out of the cache,
+normalised and augmented, by itself or, from the second batch on, by the helper thread. `share` is by the clock, which
+other work on the machine disturbs; `own_share` is what the thread spends on batches itself, of its seconds of the
+processor; `prepare_ms` is what all threads spend on a batch. Images of 64 pixels in batches of 32, one thread, a site
+that has a tenth of PBC; medians.
+
+`large_batch` is a batch of 32 images of 224 pixels, gathered, moved or rotated, and normalised: milliseconds of the
+processor by one thread (`one_thread`), and what is left of them for the thread that trains when the helper prepares it
+(`training_thread`); medians.
 """
 
 from __future__ import annotations
@@ -56,7 +63,14 @@ CANVAS = 6000  # pixels of a side of the drawing that the pictures are cut from
 CLASSES = 8
 AUGMENT = ("hflip", "vflip", "rotate:10")
 NETS: dict[str, dict[str, Any]] = {"resnet18": {}, "resnet18 of width 0.25": {"width": 0.25}, "cnn": {}}
-BARS = {"first": 45.0, "again": 0.5, "audit": 20.0, "waiting": 0.03, "peak_mib": 1024}
+SITE_IMAGES = 1709
+LARGE_AUGMENT: dict[str, tuple[str, ...]] = {
+    "no augmentation": (),
+    "two flips": ("hflip", "vflip"),
+    "two flips and a crop": ("hflip", "vflip", "crop:4"),
+    "two flips and a rotation": AUGMENT,
+}
+BARS = {"first": 45.0, "again": 0.5, "audit": 20.0, "waiting": 0.03, "large_batch_ms": 3.0, "peak_mib": 1024}
 
 
 def draw_archive(file: Path, count: int) -> None:
@@ -113,25 +127,27 @@ def measure_reading(archive: Path, size: int, cache: Path) -> dict[str, Any]:
 
 
 class _Waited:
-    """Adds up the seconds that training waits for its batches."""
+    """Adds up the seconds that training waits for its batches: of the clock, and of the processor by its own thread."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.clock = 0.0
+        self.own = 0.0
         self.plain = Samples.shuffled
 
-    def shuffled(self, samples: Samples, size: int, rng: torch.Generator) -> Iterator[Batch]:
-        batches = self.plain(samples, size, rng)
+    def shuffled(self, samples: Samples, size: int, rng: torch.Generator, count: int = 1) -> Iterator[Batch]:
+        batches = self.plain(samples, size, rng, count)
         while True:
-            start = time.process_time()
+            clock, own = time.perf_counter(), time.thread_time()
             batch = next(batches, None)
-            self.seconds += time.process_time() - start
+            self.clock += time.perf_counter() - clock
+            self.own += time.thread_time() - own
             if batch is None:
                 return
             yield batch
 
 
 def measure_waiting(net: str, options: dict[str, Any], images: int, repeats: int, size: int = 64) -> dict[str, float]:
-    """The share of a client's round in which it waits, and the milliseconds of a batch."""
+    """The shares of a client's round in which it waits, and the milliseconds of a batch."""
     collection = Collection(
         "drawn",
         "classification",
@@ -152,20 +168,58 @@ def measure_waiting(net: str, options: dict[str, Any], images: int, repeats: int
     )  # fmt: skip
     engine = LocalEngine(run_sites, threads=1)
     down = {"model": Weights.of(run_sites.server(0).new_net())}
+    prepare = batch_ms(run_sites.open(0, 1, {}).train, 32, repeats)
     waited = _Waited()
-    Samples.shuffled = lambda samples, size, rng: waited.shuffled(samples, size, rng)  # type: ignore[method-assign]
-    shares, waits = [], []
+    Samples.shuffled = lambda *pass_: waited.shuffled(*pass_)  # type: ignore[method-assign]
+    shares, own_shares = [], []
     try:
         for number in range(repeats + 1):
-            waited.seconds = 0.0
-            start = time.process_time()
+            waited.clock = waited.own = 0.0
+            clock, own = time.perf_counter(), time.thread_time()
             for outcome in engine.perform([Job(0, "train", number, 7, True)], down):
                 assert not outcome.failure, outcome.failure
-            shares.append(waited.seconds / (time.process_time() - start))
-            waits.append(1000 * waited.seconds / -(-images // 32))
+            shares.append(waited.clock / (time.perf_counter() - clock))
+            own_shares.append(waited.own / (time.thread_time() - own))
     finally:
         Samples.shuffled = waited.plain  # type: ignore[method-assign]
-    return {"share": round(median(shares[1:]), 4), "batch_ms": round(median(waits[1:]), 2)}
+    figures = {"share": median(shares[1:]), "own_share": median(own_shares[1:]), "prepare_ms": prepare}
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def batch_ms(samples: Samples, size: int, repeats: int) -> float:
+    """Milliseconds of the processor that one thread takes for a batch."""
+    one_batch = samples.only(torch.arange(size))
+    rng = torch.Generator().manual_seed(0)
+    times = []
+    for _ in range(2 + 4 * repeats):
+        began = time.thread_time()
+        assert len(list(one_batch.shuffled(size, rng))) == 1  # the first of a pass, which no helper prepares
+        times.append(time.thread_time() - began)
+    return 1000 * median(times[2:])
+
+
+def measure_large_batches(repeats: int, batch: int = 32, size: int = 224, count: int = 8) -> dict[str, Any]:
+    """Of each kind of augmentation: milliseconds of one thread, and of the thread that trains."""
+    images = torch.randint(0, 256, (batch * count, size, size, 3), dtype=torch.uint8)
+    mean, std = (0.5,) * 3, (0.25,) * 3
+    targets = torch.zeros(len(images), dtype=torch.int64)
+    figures = {}
+    for name, operations in LARGE_AUGMENT.items():
+        augment = augmentation(operations, mean, std)
+        samples = Samples(images, targets, torch.arange(len(images)), mean, std, augment)
+        alone = batch_ms(samples, batch, repeats)
+        left = [_training_thread_ms(samples, batch) for _ in range(repeats)]
+        figures[name] = {"one_thread": round(alone, 2), "training_thread": round(median(left), 2)}
+    return figures
+
+
+def _training_thread_ms(samples: Samples, size: int) -> float:
+    """Milliseconds of its processor that the thread that trains spends on a batch, the first of a pass left out."""
+    batches = samples.shuffled(size, torch.Generator().manual_seed(0))
+    next(batches)
+    began = time.thread_time()
+    rest = sum(1 for _ in batches)
+    return 1000 * (time.thread_time() - began) / rest
 
 
 def main(words: Sequence[str] | None = None) -> dict[str, Any]:
@@ -176,7 +230,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--smoke", action="store_true", help="next to no work: does it run?")
     asked = parser.parse_args(words)
-    drawn, images, repeats = (40, 64, 1) if asked.smoke else (asked.drawn, 256, asked.repeats)
+    drawn, images, repeats = (40, 64, 1) if asked.smoke else (asked.drawn, SITE_IMAGES, asked.repeats)
     with tempfile.TemporaryDirectory() as folder:
         archive = asked.archive or Path(folder) / "drawn.zip"
         if asked.archive is None:
@@ -187,6 +241,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     figures["waiting"] = {
         name: measure_waiting(name.split()[0], options, images, repeats) for name, options in chosen.items()
     }
+    figures["large_batch"] = measure_large_batches(1, 2, 32, 3) if asked.smoke else measure_large_batches(repeats)
     figures["bars"] = BARS
     print(json.dumps(figures))
     return figures

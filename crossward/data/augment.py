@@ -1,8 +1,9 @@
 """Augmentation: batched tensor operations, a separate decision for every image, masks moved along with images.
 
-Every operation takes x (B, C, H, W) floats, y (B,) or (B, H, W) and a CPU generator, the only source of chance. What
-moves pixels in from outside the image reflects those inside; written with ":zero", it fills in black pixels, as
-torchvision does, which are background in masks.
+Each operation draws its numbers first, one row for each image, from a generator of the CPU, the only source of chance;
+it is applied afterwards, by any thread and on any device, to x (B, C, H, W) and y (B,) or (B, H, W). Operations that
+only move pixels take bytes as well as normalised pixels. What moves pixels in from outside the image reflects those
+inside; written with ":zero", it fills in black pixels, as torchvision does, which are background in masks.
 """
 
 from __future__ import annotations
@@ -11,69 +12,88 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from types import MappingProxyType
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from crossward.core.samples import Augment, Batch
+from crossward.core.samples import Augment, Batch, Normalise
 from crossward.errors import ConfigError
 
 ZERO = "zero"
+SMALL = 2500  # values of an image: to flip all of a batch and choose is then quicker than to flip the chosen
+SMALL_TO_TURN = 1000  # as with flips
 
 
-def hflip(x: Tensor, y: Tensor, rng: Generator) -> Batch:
-    """Left to right, one image in two."""
-    return _flip(x, y, rng, -1)
+@dataclass(frozen=True)
+class Images:
+    """How many images a batch has, and of what size."""
+
+    count: int
+    height: int
+    width: int
 
 
-def vflip(x: Tensor, y: Tensor, rng: Generator) -> Batch:
-    """Top to bottom, one image in two."""
-    return _flip(x, y, rng, -2)
+def draw_choice(images: Images, _: float, rng: Generator) -> Tensor:
+    """(B,) whether to, one image in two."""
+    return torch.rand(images.count, generator=rng) < 0.5
 
 
-def rot90(x: Tensor, y: Tensor, rng: Generator) -> Batch:
-    """Quarter turns; only half turns for images that are not square."""
-    turns = torch.randint(4, (len(x),), generator=rng)
-    if x.shape[-1] != x.shape[-2]:
-        turns = turns // 2 * 2
-    moved = x.clone()
-    masks = y.clone() if y.dim() == 3 else y
-    for k in {*turns.tolist()} - {0}:
-        rows = torch.nonzero(turns == k).flatten().to(x.device)
-        moved[rows] = torch.rot90(x[rows], k, (-2, -1))
-        if y.dim() == 3:
-            masks[rows] = torch.rot90(y[rows], k, (-2, -1))
-    return moved, masks
+def hflip(x: Tensor, y: Tensor, chosen: Tensor, *_: object) -> Batch:
+    """Left to right."""
+    return _where(chosen, lambda images: images.flip(-1), x, y)
 
 
-def crop(x: Tensor, y: Tensor, rng: Generator, pad: int = 4, black: Tensor | None = None) -> Batch:
+def vflip(x: Tensor, y: Tensor, chosen: Tensor, *_: object) -> Batch:
+    """Top to bottom."""
+    return _where(chosen, lambda images: images.flip(-2), x, y)
+
+
+def draw_turns(images: Images, _: float, rng: Generator) -> Tensor:
+    """(B,) quarter turns; only half turns for images that are not square."""
+    turns = torch.randint(4, (images.count,), generator=rng)
+    return turns if images.height == images.width else turns // 2 * 2
+
+
+def rot90(x: Tensor, y: Tensor, turns: Tensor, *_: object) -> Batch:
+    if x.shape[-1] == x.shape[-2]:
+        x, y = _where(turns % 2 == 1, lambda images: images.rot90(1, (-2, -1)), x, y, SMALL_TO_TURN)
+    return _where(turns >= 2, lambda images: images.flip((-2, -1)), x, y)
+
+
+def draw_shifts(images: Images, pad: float, rng: Generator) -> Tensor:
+    """(B, 2) pixels down and to the right."""
+    height, width = images.height, images.width
+    if pad >= min(height, width):
+        raise ConfigError(f"crop:{pad:g} pads more than images of {height} x {width} pixels have", hint="pad by less")
+    return torch.randint(-int(pad), int(pad) + 1, (2, images.count, 1), generator=rng)[:, :, 0].T
+
+
+def crop(x: Tensor, y: Tensor, shifts: Tensor, pad: float, black: Tensor | None) -> Batch:
     """A window of the same size out of the image padded by `pad` pixels on each side: reflected ones, or `black`
     (C,)."""
-    n, _, height, width = x.shape
-    if pad >= min(height, width):
-        raise ConfigError(f"crop:{pad} pads more than images of {height} x {width} pixels have", hint="pad by less")
-    shift = torch.randint(-pad, pad + 1, (2, n, 1), generator=rng)
-    rows, columns = torch.arange(height) + shift[0], torch.arange(width) + shift[1]  # (B, H), (B, W)
-    down = _reflected(rows, height).to(x.device)[:, :, None]  # (B, H, 1)
-    right = _reflected(columns, width).to(x.device)[:, None, :]  # (B, 1, W)
-    each = torch.arange(n, device=x.device)[:, None, None]
-    moved = x.permute(0, 2, 3, 1)[each, down, right].permute(0, 3, 1, 2)
-    masks = y[each, down, right] if y.dim() == 3 else y
-    if black is not None:
-        inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]  # (B, H, W)
-        moved, masks = _filled(moved, masks, inside.to(x.device), black)
-    return _like(moved, x), masks
+    moved = _windows(x.permute(0, 2, 3, 1), shifts, int(pad), black).permute(0, 3, 1, 2)
+    if black is not None and len(black) == 1:
+        moved = moved.reshape(x.shape)  # one channel has two layouts in memory; convolutions tell them apart
+    if y.dim() == 3:
+        background = None if black is None else torch.zeros(1, dtype=y.dtype, device=y.device)
+        y = _windows(y[..., None], shifts, int(pad), background)[..., 0]
+    return _like(moved, x), y
 
 
-def rotate(x: Tensor, y: Tensor, rng: Generator, degrees: float = 10.0, black: Tensor | None = None) -> Batch:
-    """Up to `degrees` either way about the centre; corners are filled with reflected pixels, or with `black` (C,)."""
+def draw_rotations(images: Images, degrees: float, rng: Generator) -> Tensor:
+    """(B, 2, 3) about the centre, in units of half a width and height."""
+    angle = torch.deg2rad(_uniform(images.count, -degrees, degrees, rng))
+    cos, sin, zero = torch.cos(angle), torch.sin(angle), torch.zeros(images.count)
+    rows = [cos, -sin * images.height / images.width, zero, sin * images.width / images.height, cos, zero]
+    return torch.stack(rows, 1).view(-1, 2, 3)
+
+
+def rotate(x: Tensor, y: Tensor, theta: Tensor, _: float, black: Tensor | None) -> Batch:
+    """Corners are filled with reflected pixels, or with `black` (C,)."""
     n, _, height, width = x.shape
-    angle = torch.deg2rad(_uniform(n, -degrees, degrees, rng))
-    cos, sin, zero = torch.cos(angle), torch.sin(angle), torch.zeros(n)
-    rows = [cos, -sin * height / width, zero, sin * width / height, cos, zero]  # in units of half a width and height
-    theta = torch.stack(rows, 1).view(n, 2, 3).to(x.device, x.dtype)
     grid = F.affine_grid(theta, [n, 1, height, width], align_corners=False)
     moved = F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
     if y.dim() == 3:
@@ -82,43 +102,72 @@ def rotate(x: Tensor, y: Tensor, rng: Generator, degrees: float = 10.0, black: T
         )
         y = masks[:, 0].to(y.dtype)
     if black is not None:
-        moved, y = _filled(moved, y, (grid.abs() <= 1).all(3), black)
+        inside = (grid.abs() <= 1).all(3)  # (B, H, W)
+        moved = torch.where(inside[:, None], moved, black.view(1, -1, 1, 1))
+        y = torch.where(inside, y, torch.zeros_like(y)) if y.dim() == 3 else y
     return _like(moved, x), y
 
 
-def jitter(x: Tensor, y: Tensor, rng: Generator, strength: float = 0.2) -> Batch:
-    """Contrast times 1 ± `strength` about each image's mean, brightness ± `strength` standard deviations."""
-    contrast = _uniform(len(x), 1 - strength, 1 + strength, rng).to(x.device, x.dtype).view(-1, 1, 1, 1)
-    brightness = _uniform(len(x), -strength, strength, rng).to(x.device, x.dtype).view(-1, 1, 1, 1)
+def draw_contrasts(images: Images, strength: float, rng: Generator) -> Tensor:
+    """(B, 2) factors of contrast and summands of brightness."""
+    contrast = _uniform(images.count, 1 - strength, 1 + strength, rng)
+    brightness = _uniform(images.count, -strength, strength, rng)
+    return torch.stack([contrast, brightness], 1)
+
+
+def jitter(x: Tensor, y: Tensor, numbers: Tensor, *_: object) -> Batch:
+    """Contrast times 1 ± strength about each image's mean, brightness ± strength standard deviations."""
+    contrast, brightness = (column.reshape(-1, 1, 1, 1) for column in numbers.T)
     mean = x.mean((1, 2, 3), keepdim=True)
-    return _like((x - mean) * contrast + mean + brightness, x), y
+    return (x - mean).mul_(contrast).add_(mean).add_(brightness), y  # in place: large images are slow to allocate
 
 
-def blur(x: Tensor, y: Tensor, rng: Generator, sigma: float = 1.0) -> Batch:
-    """Gaussian blur, its width from 0 to `sigma` pixels; edges are reflected."""
-    width = _uniform(len(x), 0.0, sigma, rng)
-    reach = math.ceil(3 * sigma)
-    return _like(_spread(x, width, reach, reach), x), y
+def draw_widths(images: Images, sigma: float, rng: Generator) -> Tensor:
+    """Weights of Gaussians of 0 to `sigma` pixels; edges are reflected."""
+    return _weights(images, _uniform(images.count, 0.0, sigma, rng), *blur_reach(images, sigma))
 
 
-def blur5x9(x: Tensor, y: Tensor, rng: Generator, sigma: float = 5.0) -> Batch:
-    """Gaussian blur cut off at 5 pixels across and 9 down, its width from 0.1 to `sigma` pixels; edges are reflected.
+def blur_reach(images: Images, sigma: float) -> tuple[int, int]:
+    """How many pixels up and down, and to either side; at most as far as images go."""
+    return min(math.ceil(3 * sigma), images.height - 1), min(math.ceil(3 * sigma), images.width - 1)
+
+
+def blur(x: Tensor, y: Tensor, weights: Tensor, sigma: float, _: object) -> Batch:
+    """Gaussian blur; edges are reflected."""
+    return _like(_spread(x, weights, *blur_reach(_images(x), sigma)), x), y
+
+
+def draw_widths_5x9(images: Images, sigma: float, rng: Generator) -> Tensor:
+    """Weights of Gaussians of 0.1 to `sigma` pixels."""
+    return _weights(images, _uniform(images.count, min(0.1, sigma), sigma, rng), *blur5x9_reach(images))
+
+
+def blur5x9_reach(images: Images) -> tuple[int, int]:
+    return min(4, images.height - 1), min(2, images.width - 1)
+
+
+def blur5x9(x: Tensor, y: Tensor, weights: Tensor, *_: object) -> Batch:
+    """Gaussian blur cut off at 5 pixels across and 9 down; edges are reflected.
 
     What torchvision calls GaussianBlur(kernel_size=(5, 9), sigma=(0.1, 5)), which names the horizontal size first.
     """
-    width = _uniform(len(x), min(0.1, sigma), sigma, rng)
-    return _like(_spread(x, width, 4, 2), x), y
+    return _like(_spread(x, weights, *blur5x9_reach(_images(x))), x), y
 
 
-def _spread(x: Tensor, width: Tensor, down: int, right: int) -> Tensor:
-    """Gaussian weights of each image's `width` (B,), `down` and `right` pixels either way or as far as images go."""
+def _weights(images: Images, width: Tensor, down: int, right: int) -> Tensor:
+    """(B, 2 * down + 1 + 2 * right + 1) Gaussian weights of each image's `width` (B,): vertical, then horizontal."""
     width = width.clamp(min=1e-3)[:, None]
-    for axis, reach in ((-2, min(down, x.shape[-2] - 1)), (-1, min(right, x.shape[-1] - 1))):
-        steps = torch.arange(-reach, reach + 1)
-        weights = torch.softmax(-(steps**2) / (2 * width**2), 1).to(x.device, x.dtype)  # (B, steps)
+    steps = (torch.arange(-reach, reach + 1) for reach in (down, right))
+    return torch.cat([torch.softmax(-(step**2) / (2 * width**2), 1) for step in steps], 1)
+
+
+def _spread(x: Tensor, weights: Tensor, down: int, right: int) -> Tensor:
+    """Each pixel by the weights of its image, `down` pixels up and down, then `right` to either side."""
+    parts = weights.split([2 * down + 1, 2 * right + 1], 1)
+    for axis, reach, each in ((-2, down, parts[0]), (-1, right, parts[1])):
         wide = F.pad(x, (0, 0, reach, reach) if axis == -2 else (reach, reach, 0, 0), mode="reflect")
         x = torch.zeros_like(x)
-        for place, weight in enumerate(weights.T):
+        for place, weight in enumerate(each.T):
             x.addcmul_(wide.narrow(axis, place, x.shape[axis]), weight.view(-1, 1, 1, 1))
     return x
 
@@ -140,34 +189,62 @@ class Augmentation:
     black: tuple[float, ...] = (0.0,)  # what a pixel of 0 is once it is normalised, of each channel
 
     def __call__(self, x: Tensor, y: Tensor, rng: Generator) -> Batch:
-        black = torch.tensor(self.black, device=x.device, dtype=x.dtype)
-        for step in self.steps:
-            operation = OPERATIONS[step.name]
-            numbers = () if step.amount is None else (operation.number_type(step.amount),)
-            fill = {"black": black} if step.zero else {}
-            x, y = operation.apply(x, y, rng, *numbers, **fill)
+        return self.apply(x, y, tuple(numbers.to(x.device) for numbers in self.draw(x.shape, rng)))
+
+    def draw(self, shape: Sequence[int], rng: Generator) -> tuple[Tensor, ...]:
+        """The numbers of each operation, (B, ...) on the CPU, for images of this shape, (B, C, H, W)."""
+        images = Images(shape[0], shape[2], shape[3])
+        return tuple(OPERATIONS[step.name].draw(images, step.amount or 0.0, rng) for step in self.steps)
+
+    def apply(self, x: Tensor, y: Tensor, numbers: tuple[Tensor, ...], normalise: Normalise | None = None) -> Batch:
+        """With `normalise`, x holds bytes: they are moved as far as possible before they become floats."""
+        early = self._moves_first if normalise is not None else 0
+        for step, drawn in zip(self.steps[:early], numbers, strict=False):
+            x, y = self._apply_step(step, x, y, drawn)
+        if normalise is not None:
+            x = normalise(x)
+        for step, drawn in zip(self.steps[early:], numbers[early:], strict=True):
+            x, y = self._apply_step(step, x, y, drawn)
         return x, y
+
+    def _apply_step(self, step: Step, x: Tensor, y: Tensor, drawn: Tensor) -> Batch:
+        black = _black(self.black, x.dtype, x.device) if step.zero else None
+        return OPERATIONS[step.name].apply(x, y, drawn, step.amount or 0.0, black)
+
+    @cached_property
+    def _moves_first(self) -> int:
+        """How many operations, from the first on, only move pixels."""
+        moves = [OPERATIONS[step.name].moves for step in self.steps]
+        return moves.index(False) if False in moves else len(moves)
+
+
+@cache
+def _black(pixel: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(C,) a black pixel, of bytes or as it is once it is normalised."""
+    return torch.tensor(pixel if dtype.is_floating_point else (0,) * len(pixel), dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)
 class Operation:
-    apply: Callable[..., Batch]
+    draw: Callable[[Images, float, Generator], Tensor]
+    apply: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Batch]
     number_type: type[int] | type[float] = float
     default: float | None = None  # the amount when none is written; None for operations that take none
     most: float = 0.0
     fills: bool = False  # moves pixels in from outside the image
+    moves: bool = False  # only moves pixels: bytes as well as floats
 
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
-        "hflip": Operation(hflip),
-        "vflip": Operation(vflip),
-        "rot90": Operation(rot90),
-        "crop": Operation(crop, int, 4, 1024, fills=True),
-        "rotate": Operation(rotate, float, 10.0, 180.0, fills=True),
-        "jitter": Operation(jitter, float, 0.2, 1.0),
-        "blur": Operation(blur, float, 1.0, 16.0),
-        "blur5x9": Operation(blur5x9, float, 5.0, 16.0),
+        "hflip": Operation(draw_choice, hflip, moves=True),
+        "vflip": Operation(draw_choice, vflip, moves=True),
+        "rot90": Operation(draw_turns, rot90, moves=True),
+        "crop": Operation(draw_shifts, crop, int, 4, 1024, fills=True, moves=True),
+        "rotate": Operation(draw_rotations, rotate, float, 10.0, 180.0, fills=True),
+        "jitter": Operation(draw_contrasts, jitter, float, 0.2, 1.0),
+        "blur": Operation(draw_widths, blur, float, 1.0, 16.0),
+        "blur5x9": Operation(draw_widths_5x9, blur5x9, float, 5.0, 16.0),
     }
 )
 
@@ -220,29 +297,51 @@ def _problem(name: str, options: Sequence[str]) -> str:
     return ""
 
 
-def _flip(x: Tensor, y: Tensor, rng: Generator, axis: int) -> Batch:
-    chosen = (torch.rand(len(x), generator=rng) < 0.5).to(x.device)
-    moved = torch.where(chosen.view(-1, 1, 1, 1), x.flip(axis), x)
-    return _like(moved, x), torch.where(chosen.view(-1, 1, 1), y.flip(axis), y) if y.dim() == 3 else y
+def _images(x: Tensor) -> Images:
+    return Images(len(x), x.shape[-2], x.shape[-1])
+
+
+def _where(chosen: Tensor, move: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, small: int = SMALL) -> Batch:
+    """The chosen images, and their masks, moved; laid out in memory as they were."""
+    if x.device.type != "cpu" or x[:1].numel() <= small:  # reading the rows would stall a device
+        moved = torch.where(chosen.view(-1, 1, 1, 1), move(x), x, out=torch.empty_like(x))
+        return moved, torch.where(chosen.view(-1, 1, 1), move(y), y) if y.dim() == 3 else y
+    rows = torch.nonzero(chosen).flatten().tolist()
+    return _some_moved(rows, move, x), _some_moved(rows, move, y) if y.dim() == 3 else y
+
+
+def _some_moved(rows: list[int], move: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    moved = x.clone()
+    for row in rows:
+        moved[row] = move(x[row])
+    return moved
+
+
+def _windows(images: Tensor, shifts: Tensor, pad: int, fill: Tensor | None) -> Tensor:
+    """A window of each image (B, H, W, C), moved by (B, 2) pixels down and to the right; outside is `fill` (C,), or
+    reflected."""
+    n, height, width, channels = images.shape
+    wide = images.new_empty(n, height + 2 * pad, width + 2 * pad, channels)
+    rows, columns = slice(pad, pad + height), slice(pad, pad + width)
+    if fill is not None:
+        wide[:] = fill
+    wide[:, rows, columns] = images
+    if fill is None:
+        wide[:, rows, :pad] = images[:, :, 1 : pad + 1].flip(2)
+        wide[:, rows, pad + width :] = images[:, :, width - 1 - pad : width - 1].flip(2)
+        wide[:, :pad] = wide[:, pad + 1 : 2 * pad + 1].flip(1)
+        wide[:, pad + height :] = wide[:, height - 1 : height - 1 + pad].flip(1)
+    if images.device.type == "cpu":
+        corners = (shifts + pad).tolist()
+        return torch.stack([wide[i, top : top + height, left : left + width] for i, (top, left) in enumerate(corners)])
+    each = torch.arange(n, device=images.device)[:, None, None]
+    down = torch.arange(height, device=images.device)[:, None] + (shifts[:, 0, None, None] + pad)  # (B, H, 1)
+    right = torch.arange(width, device=images.device) + (shifts[:, 1, None, None] + pad)  # (B, 1, W)
+    return wide[each, down, right]
 
 
 def _uniform(n: int, low: float, high: float, rng: Generator) -> Tensor:
     return low + (high - low) * torch.rand(n, generator=rng)
-
-
-def _reflected(at: Tensor, size: int) -> Tensor:
-    """Positions up to size - 1 outside, mirrored at the first and the last pixel."""
-    return (size - 1) - ((size - 1) - at.abs()).abs()
-
-
-def _within(at: Tensor, size: int) -> Tensor:
-    return (at >= 0) & (at < size)
-
-
-def _filled(x: Tensor, y: Tensor, inside: Tensor, black: Tensor) -> Batch:
-    """Black pixels, and background in masks, where a pixel (B, H, W) is not inside."""
-    pixels = torch.where(inside[:, None], x, black.view(1, -1, 1, 1))
-    return pixels, torch.where(inside, y, torch.zeros_like(y)) if y.dim() == 3 else y
 
 
 def _like(moved: Tensor, x: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def _habits(rows: Sequence[ImagePaths], entry: CacheEntry) -> Iterator[tuple[str
 
 
 def _reasons(row: ImagePaths, unreadable: Reasons) -> list[str]:
-    named = [(row.image, "")] + ([(row.mask, f"mask {row.name_of(row.mask)}: ")] if row.mask else [])
+    named = [(row.image, ""), *((mask, f"mask {row.name_of(mask)}: ") for mask in row.masks)]
     return [prefix + unreadable[path] for path, prefix in named if path in unreadable]
 
 
@@ -106,7 +106,7 @@ def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Dig
     notes = SealedNotes(file)
     digests: Digests = {}
     unreadable: Reasons = {}
-    names = {path: row.name_of(path) for row in rows for path in (row.image, row.mask) if path}
+    names = {path: row.name_of(path) for row in rows for path in row.files}
     with reading("looking at files", len(names)) as count:
         for path, name in names.items():
             count(1)

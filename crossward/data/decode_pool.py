@@ -16,6 +16,7 @@ from dataclasses import asdict, astuple, dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from crossward.core.cores import usable_cores
 from crossward.data.archives import Files, FolderFiles, ZipFiles
 from crossward.data.decode import Frame
 from crossward.data.sealed_files import digest
@@ -98,8 +99,7 @@ class DecodeProcess:
 
 def worker_count() -> int:
     """How many processes help here."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, available_memory() // MEMORY))
+    return max(1, min(usable_cores(), available_memory() // MEMORY))
 
 
 def available_memory() -> int:

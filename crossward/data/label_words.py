@@ -25,6 +25,7 @@ NO_LABEL = frozenset(
     ("", "nan", "-nan", "na", "n/a", "#n/a", "#na", "<na>", "null", "none", "nil", "-", "?", "unlabelled", "unlabeled")
 )
 SEVERAL = re.compile(r"\s*\|\s*")  # as in "Effusion|Pneumonia"
+LISTED = re.compile(r"\[(.*)\]")  # as in "['Effusion', 'Pneumonia']", which programs write
 NOTHING_FOUND = frozenset(("none", "no finding", "no findings", "no_finding", "nofinding"))  # none of several labels
 
 
@@ -34,15 +35,22 @@ def is_unlabelled(label: str) -> bool:
 
 
 def several_labels(label: str) -> list[str]:
-    """The labels of "Effusion|Pneumonia"; empty if there is one alone."""
-    parts = [part for part in SEVERAL.split(label) if part]
+    """The labels of "Effusion|Pneumonia" or "['Effusion', 'Pneumonia']"; empty if there is one alone."""
+    parts = [part for part in _parts(label) if part]
     return parts if len(parts) > 1 else []
 
 
 def found_labels(label: str) -> tuple[str, ...]:
     """The labels of an image that may have several: two of "Effusion|Pneumonia", none of "No Finding" or nothing."""
-    parts = [part.strip() for part in SEVERAL.split(label)]
+    parts = [part.strip() for part in _parts(label)]
     return tuple(dict.fromkeys(part for part in parts if part and part.casefold() not in NOTHING_FOUND))
+
+
+def _parts(label: str) -> list[str]:
+    """The labels of a cell, one after the other."""
+    if listed := LISTED.fullmatch(label.strip()):
+        return [part.strip().strip("\"'").strip() for part in listed[1].split(",")]
+    return SEVERAL.split(label)
 
 
 def label_problem(label: str) -> str:
@@ -70,6 +78,8 @@ class Labels:
 
     def problem(self, label: str) -> str:
         """Why the label cannot be read; empty if it can."""
+        if self.complete and label == "-1":
+            return 'it says -1, uncertain, of a class: data.uncertain = "negative" or "positive" reads it'
         if not self.several:
             return self._problem_of_one(label)
         if not found_labels(label):

@@ -15,6 +15,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from crossward.data import decode
 from crossward.data.archives import Files
 from crossward.data.decode import Decoded, Frame
@@ -38,6 +40,18 @@ class ImagePaths:
     mask: str = ""
     part: str = ""  # of a file with several images: the number of a frame, or "axial:17"
     private: bool = False  # neither is called by its path, whatever its extension says
+    more_masks: Sequence[
+        str
+    ] = ()  # of the same image, one for each of its objects: the mask is what any of them covers
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        return (self.mask, *self.more_masks) if self.mask else ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The image, then its masks."""
+        return (self.image, *self.masks)
 
     def name_of(self, path: str) -> str:
         """What one of its files is called outside of their folder, where it may be named after a patient."""
@@ -80,6 +94,8 @@ def cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Mapping[str, st
     for row in rows:
         for path in (row.image, row.mask):
             state.update(json.dumps([path, digests.get(path, "")]).encode())
+        for path in row.more_masks:
+            state.update(json.dumps(["and", path, digests.get(path, "")]).encode())
         if row.part:
             state.update(json.dumps([row.part, PARTS_VERSION]).encode())
     return state.hexdigest()
@@ -87,7 +103,7 @@ def cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Mapping[str, st
 
 def paths_of(rows: Sequence[ImagePaths]) -> list[str]:
     """Every file of the rows once, in order."""
-    return list(dict.fromkeys(path for row in rows for path in (row.image, row.mask) if path))
+    return list(dict.fromkeys(path for row in rows for path in row.files))
 
 
 def split_rows(rows: Sequence[ImagePaths], frame: Frame) -> list[Sequence[ImagePaths]]:
@@ -99,7 +115,7 @@ def split_rows(rows: Sequence[ImagePaths], frame: Frame) -> list[Sequence[ImageP
     pieces: list[Sequence[ImagePaths]] = []
     for end in range(1, len(rows) + 1):
         length = end - start
-        file_ends = end == len(rows) or _files(rows[end]) != _files(rows[end - 1])
+        file_ends = end == len(rows) or rows[end].files != rows[end - 1].files
         if length == most or (file_ends and length >= wanted) or end == len(rows):
             pieces.append(rows[start:end])
             start = end
@@ -151,7 +167,7 @@ def joined_segments(pieces: Sequence[tuple[Sequence[ImagePaths], Segment]]) -> S
 
 def by_file(rows: Sequence[ImagePaths]) -> list[list[ImagePaths]]:
     """The rows, those of one file that follow each other together: it is opened once."""
-    return [list(some) for _, some in groupby(rows, key=_files)]
+    return [list(some) for _, some in groupby(rows, key=lambda row: row.files)]
 
 
 def segment_file(cache: Path, key: str) -> Path:
@@ -183,20 +199,18 @@ def stored_segment(cache: Path, key: str) -> Segment | None:
     return Segment(**body, images=pixels[:images], masks=pixels[images:])
 
 
-def _files(row: ImagePaths) -> tuple[str, str]:
-    return row.image, row.mask
-
-
 def _decode_file_rows(files: Files, frame: Frame, rows: Sequence[ImagePaths], digests: Digests) -> list[_DecodedRow]:
-    """The rows of one file, and of one file of masks."""
+    """The rows of one file, and of its masks."""
     parts = [row.part for row in rows]
-    image_path, mask_path = _files(rows[0])
-    images = _decode_file(decode.decode_parts, files, image_path, frame, parts, digests)
-    if not mask_path:
-        return [_joined(image, None, "") for image in images]
-    masks = _decode_file(decode.decode_mask_parts, files, mask_path, frame, parts, digests)
-    mask_name = rows[0].name_of(mask_path)
-    return [_joined(image, mask, mask_name) for image, mask in zip(images, masks, strict=True)]
+    images = _decode_file(decode.decode_parts, files, rows[0].image, frame, parts, digests)
+    by_mask = [
+        [
+            (rows[0].name_of(path), mask)
+            for mask in _decode_file(decode.decode_mask_parts, files, path, frame, parts, digests)
+        ]
+        for path in rows[0].masks
+    ]
+    return [_joined(image, [masks[place] for masks in by_mask]) for place, image in enumerate(images)]
 
 
 def _decode_file(
@@ -210,18 +224,26 @@ def _decode_file(
     return decoder(data, path, frame, parts)
 
 
-def _joined(image: Decoded | DataError, mask: Decoded | DataError | None, name: str) -> _DecodedRow:
-    """An image and its mask, which errors call by its name, as a row."""
+def _joined(image: Decoded | DataError, masks: Sequence[tuple[str, Decoded | DataError]]) -> _DecodedRow:
+    """An image and its masks, which errors call by their names, as a row."""
     problems = [image.what] if isinstance(image, DataError) else []
-    if isinstance(mask, DataError):
-        problems.append(f"mask {name}: {mask.what}")
-    if isinstance(image, Decoded) and isinstance(mask, Decoded):
-        if image.size != mask.size:
-            is_, should_be = (f"{width} x {height} pixels" for width, height in (mask.size, image.size))
-            problems.append(f"its mask {name} is {is_}, but the image is {should_be}")
-        elif image.placement and mask.placement and image.placement != mask.placement:
-            problems.append(f"its mask {name} lies elsewhere in the patient: their affines differ")
-    if problems or isinstance(image, DataError) or isinstance(mask, DataError):
+    problems += [problem for name, mask in masks if (problem := _mask_problem(image, name, mask))]
+    read = [mask for _, mask in masks if isinstance(mask, Decoded)]
+    if problems or isinstance(image, DataError):
         return _DecodedRow(None, None, tuple(problems))
-    habits = tuple(one.habit for one in (image, mask) if one is not None and one.habit)
-    return _DecodedRow(image.pixels, mask.pixels if mask else None, (), habits)
+    habits = tuple(dict.fromkeys(one.habit for one in (image, *read) if one.habit))
+    return _DecodedRow(image.pixels, np.maximum.reduce([mask.pixels for mask in read]) if read else None, (), habits)
+
+
+def _mask_problem(image: Decoded | DataError, name: str, mask: Decoded | DataError) -> str:
+    """Why a mask cannot be that of the image; empty if it can."""
+    if isinstance(mask, DataError):
+        return f"mask {name}: {mask.what}"
+    if isinstance(image, DataError):
+        return ""
+    if image.size != mask.size:
+        is_, should_be = (f"{width} x {height} pixels" for width, height in (mask.size, image.size))
+        return f"its mask {name} is {is_}, but the image is {should_be}"
+    if image.placement and mask.placement and image.placement != mask.placement:
+        return f"its mask {name} lies elsewhere in the patient: their affines differ"
+    return ""

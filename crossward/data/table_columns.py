@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from crossward.errors import DataError
 from crossward.foreign import printable
@@ -23,7 +23,9 @@ COMMON_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "label": (
             "label", "labels", "class", "classname", "classlabel", "diagnosis", "dx", "target", "category", "finding",
-            "findings", "findinglabels", "pathology", "disease", "groundtruth", "grade", "diagnose", "y",
+            "findings", "findinglabels", "pathology", "disease", "groundtruth", "grade", "diagnose", "y", "level",
+            "severity", "benignmalignant", "malignancy", "stage", "outcome", "classification", "diagnostic", "befund",
+            "klasse", "classe", "diagnosi", "diagnostico", "tumor", "tumour",
         ),
         "site": ("site", "hospital", "centre", "center", "institution", "institute", "clinic", "siteid", "centerid"),
         "group": (
@@ -54,6 +56,12 @@ def suggested_columns(header: Sequence[str]) -> dict[str, str]:
     if "mask" in header and "label" not in header:
         suggested.pop("label", None)
     return suggested
+
+
+def label_columns(header: Sequence[str]) -> list[str]:
+    """The columns of the header that are called as labels usually are, the surest first."""
+    plain = {_plain(name): name for name in reversed(header)}
+    return [plain[name] for name in COMMON_NAMES["label"] if name in plain and len(name) > 1]
 
 
 def find_columns(source: str, header: Sequence[str], asked: Mapping[ColumnName, str] | None) -> dict[str, int]:
@@ -113,6 +121,17 @@ def unused_columns(header: Sequence[str], places: Mapping[str, int], unused: Seq
 def toml_columns(columns: Mapping[str, str]) -> str:
     """The mapping as TOML."""
     return "{ " + ", ".join(f"{ours} = {toml_text(theirs)}" for ours, theirs in columns.items()) + " }"
+
+
+def toml_value(value: Any) -> str:
+    """A setting as TOML."""
+    if isinstance(value, str):
+        return toml_text(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, Mapping):
+        return toml_columns({toml_text(key) if not key.isidentifier() else key: text for key, text in value.items()})
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def toml_text(text: str) -> str:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from crossward.data.augment import Step, augmentation, blur, blur5x9, crop, hflip, jitter, rot90, rotate, vflip
+from crossward.data.augment import Step, augmentation
 from crossward.errors import ConfigError
 
 torch.set_num_threads(1)
@@ -24,10 +24,14 @@ def batch(n: int = 16, size: tuple[int, int] = (6, 6), channels: int = 3) -> tup
     return x, torch.randint(0, 3, (n, *size), generator=seeded(8))
 
 
-@pytest.mark.parametrize(("flip", "axis"), [(hflip, -1), (vflip, -2)])
+def augmented(name: str, x: torch.Tensor, y: torch.Tensor, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    return augmentation([name])(x, y, rng)
+
+
+@pytest.mark.parametrize(("flip", "axis"), [("hflip", -1), ("vflip", -2)])
 def test_flips_turn_some_images_over_and_leave_the_others(flip, axis):
     x, y = batch(40)
-    moved, masks = flip(x, y, seeded())
+    moved, masks = augmented(flip, x, y, seeded())
     turned = (torch.rand(40, generator=seeded()) < 0.5).tolist()
     assert 5 < sum(turned) < 35
     for i, flipped in enumerate(turned):
@@ -37,18 +41,18 @@ def test_flips_turn_some_images_over_and_leave_the_others(flip, axis):
 
 def test_quarter_turns_are_all_drawn_and_half_turns_only_off_the_square():
     x, y = batch(40)
-    moved, masks = rot90(x, y, seeded())
+    moved, masks = augmented("rot90", x, y, seeded())
     turns = [[k for k in range(4) if torch.equal(moved[i], x[i].rot90(k, (-2, -1)))] for i in range(40)]
     assert {k for (k,) in turns} == {0, 1, 2, 3}
     assert all(torch.equal(masks[i], y[i].rot90(k, (-2, -1))) for i, (k,) in enumerate(turns))
     x, y = batch(20, (4, 6))
-    moved, _ = rot90(x, y, seeded())
+    moved, _ = augmented("rot90", x, y, seeded())
     assert all(any(torch.equal(moved[i], x[i].rot90(k, (-2, -1))) for k in (0, 2)) for i in range(20))
 
 
 def test_a_crop_is_a_window_of_the_reflected_image():
     x, y = batch(8)
-    moved, masks = crop(x, y, seeded(), pad=2)
+    moved, masks = augmented("crop:2", x, y, seeded())
     shift = torch.randint(-2, 3, (2, 8, 1), generator=seeded()) + 2
     wide = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="reflect")
     mask = torch.nn.functional.pad(y[:, None].float(), (2, 2, 2, 2), mode="reflect")[:, 0].long()
@@ -87,18 +91,18 @@ def test_the_corners_of_a_rotation_can_be_black():
 
 def test_a_crop_wider_than_the_image_is_refused():
     with pytest.raises(ConfigError, match="crop:6"):
-        crop(*batch(), seeded(), pad=6)
+        augmented("crop:6", *batch(), seeded())
 
 
 @pytest.mark.parametrize("size", [(9, 9), (7, 11)])
 def test_rotation_keeps_the_centre_and_small_angles_change_little(size):
     x, y = batch(6, size)
-    moved, masks = rotate(x, y, seeded(), 40.0)
+    moved, masks = augmented("rotate:40.0", x, y, seeded())
     middle = (size[0] // 2, size[1] // 2)
     assert torch.allclose(moved[:, :, middle[0], middle[1]], x[:, :, middle[0], middle[1]], atol=1e-5)
     assert torch.equal(masks[:, middle[0], middle[1]], y[:, middle[0], middle[1]])
     assert not torch.allclose(moved, x, atol=0.1)
-    still, same = rotate(x, y, seeded(), 1e-4)
+    still, same = augmented("rotate:1e-4", x, y, seeded())
     assert torch.allclose(still, x, atol=1e-3)
     assert torch.equal(same, y)
 
@@ -106,7 +110,7 @@ def test_rotation_keeps_the_centre_and_small_angles_change_little(size):
 def test_rotation_is_rigid_in_pixels_also_off_the_square():
     x = torch.zeros(32, 1, 31, 41)
     x[:, :, 14:17, 28:31] = 1.0  # a spot 9 pixels right of the centre
-    moved, _ = rotate(x, torch.zeros(32, dtype=torch.int64), seeded(), 90.0)
+    moved, _ = augmented("rotate:90.0", x, torch.zeros(32, dtype=torch.int64), seeded())
     down, right = torch.meshgrid(torch.arange(31.0) - 15, torch.arange(41.0) - 20, indexing="ij")
     mass = moved[:, 0].sum((1, 2))
     distance = torch.hypot((moved[:, 0] * down).sum((1, 2)) / mass, (moved[:, 0] * right).sum((1, 2)) / mass)
@@ -126,7 +130,7 @@ def test_masks_move_with_their_images():
 
 def test_jitter_by_hand_and_on_images_only():
     x, y = batch(5)
-    moved, masks = jitter(x, y, seeded(), 0.3)
+    moved, masks = augmented("jitter:0.3", x, y, seeded())
     rng = seeded()
     contrast = 0.7 + 0.6 * torch.rand(5, generator=rng)
     brightness = -0.3 + 0.6 * torch.rand(5, generator=rng)
@@ -138,12 +142,12 @@ def test_jitter_by_hand_and_on_images_only():
 def test_blur_spreads_a_spot_by_a_normal_density_and_keeps_flat_images():
     x = torch.zeros(1, 1, 15, 15)
     x[0, 0, 7, 7] = 1.0
-    moved, _ = blur(x, torch.zeros(1, dtype=torch.int64), seeded(), 2.0)
+    moved, _ = augmented("blur:2.0", x, torch.zeros(1, dtype=torch.int64), seeded())
     sigma = 2.0 * torch.rand(1, generator=seeded())
     density = torch.exp(-(torch.arange(-6.0, 7.0) ** 2) / (2 * sigma**2))
     density /= density.sum()
     assert torch.allclose(moved[0, 0, 1:14, 1:14], density[:, None] * density, atol=1e-6)
-    flat, _ = blur(torch.full((3, 2, 1, 5), 0.5), torch.zeros(3, dtype=torch.int64), seeded(), 4.0)
+    flat, _ = augmented("blur:4.0", torch.full((3, 2, 1, 5), 0.5), torch.zeros(3, dtype=torch.int64), seeded())
     assert torch.allclose(flat, torch.full((3, 2, 1, 5), 0.5), atol=1e-6)
 
 
@@ -162,7 +166,7 @@ def convolved(image: torch.Tensor, sigma: float) -> torch.Tensor:
 @pytest.mark.parametrize("most", [5.0, 2.0])
 def test_blur5x9_is_a_convolution_of_five_by_nine(most):
     x, y = batch(4, (11, 7))
-    moved, same = blur5x9(x, y, seeded(), most)
+    moved, same = augmented(f"blur5x9:{most}", x, y, seeded())
     sigmas = 0.1 + (most - 0.1) * torch.rand(4, generator=seeded())
     for image, blurred, sigma in zip(x, moved, sigmas.tolist()):
         assert torch.allclose(blurred, convolved(image, sigma), atol=1e-5)
@@ -172,7 +176,7 @@ def test_blur5x9_is_a_convolution_of_five_by_nine(most):
 def test_blur5x9_reaches_two_pixels_across_and_four_down():
     x = torch.zeros(1, 1, 15, 15)
     x[0, 0, 7, 7] = 1.0
-    moved, _ = blur5x9(x, torch.zeros(1), seeded())
+    moved, _ = augmented("blur5x9", x, torch.zeros(1), seeded())
     rows, columns = torch.nonzero(moved[0, 0]).T
     assert rows.min() == 3
     assert rows.max() == 11
@@ -183,9 +187,9 @@ def test_blur5x9_reaches_two_pixels_across_and_four_down():
 @pytest.mark.parametrize("size", [(1, 1), (4, 4), (3, 9), (20, 20)])
 def test_blur5x9_keeps_flat_images_however_small(size):
     flat = torch.full((3, 2, *size), 0.5)
-    moved, _ = blur5x9(flat, torch.zeros(3), seeded())
+    moved, _ = augmented("blur5x9", flat, torch.zeros(3), seeded())
     assert torch.allclose(moved, flat, atol=1e-6)
-    narrow, _ = blur5x9(batch(3, size)[0], torch.zeros(3), seeded(), 1e-6)
+    narrow, _ = augmented("blur5x9:1e-6", batch(3, size)[0], torch.zeros(3), seeded())
     assert torch.allclose(narrow, batch(3, size)[0])
 
 

@@ -117,7 +117,17 @@ def test_no_identifying_value_leaves_the_source(source, tmp_path, config, toml_f
     file = toml_file(config(**sections))
     said = [cli("run", str(file)), cli("data", "inspect", str(file), "--json"), cli("run", str(file))]
     assert [one.code for one in said] == [0, 0, 0], said
-    assert (next((tmp_path / "runs").iterdir()) / "quarantine.json").exists()
+    folder = next((tmp_path / "runs").iterdir())
+    assert (folder / "quarantine.json").exists()
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    said.append(cli("data", "inspect", str(file), "--picture", pages / "data.html"))
+    said += [
+        cli("report", folder, "-o", pages / f"{n}.html", *options) for n, options in enumerate(((), ("--images",)))
+    ]
+    said.append(cli("data", "split", str(file), "-o", pages / "manifest.csv"))
+    assert [one.code for one in said] == [0] * len(said), said
+    everything.append(pages)
     heard = "".join(one.out + one.err for one in said) + caplog.text + "".join(capfd.readouterr())
     assert found(secrets, everything, heard) == []
 
@@ -151,6 +161,26 @@ def test_the_doctor_names_no_patient(source, tmp_path, cli, everything):
     said = [cli("data", "doctor", folder, "--html", pages / "doctor.html", "--write", pages / "doctor.toml")]
     said.append(cli("data", "doctor", folder, "--json"))
     assert found(secrets, [everything[0], pages], "".join(one.out + one.err for one in said)) == []
+
+
+def test_folders_of_volumes_that_are_named_after_patients_are_not_repeated(
+    tmp_path, config, toml_file, cli, everything
+):
+    _, secrets = settings_of("nifti", tmp_path)
+    for number, family in enumerate(FAMILIES):
+        scan = tmp_path / "scans" / f"{family} Rosalind" / f"{number}.nii"
+        scan.parent.mkdir(parents=True)
+        scan.write_bytes(nifti(np.full((8, 8, 2), number, np.int16)))
+    data = {"source": "nifti", "path": str(tmp_path / "scans"), "size": 8}
+    page = tmp_path / "pages" / "doctor.html"
+    page.parent.mkdir()
+    said = [cli("data", "inspect", str(toml_file(config(data=data))))]
+    said += [
+        cli("data", "doctor", tmp_path / "scans", "--html", page),
+        cli("data", "doctor", tmp_path / "scans", "--json"),
+    ]
+    assert [one.code for one in said] == [3, 3, 3]
+    assert found(secrets, [page.parent], "".join(one.out + one.err for one in said)) == []
 
 
 def test_the_search_finds_what_is_there(tmp_path):

@@ -237,19 +237,7 @@ def classes_before_splits(root: Path) -> Path:
     return root
 
 
-def chest_xray_14(root: Path) -> Path:
-    """The NIH's table: several findings of an image with | between them."""
-    lines = ["Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age"]
-    for number in range(40):
-        findings = ("No Finding", "Effusion|Mass", "Mass", "Effusion")[number % 4]
-        save(picture(number, number % 2), root / "images" / f"{number:08d}_000.png")
-        lines.append(f"{number:08d}_000.png,{findings},0,{number // 2},58")
-    (root / "Data_Entry_2017.csv").write_text("\n".join(lines))
-    return root
-
-
 PICTURES = {
-    "chest x-ray 14": chest_xray_14,
     "folders of patients": folders_of_patients,
     "classes before splits": classes_before_splits,
     "chest x-ray of kaggle": chest_xray_of_kaggle,

@@ -113,7 +113,92 @@ def medical_decathlon(root: Path) -> Path:
     return root
 
 
+def write_volume(file: Path, voxels: np.ndarray) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(gzip.compress(nifti(voxels), mtime=0) if file.suffix == ".gz" else nifti(voxels))
+
+
+def bids(root: Path) -> Path:
+    """participants.tsv, two sessions of two contrasts, a series in time, a label in two spellings, files of JSON."""
+    rng = np.random.default_rng(0)
+    rows = ["participant_id\tage\tsex\tgroup"]
+    for number in range(8):
+        name = f"sub-{number + 1:02d}"
+        for session in ("ses-1", "ses-2"):
+            stem = root / name / session / "anat" / f"{name}_{session}"
+            for contrast in ("T1w", "T2w"):
+                voxels = rng.integers(0, 300, (16, 16, 2)).astype(np.int16)
+                write_volume(stem.with_name(f"{stem.name}_{contrast}.nii.gz"), voxels)
+                stem.with_name(f"{stem.name}_{contrast}.json").write_text("{}")
+        rows.append(f"{name}\t{20 + number}\tF\t{('control', 'patient', 'Control', 'patient')[number % 4]}")
+    (root / "participants.tsv").write_text("\n".join(rows))
+    (root / "dataset_description.json").write_text('{"Name": "toy", "BIDSVersion": "1.8"}')
+    (root / "README").write_text("hello")
+    return root
+
+
+def brats(root: Path) -> Path:
+    """Four contrasts and one mask of each case."""
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        name = f"BraTS20_Training_{number:03d}"
+        case = root / "MICCAI_BraTS2020_TrainingData" / name
+        voxels = rng.integers(0, 300, (16, 16, 2)).astype(np.int16)
+        for contrast in ("flair", "t1", "t1ce", "t2"):
+            write_volume(case / f"{name}_{contrast}.nii", rng.permuted(voxels))
+        write_volume(case / f"{name}_seg.nii", (voxels > 250).astype(np.uint8))
+    return root
+
+
+def kits(root: Path) -> Path:
+    """A folder for each case with imaging and segmentation."""
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        voxels = rng.integers(0, 300, (16, 16, 2)).astype(np.int16)
+        write_volume(root / f"case_{number:05d}/imaging.nii.gz", voxels)
+        write_volume(root / f"case_{number:05d}/segmentation.nii.gz", (voxels // 110).astype(np.uint8))
+    return root
+
+
+def lits(root: Path) -> Path:
+    """volume-0 and segmentation-0 in one folder."""
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        voxels = rng.integers(0, 300, (16, 16, 2)).astype(np.int16)
+        write_volume(root / f"Training Batch 1/volume-{number}.nii", voxels)
+        write_volume(root / f"Training Batch 1/segmentation-{number}.nii", (voxels > 200).astype(np.uint8))
+    return root
+
+
+def acdc(root: Path) -> Path:
+    """Two frames of each patient, each with a mask that ends in _gt."""
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        for frame in ("frame01", f"frame{10 + number}"):
+            voxels = rng.integers(0, 300, (16, 16, 2)).astype(np.int16)
+            stem = root / "training" / f"patient{number:03d}" / f"patient{number:03d}_{frame}"
+            write_volume(stem.with_name(f"{stem.name}.nii.gz"), voxels)
+            write_volume(stem.with_name(f"{stem.name}_gt.nii.gz"), (voxels > 200).astype(np.uint8))
+    return root
+
+
+def clips(root: Path) -> Path:
+    """Ultrasound clips of several frames, without extension, in folders of classes."""
+    for number in range(10):
+        frames = np.stack([np.array(picture(10 * number + frame, number % 2)) for frame in range(3)])
+        tags = {"PatientID": f"U{number}77", "BurnedInAnnotation": "NO"}
+        clip = with_pixels(image("1.2.840.10008.5.1.4.1.1.3.1", "US", **tags), frames.astype(np.uint8), frames=3)
+        write(clip, root / ("sick", "well")[number % 2] / f"clip{number}")
+    return root
+
+
 VOLUMES = {
+    "bids": bids,
+    "brats": brats,
+    "kits": kits,
+    "lits": lits,
+    "acdc": acdc,
+    "clips": clips,
     "patients, studies, series": patients_studies_series,
     "labels by file name": labels_by_file_name,
     "dicom in class folders": dicom_in_class_folders,

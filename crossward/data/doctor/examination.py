@@ -4,9 +4,10 @@ that works on it. For each finding it names the setting or the command that deal
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from crossward.data.bad_files import SpellingsError, refuses
@@ -15,20 +16,22 @@ from crossward.data.copies import LeakRules
 from crossward.data.doctor import findings
 from crossward.data.doctor.file_scan import FileFacts, scan_files
 from crossward.data.doctor.findings import Finding
+from crossward.data.doctor.layout import Layout, Reading
 from crossward.data.doctor.mask_classes import mask_classes
 from crossward.data.doctor.reading import set_reading
 from crossward.data.doctor.recognition import find_layout
+from crossward.data.doctor.ways_forward import named_after_patients
 from crossward.data.federate import federate
 from crossward.data.sources import settings_class
-from crossward.data.table_columns import toml_columns, toml_text
+from crossward.data.table_columns import toml_value
 from crossward.errors import CrosswardError
 
 SITES = 3  # of a simulation of images that name no hospitals
 LEAST_AT_A_SITE = 4  # training images
-NO_CLASSES = (
-    "put the images of each class into a folder, or give a table of their names and labels into the folder (a column "
-    "such as filename, and one such as diagnosis)"
-)
+SHOWN = 5  # lines of an error, and names of folders
+PRIVATE = ("dicom", "nifti")  # sources whose folders may be named after patients
+MASK_OF_OTHER_SIZE = "its mask "  # as decoding begins to say it
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Examination:
             lines += ["", f"[{section}]"]
             for key, value in values.items():
                 why = self.reasons.get(key, "") if section == "data" else ""
-                lines.append(f"{key} = {_toml(value)}" + (f"  # {why}" if why else ""))
+                lines.append(f"{key} = {toml_value(value)}" + (f"  # {why}" if why else ""))
         return "\n".join(lines) + "\n"
 
     def document(self) -> dict[str, Any]:
@@ -77,47 +80,51 @@ def examine(path: Path, *, size: int = 64) -> Examination:
     path = path.expanduser().absolute()
     layout = find_layout(path)
     scanned = scan_files(path, layout)
-    data = dict(layout.settings)
-    reasons = dict(layout.reasons)
-    if data["source"] != "npz":
-        data["size"] = size
-    set_reading(data, reasons, scanned)
-    if names := mask_classes(path, data):
-        data["classes"] = names
-        reasons["classes"] = "of the numbers in the masks"
-    about_files = [*findings.of_layout(layout), *findings.of_files(scanned, data)]
+    draft = Reading(dict(layout.settings), dict(layout.reasons))
+    if draft.settings["source"] != "npz":
+        draft.settings["size"] = size
+    set_reading(draft, scanned)
+    if names := mask_classes(path, draft.settings):
+        draft.set("classes", names, "of the numbers in the masks")
     try:
-        collection, left_out = _load(data, reasons)
-        collection, left_out = _with_institutions(data, reasons, collection, left_out)
+        collection, left_out = _load_either_way(draft)
+        collection, left_out = _with_institutions(draft, collection, left_out)
     except CrosswardError as error:
-        unsorted = any("is not in a class folder" in line for line in error.details)
-        lines = (error.what, *error.details[:5], *([NO_CLASSES] if unsorted else []), error.hint)
-        return Examination(str(path), scanned, {}, tuple(about_files), (), {"data": data}, reasons, lines)
-    if refuses("auto", len(left_out), len(left_out) + len(collection)):
-        data["bad_files"] = "quarantine"
-        reasons["bad_files"] = f"{len(left_out)} of {len(left_out) + len(collection)} files cannot be used"
-    elif "bad_files" in data:
-        del data["bad_files"]
-    about_images = findings.of_collection(collection, left_out, data)
-    rules, why = _rules(collection)
-    data |= rules.recipe_keys()
-    reasons |= why
+        ways = _ways_to_classes(layout, error) or filter(None, [error.hint])
+        problems = (error.what, *error.details[:SHOWN], *ways)
+        return _examination(path, layout, scanned, draft, problems=problems)
+    if doubt := _doubt_of_classes(collection, draft.settings):
+        return _examination(path, layout, scanned, draft, left_out=left_out, problems=(doubt, *layout.ways))
+    _set_bad_files(draft, len(left_out), len(collection))
+    about_images = findings.of_collection(collection, left_out, draft.settings)
     partition = _partition(collection)
-    problems = _try_out(collection, rules, partition)
-    if problems and collection.splits and rules.splits == "as given":
-        rules = LeakRules(splits="ignore")
-        data = {key: value for key, value in data.items() if key not in ("duplicates", "shared_groups")}
-        data["splits"] = "ignore"
-        reasons["splits"] = "the split that the data name cannot be used"
-        problems = _try_out(collection, rules, partition)
+    problems = _set_rules(draft, collection, partition, layout)
+    sections = {"partition": partition, "run": {"rounds": 20}}
+    facts = facts_of(collection)
+    return _examination(path, layout, scanned, draft, about_images, left_out, facts, sections, problems)
+
+
+def _examination(
+    path: Path,
+    layout: Layout,
+    scanned: FileFacts,
+    draft: Reading,
+    about_images: Sequence[Finding] = (),
+    left_out: Sequence[str] = (),
+    facts: Mapping[str, Any] = NOTHING,
+    sections: Mapping[str, Mapping[str, Any]] = NOTHING,
+    problems: tuple[str, ...] = (),
+) -> Examination:
+    """What was found up to here, with the settings as they are now."""
+    about_files = [*findings.of_layout(layout, draft), *findings.of_files(scanned, draft.settings)]
     return Examination(
         str(path),
         scanned,
-        facts_of(collection),
+        facts,
         (*about_files, *about_images),
         tuple(left_out),
-        {"data": data, "partition": partition, "run": {"rounds": 20}},
-        reasons,
+        {"data": draft.settings, **sections},
+        draft.reasons,
         problems,
     )
 
@@ -126,7 +133,7 @@ def load_images(path: Path, *, size: int) -> Collection:
     """The usable images below `path`, in three colours, whatever their files have: sites then read them alike."""
     layout = find_layout(path.expanduser().absolute())
     data = dict(layout.settings) | {"size": size, "channels": 3}
-    return _load(data, {})[0]
+    return _load(data)[0]
 
 
 def facts_of(collection: Collection) -> dict[str, Any]:
@@ -150,46 +157,84 @@ def facts_of(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _load(data: dict[str, Any], reasons: dict[str, str]) -> tuple[Collection, list[str]]:
-    """The images, with all bad files left out; labels in two spellings are read as one, and values of masks are
-    classes."""
-    known = settings_class(data["source"]).model_fields
-    asked = data | ({"bad_files": "quarantine"} if "bad_files" in known else {})
+def _load(settings: Mapping[str, Any]) -> tuple[Collection, list[str]]:
+    """The images, with all bad files left out."""
+    source = settings_class(settings["source"])
+    asked = {**settings} | ({"bad_files": "quarantine"} if "bad_files" in source.model_fields else {})
+    return source.model_validate(asked).load()
+
+
+def _load_draft(draft: Reading) -> tuple[Collection, list[str]]:
+    """The images; labels in two spellings are read as one."""
     try:
-        return settings_class(data["source"]).model_validate(asked).load()
+        return _load(draft.settings)
     except SpellingsError as error:
-        data["rename"] = dict(error.rename)
-        reasons["rename"] = "these labels are written in two ways"
-        return settings_class(data["source"]).model_validate(asked | {"rename": data["rename"]}).load()
+        draft.set("rename", dict(error.rename), "these labels are written in two ways")
+        return _load(draft.settings)
 
 
-def _with_institutions(
-    data: dict[str, Any], reasons: dict[str, str], collection: Collection, left_out: list[str]
-) -> tuple[Collection, list[str]]:
+def _load_either_way(draft: Reading) -> tuple[Collection, list[str]]:
+    """The images; those whose masks are all of another size are read by their folders, if these are classes."""
+    try:
+        return _load_draft(draft)
+    except CrosswardError as error:
+        if draft.settings["source"] != "folder" or not any(MASK_OF_OTHER_SIZE in line for line in error.details):
+            raise
+        draft.set("masks", "ignore", "the masks are of another size than their images: the folders are read as classes")
+        draft.unset("classes")
+        return _load_draft(draft)
+
+
+def _with_institutions(draft: Reading, collection: Collection, left_out: list[str]) -> tuple[Collection, list[str]]:
     """The same, with institutions as sites where DICOM files name several."""
-    if data["source"] != "dicom" or collection.sites:
+    if draft.settings["source"] != "dicom" or collection.sites:
         return collection, left_out
-    named, bad = _load(data | {"site": "institution"}, {})
+    named, bad = _load(draft.settings | {"site": "institution"})
     if len({*(named.sites or ())}) < 2:
         return collection, left_out
-    data["site"] = "institution"
-    reasons["site"] = "the files name several institutions"
+    draft.set("site", "institution", "the files name several institutions")
     return named, bad
 
 
-def _rules(collection: Collection) -> tuple[LeakRules, dict[str, str]]:
-    """The rules that deal with copies and groups on both sides of a given split."""
+def _set_bad_files(draft: Reading, bad: int, usable: int) -> None:
+    """Leave bad files out where they are more than are left out without asking."""
+    if refuses("auto", bad, bad + usable):
+        draft.set("bad_files", "quarantine", f"{bad} of {bad + usable} files cannot be used")
+
+
+def _doubt_of_classes(collection: Collection, settings: Mapping[str, Any]) -> str:
+    """Why the folders can hardly be classes; empty if they can. Folders of DICOM and NIfTI may be named after patients:
+    these are not repeated."""
+    by_folder = not {"label", "labels", "site"} & {*settings} and settings["source"] in ("folder", *PRIVATE)
+    if collection.task != "classification" or not by_folder or not named_after_patients(collection.classes):
+        return ""
+    shown = "" if settings["source"] in PRIVATE else f" {', '.join(collection.classes[:SHOWN])} …"
+    return f"{len(collection.classes)} folders{shown} are numbered as patients or cases are: they are no classes"
+
+
+def _ways_to_classes(layout: Layout, error: CrosswardError) -> Sequence[str]:
+    """What can be done, if it is classes that are missing."""
+    missing = any("is not in a class folder" in line for line in error.details)
+    return layout.ways if missing or "not of classes" in error.what else ()
+
+
+def _set_rules(draft: Reading, collection: Collection, partition: Mapping[str, Any], layout: Layout) -> tuple[str, ...]:
+    """Set what deals with copies and groups on both sides of a given split, or ignore the split if it cannot be used;
+    returns why the images cannot be shared out, if they cannot."""
     rules = LeakRules()
-    why = {}
-    copies = findings.copies_across(collection)
-    if copies:
+    if copies := findings.copies_across(collection):
         rules = replace(rules, duplicates="drop")
-        why["duplicates"] = f"{copies} image(s) are on both sides of the split"
-    groups = findings.groups_across(collection)
-    if groups:
+        draft.reasons["duplicates"] = f"{copies} image(s) are on both sides of the split"
+    if groups := findings.groups_across(collection):
         rules = replace(rules, shared_groups="drop")
-        why["shared_groups"] = f"{groups} patient(s) are on both sides of the split"
-    return rules, why
+        draft.reasons["shared_groups"] = f"{groups} patient(s) are on both sides of the split"
+    draft.settings.update(rules.recipe_keys())
+    problems = _try_out(collection, rules, partition, layout)
+    if problems and collection.splits:
+        draft.unset("duplicates", "shared_groups")
+        draft.set("splits", "ignore", "the split that the data name cannot be used")
+        problems = _try_out(collection, LeakRules(splits="ignore"), partition, layout)
+    return problems
 
 
 def _partition(collection: Collection) -> dict[str, Any]:
@@ -199,23 +244,20 @@ def _partition(collection: Collection) -> dict[str, Any]:
     return {"kind": "iid", "sites": max(1, min(SITES, trained // LEAST_AT_A_SITE))}
 
 
-def _try_out(collection: Collection, rules: LeakRules, partition: Mapping[str, Any]) -> tuple[str, ...]:
+def _try_out(collection: Collection, rules: LeakRules, partition: Mapping[str, Any], layout: Layout) -> tuple[str, ...]:
     """Why the images cannot be shared out so; empty if they can."""
     try:
         options = {key: value for key, value in partition.items() if key != "kind"}
         federate(collection, partition=partition["kind"], leak_rules=rules, **options)
     except CrosswardError as error:
-        one = collection.task == "classification" and len({*collection.targets.flatten().tolist()}) < 2
-        way = [f"all images are of one class, {collection.classes[0]}: {NO_CLASSES}"] if one else []
-        return (error.what, *error.details[:5], *way)
+        return tuple(_cures(collection, layout)) or (error.what, *error.details[:SHOWN])
     return ()
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        return toml_text(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, Mapping):
-        return toml_columns({toml_text(key) if not key.isidentifier() else key: text for key, text in value.items()})
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _cures(collection: Collection, layout: Layout) -> Sequence[str]:
+    """What can be done where images cannot be shared out because they are of one class, or their masks are."""
+    if collection.task == "classification" and len({*collection.targets.flatten().tolist()}) < 2:
+        return (f"all images are of one class, {collection.classes[0]}", *layout.ways)
+    if collection.task == "segmentation" and int(collection.targets.min()) == int(collection.targets.max()):
+        return ("all masks are full, or all are empty: give the masks that are meant a folder named masks",)
+    return ()

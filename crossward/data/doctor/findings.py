@@ -12,14 +12,17 @@ import numpy as np
 
 from crossward.data.collection import Collection
 from crossward.data.copies import left_out
-from crossward.data.doctor.layout import Layout
+from crossward.data.doctor.layout import Layout, Reading
 from crossward.data.near_duplicates import near_pairs
 from crossward.data.stored_hashes import collection_hashes
+from crossward.data.table_columns import toml_value
+from crossward.foreign import printable
 
 if TYPE_CHECKING:
     from crossward.data.doctor.file_scan import FileFacts
 
 SHOWN = 5  # names in a finding
+LONGEST_SETTING = 160  # characters
 SAMPLE = 2000  # images whose values are looked at
 RARE = 0.1  # share below which an orientation is an outlier
 COLOURS_APART = 30.0  # grey levels between the mean colour of a site and that of the others
@@ -38,11 +41,13 @@ class Finding:
         return asdict(self)
 
 
-def of_layout(layout: Layout) -> list[Finding]:
-    """What the configuration says that is not usual."""
+def of_layout(layout: Layout, draft: Reading) -> list[Finding]:
+    """What of the layout a person should know, and what was set because of it."""
     found = [Finding(remark.what, remark.deal) for remark in layout.remarks]
-    for key, why in layout.reasons.items():
-        found.append(Finding(f"data.{key}: {why}", f"data.{key} is set in the configuration below"))
+    for key in layout.reasons:
+        if key in draft.settings:
+            value = printable(toml_value(draft.settings[key]), LONGEST_SETTING)
+            found.append(Finding(draft.reasons[key], f"data.{key} = {value} is set"))
     if layout.misnamed:
         what = f"{len(layout.misnamed)} file(s) have the extension of another format"
         found.append(Finding(what, "nothing to do: they are read by their content", layout.misnamed[:SHOWN]))
@@ -52,11 +57,11 @@ def of_layout(layout: Layout) -> list[Finding]:
 def of_files(files: FileFacts, data: Mapping[str, Any]) -> list[Finding]:
     """Of the files as such; `data` is the section that reads them."""
     found = []
-    if files.modes and (len(files.bits) > 1 or any(bits != "8 bits" for bits in files.bits)):
+    if files.modes and {*files.bits} - {"1 bits", "8 bits"}:
         said = f", values up to {files.largest}" if files.largest else ""
         what = f"bits of a channel: {', '.join(f'{bits} {n}' for bits, n in files.bits.items())}{said}"
         deal = 'data.prepare = ["range:percentiles"], or ["range:bits:12"], if images are dark'
-        found.append(Finding(what, f"data.prepare = {data['prepare']} is set below" if "prepare" in data else deal))
+        found.append(Finding(what, "data.prepare is set in the configuration" if "prepare" in data else deal))
     if files.turned:
         what = f"{len(files.turned)} picture(s) were taken with a turned camera (EXIF)"
         found.append(Finding(what, "nothing to do: they are turned upright", files.turned[:SHOWN]))
@@ -81,7 +86,7 @@ def of_collection(collection: Collection, bad: Sequence[str], data: Mapping[str,
     found = []
     if spellings := data.get("rename"):
         names = ", ".join(f"{label} = {usual}" for label, usual in list(spellings.items())[:SHOWN])
-        found.append(Finding(f"classes in two spellings: {names}", "data.rename is set in the configuration below"))
+        found.append(Finding(f"classes in two spellings: {names}", "data.rename is set in the configuration"))
     if bad:
         what = f"{len(bad)} of {len(bad) + len(collection)} files cannot be used{_by_site(bad)}"
         found.append(Finding(what, 'data.bad_files = "quarantine" leaves them out', tuple(bad[:SHOWN])))
@@ -98,7 +103,7 @@ def of_collection(collection: Collection, bad: Sequence[str], data: Mapping[str,
         found.append(
             Finding(
                 "nothing says which images are of one patient: the same may be trained and tested on",
-                "data.group (a pattern on the path), or a column group",
+                _group_setting(data),
             )
         )
     if sides := collection.attributes.get("laterality"):
@@ -107,7 +112,15 @@ def of_collection(collection: Collection, bad: Sequence[str], data: Mapping[str,
         found.append(Finding(f"files say which side of the body they show: {named}", deal))
     found += _of_classes(collection)
     found += _of_colours(collection)
-    return [*found, *(Finding(note, _deal_in(note)) for note in collection.notes)]
+    return [*found, *map(_of_note, collection.notes)]
+
+
+def _group_setting(data: Mapping[str, Any]) -> str:
+    """The setting that names patients, in the source that reads the images."""
+    pattern = r'data.group = "…", a pattern on the path, as in "patient(\d+)"'
+    if data["source"] == "table":
+        return f'data.columns = {{ group = "…" }}, the column of patients, or {pattern}'
+    return pattern if data["source"] == "folder" else "a table with a column of patients, if they are known"
 
 
 def _by_site(bad: Sequence[str]) -> str:
@@ -116,10 +129,12 @@ def _by_site(bad: Sequence[str]) -> str:
     return f" ({', '.join(f'{site} {n}' for site, n in sorted(sites.items()))})" if sites else ""
 
 
-def _deal_in(note: str) -> str:
-    """The setting that a note names, or that there is nothing to do."""
-    found = re.search(r"set (?:data\.)?((?:prepare|columns|labels|root) = .*?)(?:; first:|$)", note)
-    return f"data.{found[1]}" if found else "nothing, if this is as it should be"
+def _of_note(note: str) -> Finding:
+    """What was noted while images were read; the setting that it names deals with it, its first files are examples."""
+    what, _, first = note.partition("; first: ")
+    what, *setting = re.split(r"[;:] set (?:data\.)?", what, maxsplit=1)
+    deal = f"data.{setting[0]}" if setting else "nothing to do, if this is intended"
+    return Finding(what, deal, tuple(first.split(", ")[:SHOWN]) if first else ())
 
 
 def copies_across(collection: Collection) -> int:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from crossward.data.archives import Files
-from crossward.data.doctor.layout import sampled
+from crossward.data.doctor.layout import Reading, sampled
 from crossward.data.doctor.table_layout import DEEPEST, is_table, table_encoding
-from crossward.data.file_format import DICOM, HEAD, content_format
+from crossward.data.file_format import DICOM, HEAD, NIFTI, content_format, name_format
 from crossward.data.sources.dicom_labels import key_columns
 from crossward.data.sources.table_files import read_cells
+from crossward.data.sources.volume_files import subject_names
 from crossward.data.table_columns import suggested_columns
 from crossward.errors import DataError
 
@@ -22,15 +21,9 @@ MOST_TABLES = 20  # that are looked into
 OURS = ("label", "site", "split")
 
 
-@dataclass(frozen=True)
-class LabelLayout:
-    settings: dict[str, Any]
-    reasons: dict[str, str]
-
-
-def label_layout(path: Path, files: Files, listing: Sequence[str], source: str) -> LabelLayout | None:
+def label_layout(path: Path, files: Files, listing: Sequence[str], source: str) -> Reading | None:
     """The settings of the table that gives most of the files a label; None if no table does."""
-    best: tuple[float, LabelLayout] | None = None
+    best: tuple[float, Reading] | None = None
     for file in list(_tables(path, listing))[:MOST_TABLES]:
         try:
             found = _labels_in(file, files, listing, source)
@@ -50,42 +43,49 @@ def _tables(path: Path, listing: Sequence[str]) -> Iterator[Path]:
         yield from sorted(file for file in path.parent.iterdir() if file.is_file() and is_table(file.name))
 
 
-def _labels_in(file: Path, files: Files, listing: Sequence[str], source: str) -> tuple[float, LabelLayout] | None:
+def _labels_in(file: Path, files: Files, listing: Sequence[str], source: str) -> tuple[float, Reading] | None:
     """The share of the files that the table names, and how it is read; None if it names fewer than half."""
     encoding = table_encoding(file)
     header, lines = read_cells(file, encoding)
     columns = {ours: theirs for ours, theirs in suggested_columns(header).items() if ours in OURS}
-    taken = {*columns.values(), *OURS}
-    if "label" not in columns and "label" not in header:
+    if not {"label"} & {*columns, *header} and "group" in header:
+        columns["label"] = "group"  # as BIDS calls patients and controls
+    if not {"label"} & {*columns, *header}:
         return None
-    keys = key_columns([name for name in header if name not in taken])
+    others = [name for name in header if name not in {*columns.values(), *OURS}]
+    keys = key_columns(others) if source == "dicom" else dict.fromkeys(others, "file")
     for name, meaning in keys.items():
         place = header.index(name)
         values = {cells[place].strip() for cells in lines if len(cells) == len(header)} - {""}
-        share = _share(values, files, listing, meaning if source == "dicom" else "file")
+        share = _share(values, files, listing, meaning, source)
         if share > 0.5:
-            settings: dict[str, Any] = {"labels": str(file)}
-            reasons = {"labels": "this table names the images"}
             named = columns | ({"image": name} if name != next(iter(keys)) or source == "nifti" else {})
-            if named:
-                settings["columns"] = named
-                reasons["columns"] = "the table has other names for these columns"
-            if encoding != "utf-8":
-                settings["encoding"] = encoding
-                reasons["encoding"] = "the table is not UTF-8 text"
-            return share, LabelLayout(settings, reasons)
+            return share, _read_so(file, named, encoding)
     return None
 
 
-def _share(values: set[str], files: Files, listing: Sequence[str], meaning: str) -> float:
-    """Which share of some of the files the values name, by a tag or by their names."""
+def _read_so(file: Path, columns: dict[str, str], encoding: str) -> Reading:
+    """The settings that read a table of labels."""
+    reading = Reading()
+    reading.set("labels", str(file), f"the table {file.name} names the images")
+    if columns:
+        reading.set("columns", columns, "the table has other names for these columns")
+    if encoding != "utf-8":
+        reading.set("encoding", encoding, "the table is not UTF-8 text")
+    return reading
+
+
+def _share(values: set[str], files: Files, listing: Sequence[str], meaning: str, source: str) -> float:
+    """Which share of some of the files the values name, by a tag, by their names, or by those of their patients."""
     from crossward.data.dicom_reading import parse_dicom
 
     hits = looked_at = 0
     named = {value.replace("\\", "/").removeprefix("./") for value in values}
-    for path in sampled([name for name in listing if not is_table(name)], LOOKED_AT):
+    images = [name for name in listing if not is_table(name) and (source == "dicom" or name_format(name) == NIFTI)]
+    for path in sampled(images, LOOKED_AT):
         if meaning == "file":
             names = {path, PurePosixPath(path).name, re.sub(r"\.(nii\.gz|[^./]+)$", "", PurePosixPath(path).name)}
+            names |= subject_names(path) if source == "nifti" else set()
             looked_at += 1
             hits += bool(names & named)
             continue

@@ -15,6 +15,7 @@ from crossward.data.decode import LOSSY
 from crossward.data.doctor.layout import sampled
 from crossward.data.file_format import HEAD, NIFTI, PICTURES, content_format
 from crossward.data.sources.mask_folders import pair_masks
+from crossward.data.sources.volume_files import pair_volumes
 from crossward.errors import DataError
 from crossward.foreign import printable
 
@@ -45,13 +46,10 @@ def mask_classes(path: Path, data: Mapping[str, Any]) -> list[str]:
 
 def _masks(files: Files, listing: Sequence[str], source: str) -> list[str]:
     if source == "nifti":
-        from crossward.data.sources.nifti import pair_volumes
-
-        return list(
-            pair_volumes([name for name in listing if content_format(files.head(name, HEAD)) == NIFTI])[1].values()
-        )
+        volumes = [name for name in listing if content_format(files.head(name, HEAD)) == NIFTI]
+        return list(dict.fromkeys(mask for _, mask in pair_volumes(volumes).pairs))
     paired = pair_masks(listing)
-    return [pair.mask for pair in paired[0]] if paired else []
+    return [mask for pair in paired[0] for mask in (pair.mask, *pair.more_masks)] if paired else []
 
 
 def _values(data: bytes) -> set[int]:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from crossward.data.doctor.layout import Remark
+from crossward.data.doctor.layout import Reading
+from crossward.data.doctor.named_images import patient_pattern
+from crossward.data.doctor.ways_forward import named_after_patients
 from crossward.data.label_words import SPLIT_NAMES
 from crossward.data.sources.folder import folder_layout
-from crossward.data.sources.mask_folders import BESIDE, pair_masks
+from crossward.data.sources.mask_folders import MaskedImage, is_mask_or_image_folder, pair_masks
 
 # what folders of hospitals, and folders of classes, are called
 SITES = re.compile(r"(?i)hospital|\bsite|_site|cent(er|re)|clinic|klinik|institut|client|\bnode|h[oô]pital|university")
@@ -22,76 +22,106 @@ CLASSES = re.compile(
     r"effusion|opacit|polyp|lesion|disease|sick|infect|fractur|bleed|h(a?)emorr|glaucom|retinop|cataract|stage|grade|"
     r"class|label|control|case|^no[_ -]|^yes$|^no$|^[0-9]$"
 )
-# class names in file names: what stands before the first number, or after the last one
+# class names in file names: what stands before the first number, or after the last one, or a last digit of its own
 NAMED_FIRST = r"(?:^|/)([^\W\d_]+(?:[ _-]+[^\W\d_]+)*)[ _-]*\(?\d[^/]*$"
 NAMED_LAST = r"\d[ _-]+([^\W\d_]+(?:[ _-]+[^\W\d_]+)*)\.[^./]+$"
+NUMBERED_LAST = r"\d[_-](\d)\.[^./]+$"  # MCUCXR_0017_1.png
 MOST_CLASSES = 50
 LEAST_OF_A_CLASS = 2
 MOST_SITES = 20  # more folders around the same classes are patients
 
 
-@dataclass(frozen=True)
-class PictureLayout:
-    settings: dict[str, Any] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    remarks: tuple[Remark, ...] = ()
-
-
-def picture_layout(root: Path, paths: Sequence[str]) -> PictureLayout:
+def picture_layout(root: Path, paths: Sequence[str]) -> Reading:
     """How the paths of pictures tell what is known of them, beyond one folder for each class."""
+    reading = Reading()
     if (masked := pair_masks(paths)) is not None:
-        beside = any(BESIDE.search(PurePosixPath(pair.mask).stem) for pair in masked[0])
-        folders = sorted({PurePosixPath(pair.path).parent.name for pair in masked[0]})
-        one = all(PurePosixPath(pair.path).parent == PurePosixPath(pair.mask).parent for pair in masked[0])
-        if not (beside and one):
-            return PictureLayout()
-        what = f"images lie beside their masks, in {len(folders)} folder(s): read for segmentation"
-        deal = f'data.masks = "ignore" reads the folders as classes: {", ".join(folders[:5])}'
-        return PictureLayout(remarks=(Remark(what, deal),))
+        _point_out_classes(reading, masked[0])
+    else:
+        _find_classes(reading, root, paths)
+    if "group" not in reading.settings and (pattern := patient_pattern(paths)):
+        reading.set("group", pattern, "the paths name patients")
+    return reading
+
+
+def _point_out_classes(reading: Reading, pairs: Sequence[MaskedImage]) -> None:
+    """Images with masks are for segmentation; the folders around them may be classes all the same."""
+    around = [
+        [part for part in PurePosixPath(pair.path).parts[:-1] if not is_mask_or_image_folder(part)] for pair in pairs
+    ]
+    folders = sorted({above[-1] for above in around if above and above[-1].casefold() not in SPLIT_NAMES})
+    if len(folders) > 1:
+        reading.remark(
+            f"images have masks, in {len(folders)} folder(s): read for segmentation",
+            f'data.masks = "ignore" reads the folders as classes: {", ".join(folders[:5])}',
+        )
+
+
+def _find_classes(reading: Reading, root: Path, paths: Sequence[str]) -> None:
+    """Classes by folders, which need no setting, by what is around them, or by the names of files."""
     parts = [path.split("/") for path in paths]
     wrapped, split = folder_layout(root, parts, "quarantine")
     at = wrapped + split
     inside = [part for part in parts if len(part) > at + 1]
     if 2 * len(inside) <= len(parts) or len({part[at] for part in inside}) < 2:
-        return _classes_in_names(paths)
-    return _around_classes(at, inside)
+        _classes_in_names(reading, paths)
+    elif not _classes_in_last_folder(reading, at, inside):
+        _around_classes(reading, at, inside)
 
 
-def _classes_in_names(paths: Sequence[str]) -> PictureLayout:
+def _classes_in_names(reading: Reading, paths: Sequence[str]) -> None:
     """The pattern by which the names of the files tell two classes or more."""
-    for pattern in (NAMED_FIRST, NAMED_LAST):
+    for pattern in (NAMED_FIRST, NAMED_LAST, NUMBERED_LAST):
         found = [match[1] for path in paths if (match := re.search(pattern, path))]
         counts = Counter(found)
         enough = 2 <= len(counts) <= MOST_CLASSES and min(counts.values()) >= LEAST_OF_A_CLASS
         if enough and len(found) > 0.9 * len(paths) and len(found) >= 5 * len(counts):
             named = ", ".join(f"{name} {n}" for name, n in counts.most_common(5))
-            why = "no folder is a class, but the names of the files tell classes"
-            remark = Remark(f"classes are read off the names of the files: {named}", "correct data.label if not")
-            return PictureLayout({"label": pattern}, {"label": why}, (remark,))
-    return PictureLayout()
+            reading.set("label", pattern, "no folder is a class, but the names of the files tell classes")
+            reading.remark(f"classes are read off the names of the files: {named}", "correct data.label if not")
+            return
 
 
-def _around_classes(at: int, parts: Sequence[Sequence[str]]) -> PictureLayout:
+def _classes_in_last_folder(reading: Reading, at: int, parts: Sequence[Sequence[str]]) -> bool:
+    """Whether the files are named after the folder that they lie in, below another one: then it is the class."""
+    deep = [part for part in parts if len(part) > at + 2]
+    named = [part for part in deep if _letters(part[-1]).startswith(_letters(part[-2])) and _letters(part[-2])]
+    folders = sorted({part[-2] for part in named})
+    if len(named) < 0.9 * len(parts) or len(folders) < 2:
+        return False
+    reading.set("label", r"([^/]+)/[^/]+$", "files are named after the folder that they lie in")
+    what = f"classes are the folders that the files lie in: {', '.join(folders[:5])}"
+    reading.remark(
+        what, f"remove data.label if they are the folders above: {', '.join(sorted({p[at] for p in deep})[:5])}"
+    )
+    return True
+
+
+def _letters(name: str) -> str:
+    """The letters that a name begins with, without what stands between them."""
+    return re.sub(r"[\W_]+", "", re.split(r"\d", name.casefold())[0])
+
+
+def _around_classes(reading: Reading, at: int, parts: Sequence[Sequence[str]]) -> None:
     """Whether the first folders hold the same folders each, and so are hospitals or patients, which hold classes."""
     held: dict[str, set[str]] = defaultdict(set)
     for part in parts:
         inner = [folder for folder in part[at + 1 : -1] if folder.casefold() not in SPLIT_NAMES]
         held[part[at]].update(inner[:1])
     inner_names = Counter(name for names in held.values() for name in names)
-    shared = [name for name, n in inner_names.items() if 2 * n > len(held)]
-    if len(shared) < 2 or len(shared) < len(inner_names) / 2 or not all(held.values()):
-        return PictureLayout()
+    shared = sorted(name for name, n in inner_names.items() if 2 * n > len(held))
+    if len(shared) < 2 or len(shared) < len(inner_names) / 2 or not all(held.values()) or named_after_patients(shared):
+        return
+    outer, named = sorted(held), ", ".join(shared[:5])
     if len(held) > MOST_SITES:
-        settings = {"label": _nth_folder(at + 1), "group": _nth_folder(at)}
-        why = f"{len(held)} folders hold the folders {', '.join(sorted(shared)[:5])}: they are patients"
-        return PictureLayout(settings, {"label": "folders in the folders of patients are the classes", "group": why})
-    outer_names, named = sorted(held), ", ".join(sorted(shared)[:5])
-    what = f"the folders {', '.join(outer_names[:5])} each hold the folders {named}"
-    if _share(SITES, outer_names) > 0.5 or (_share(CLASSES, shared) >= 0.5 > _share(CLASSES, outer_names)):
-        remark = Remark(f"{what}: the outer ones are read as hospitals", "remove data.site if they are classes")
-        return PictureLayout({"site": "folder"}, {"site": f"these folders each hold {named}"}, (remark,))
-    remark = Remark(f"{what}: the outer ones are read as classes", 'data.site = "folder" if they are hospitals')
-    return PictureLayout(remarks=(remark,))
+        reading.set("label", _nth_folder(at + 1), "folders in the folders of patients are the classes")
+        reading.set("group", _nth_folder(at), f"{len(held)} folders hold the folders {named}: they are patients")
+        return
+    what = f"the folders {', '.join(outer[:5])} each hold the folders {named}"
+    if _share(SITES, outer) > 0.5 or (_share(CLASSES, shared) >= 0.5 > _share(CLASSES, outer)):
+        reading.set("site", "folder", f"these folders each hold {named}")
+        reading.remark(f"{what}: the outer ones are read as hospitals", "remove data.site if they are classes")
+    else:
+        reading.remark(f"{what}: the outer ones are read as classes", 'data.site = "folder" if they are hospitals')
 
 
 def _nth_folder(place: int) -> str:

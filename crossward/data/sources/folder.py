@@ -25,7 +25,7 @@ from crossward.data.dicom_facts import patient_codes
 from crossward.data.label_words import SPLIT_NAMES, check_renamed, is_unlabelled, spelling_problems
 from crossward.data.site_key import shown_name
 from crossward.data.sources.mask_folders import FOREGROUND, pair_masks, read_pairs, without_masks
-from crossward.data.sources.settings import AnyFileSettings, GroupRule, Loaded, rule_of_pattern
+from crossward.data.sources.settings import AnyFileSettings, GroupRule, Loaded, group_pattern, rule_of_pattern
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
 from crossward.settings import AbsolutePath
@@ -182,24 +182,6 @@ def class_names(root: Path, classes: Sequence[str] | None, labels: set[str]) -> 
     if len({*classes}) < len(classes):
         raise ConfigError("data.classes names a class twice", details=list(classes))
     return tuple(classes)
-
-
-def group_pattern(group: str | None, name: str = "group") -> re.Pattern[str] | None:
-    """The regular expression whose first ( ) is the patient, or what `name` says, in a path; None if there is none."""
-    if group is None:
-        return None
-    try:
-        pattern = re.compile(group)
-    except re.error as error:
-        raise ConfigError(f"{name} is not a regular expression: {error}.", details=[group]) from error
-    if not pattern.groups:
-        noun = "patient" if name == "group" else "class"
-        raise ConfigError(
-            f"{name} has no ( ), so that it names no {noun}.",
-            details=[group],
-            hint=rf"Put the {noun}'s part of the path in brackets, as in CNV-(\d+)-.",
-        )
-    return pattern
 
 
 def _labelled_images(

@@ -1,7 +1,8 @@
 """Images with their masks, as folders hold segmentation sets.
 
-root/images/1.jpg and root/masks/1.png, with train, val and test above these folders or below them; or 1.png and
-1_mask.png in one folder.
+root/images/1.jpg and root/masks/1.png, with train, val and test above these folders or below them; a folder of any name
+beside one that is called after masks; 1.png and 1_mask.png in one folder; or a folder for each case, with images/1.png
+and masks/ in it. An image may have several masks, one for each of its objects: its mask is what any of them covers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ MASK_FOLDERS = (
     "segmentations", "seg",
 )  # fmt: skip
 SUFFIX = re.compile(r"[_-](?:mask|segmentation|seg|gt|label)$", re.IGNORECASE)  # that masks have more in their names
+MASK_WORDS = re.compile(  # in the names of folders of masks: lung_masks, leftMask, Training_GroundTruth
+    r"(?i)masks?(?![a-z])|ground[ _-]?truth|(?<![a-z])(?:gt|seg|segmentations?|annotations?|manual)(?![a-z])"
+    r"|SegmentationClass"
+)
 BESIDE = re.compile(r"[_ -]+(?:mask|segmentation|seg|gt)(?:[_ -]?\d+)?$", re.IGNORECASE)  # the same in one folder
 FOREGROUND = ("background", "foreground")
 Key = tuple[str, ...]  # the folders of a file without that of images or masks, and its name without what masks add
@@ -32,24 +37,31 @@ Key = tuple[str, ...]  # the folders of a file without that of images or masks, 
 
 @dataclass(frozen=True)
 class MaskedImage:
-    """An image and its mask."""
+    """An image and its mask, or its masks."""
 
     path: str
     mask: str
     split: str  # "train", "val", "test" or ""
+    more_masks: tuple[str, ...] = ()
+
+    def files(self) -> ImagePaths:
+        return ImagePaths(self.path, self.mask, more_masks=self.more_masks)
 
 
 def pair_masks(listing: Iterable[str]) -> tuple[list[MaskedImage], list[BadFile]] | None:
     """The images with their masks, in order, and the files without the other; None where neither folders of images and
     of masks lie beside each other, nor most images beside their masks."""
     paths = [path for path in listing if is_image(path)]
-    if (paired := _paired(paths, _place))[0]:
-        return paired
-    for place in (_sibling, _beside(paths)):
-        paired = _paired(paths, place)
+    by_folders = _paired(paths, _place)
+    for paired in (by_folders, *(_paired(paths, place) for place in (_in_case, _sibling, _beside(paths)))):
         if len(paired[0]) > sum("has no mask" in bad.reason for bad in paired[1]):
             return paired
-    return None
+    return by_folders if by_folders[0] else None
+
+
+def is_mask_or_image_folder(name: str) -> bool:
+    """Whether a folder is called as those of images or masks are."""
+    return re.sub(r"[\W_]+", "", name.casefold()) in (*IMAGE_FOLDERS, *MASK_FOLDERS)
 
 
 def without_masks(listing: Iterable[str]) -> list[str]:
@@ -62,22 +74,26 @@ def without_masks(listing: Iterable[str]) -> list[str]:
 
 def _paired(paths: Iterable[str], place: Callable[[str], tuple[str, Key]]) -> tuple[list[MaskedImage], list[BadFile]]:
     images: dict[Key, str] = {}
-    masks: dict[Key, str] = {}
+    masks: dict[Key, list[str]] = {}
     others = []
     for path in paths:
         kind, key = place(path)
         if kind == "image" and key not in images:
             images[key] = path
-        elif kind == "mask" and key not in masks:
-            masks[key] = path
+        elif kind == "mask":
+            masks.setdefault(key, []).append(path)
         else:
             others.append(
-                BadFile(shown_name(path), None, f"is a second {kind} of this name" if kind else "is no image or mask")
+                BadFile(shown_name(path), None, "is a second image of this name" if kind else "is no image or mask")
             )
-    pairs = [MaskedImage(images[key], masks[key], _split(key)) for key in images if key in masks]
+    pairs = [
+        MaskedImage(path, masks[key][0], _split(path), tuple(masks[key][1:]))
+        for key, path in images.items()
+        if key in masks
+    ]
     bad = [_bad(path, "has no mask") for key, path in images.items() if key not in masks]
-    bad += [_bad(path, "is a mask without an image") for key, path in masks.items() if key not in images]
-    return pairs, [*bad, *others]
+    alone = [path for key, paths in masks.items() if key not in images for path in paths]
+    return pairs, [*bad, *(_bad(path, "is a mask without an image") for path in alone), *others]
 
 
 def read_pairs(
@@ -99,7 +115,7 @@ def read_pairs(
         reason = f"the group pattern {pattern.pattern} finds no patient in its path"
         bad += [_bad(pair.path, reason) for pair, patient in zip(pairs, patients) if not patient]
     known = [(pair, patient) for pair, patient in zip(pairs, patients) if patient or not pattern]
-    decoded = decode_files(files, [ImagePaths(pair.path, pair.mask) for pair, _ in known], frame, cache)
+    decoded = decode_files(files, [pair.files() for pair, _ in known], frame, cache)
     bad += [_bad(known[place][0].path, reason) for place, reason in decoded.problems]
     used = [known[place] for place in decoded.rows]
     left_out = set_aside(root, bad, bad_files=bad_files, before=(), after=[pair.path for pair, _ in used])
@@ -134,12 +150,22 @@ def _place(path: str) -> tuple[str, Key]:
     return "", ()
 
 
+def _in_case(path: str) -> tuple[str, Key]:
+    """What a file is, where each case has its own folder of its one image, and one of its masks of any names."""
+    kind, key = _place(path)
+    return kind, key[:-1]
+
+
 def _sibling(path: str) -> tuple[str, Key]:
-    """What a file is, where a folder with masks in its name is beside one of any name: lung_masks beside CXR."""
+    """What a file is, where a folder that is called after masks is beside one of any name: lung_masks beside CXR. It
+    may hold folders of several masks: ManualMask/leftMask and ManualMask/rightMask."""
     *folders, file = PurePosixPath(path).parts
-    is_mask = bool(folders) and bool(re.search(r"(?i)masks?(?![a-z])", folders[-1]))
     stem = PurePosixPath(file).stem
-    return ("mask" if is_mask else "image"), (*folders[:-1], SUFFIX.sub("", stem) if is_mask else stem)
+    of_masks = [place for place, folder in enumerate(folders) if MASK_WORDS.search(folder)]
+    if not of_masks:
+        return "image", (*folders[:-1], stem)
+    inner = [folder for folder in folders[of_masks[0] :] if not MASK_WORDS.search(folder)]
+    return "mask", (*folders[: of_masks[0]], *inner, SUFFIX.sub("", stem))
 
 
 def _bad(path: str, reason: str) -> BadFile:
@@ -159,8 +185,12 @@ def _beside(paths: Iterable[str]) -> Callable[[str], tuple[str, Key]]:
     return place
 
 
-def _split(key: Key) -> str:
-    return next((SPLIT_NAMES[folder.casefold()] for folder in key[:-1] if folder.casefold() in SPLIT_NAMES), "")
+def _split(path: str) -> str:
+    """The split that a folder of the image is called after: train, or ISIC_Training_Input."""
+    folders = [folder.casefold() for folder in PurePosixPath(path).parts[:-1]]
+    words = [SPLIT_NAMES[word] for folder in folders for word in re.split(r"[\W_]+", folder) if word in SPLIT_NAMES]
+    exact = [SPLIT_NAMES[folder] for folder in folders if folder in SPLIT_NAMES]
+    return (exact or words or [""])[0]
 
 
 def _patient(path: str, pattern: re.Pattern[str] | None) -> str:

@@ -1,14 +1,16 @@
 """Volumes as NIfTI files, as their slices: with masks beside them, in class folders, or with a table of labels.
 
 root/images/a.nii.gz with root/masks/a.nii.gz (or labels, labelsTr …), a.nii.gz with a_mask.nii.gz (or _seg, _label), or
-root/<class>/a.nii.gz. A volume is a group: its slices stay on one side of a split.
+root/<class>/a.nii.gz; data.labels names a table, such as the participants.tsv of BIDS. A volume is a group, or the
+patient that a table or a folder names: slices of a group stay on one side of a split.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -20,23 +22,21 @@ from crossward.data.bad_files import BadFile, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.file_format import HEAD, NIFTI, content_format
-from crossward.data.label_words import SPLIT_NAMES, label_problem
+from crossward.data.label_words import SPLIT_NAMES, check_renamed, label_problem, spelling_problems
 from crossward.data.sealed_facts import Facts, read_facts
-from crossward.data.site_key import SiteKey, shown_name, site_key
+from crossward.data.site_key import SiteKey, patient_code, shown_name, site_key
 from crossward.data.sources.folder import class_names, folder_layout
 from crossward.data.sources.label_tables import FILE_COLUMNS, LabelColumn, read_label_rows
 from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded, Slices, chosen_slices
 from crossward.data.sources.table import FOREGROUND
+from crossward.data.sources.volume_files import PairedVolumes, pair_volumes, stem_of, subject_folder, subject_names
 from crossward.data.volumes import AXES, open_volume
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 from crossward.user_folders import cache_folder
 
 VERSION = 1
-MASK_FOLDER = re.compile(r"(?i)(masks?|labels?(tr|ts|va)?|seg(mentation)?s?|annotations?)")
-IMAGE_FOLDER = re.compile(r"(?i)(images?(tr|ts|va)?|volumes?|scans?|ct|mri?)")
-MASK_NAME = re.compile(r"(?i)[-_](mask|seg|segmentation|labels?)$")
-CHANNEL = re.compile(r"_0000$")  # nnU-Net numbers the channels of an image
+FEW_FOLDERS = 3  # that may be classes with a volume each
 
 
 class NiftiSettings(AnyFileSettings):
@@ -45,9 +45,11 @@ class NiftiSettings(AnyFileSettings):
     channels: Literal[1, 3] = 1
     axis: Literal["axial", "coronal", "sagittal"] = "axial"
     slices: Slices = "all"  # "labelled" (where the mask is not empty), "middle", "every:5"
-    labels: AbsolutePath | None = None  # a CSV of file, label and, if known, split
+    only: str | None = None  # regular expression: of the images, those whose path it finds, as in "_T1w"
+    labels: AbsolutePath | None = None  # a CSV of file (or patient), label and, if known, split
     columns: dict[LabelColumn, str] = {}  # of that CSV, ours -> theirs
     encoding: Encoding = "utf-8"  # of that CSV
+    rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
     classes: tuple[str, ...] | None = None  # of masks: of the values 0, 1, 2 …
 
     def load(self) -> Loaded:
@@ -61,6 +63,7 @@ class LabelledVolume:
     mask: str = ""
     label: str = ""
     split: str = ""
+    group: str = ""  # where it is not the volume itself
 
 
 def read(settings: NiftiSettings) -> tuple[Collection, list[BadFile]]:
@@ -69,11 +72,12 @@ def read(settings: NiftiSettings) -> tuple[Collection, list[BadFile]]:
     cache = cache_folder() / "images"
     with open_files(settings.path) as files:
         paths = _volume_paths(files)
-        images, masks = pair_volumes(paths)
-        masked = bool(masks)
+        found = pair_volumes(paths, _chosen(settings.only))
+        masked = found.masked
         if settings.slices == "labelled" and not masked:
             raise ConfigError('slices = "labelled" needs masks beside the volumes.', hint='Use "all" or "every:5".')
-        volumes, problems = _with_masks(images, masks) if masked else _with_labels(settings, images)
+        volumes, problems = _with_masks(found) if masked else _with_labels(settings, found.images, key)
+        volumes = [_grouped(volume, key) for volume in _renamed(volumes, settings.rename)]
         looked_at = [volume.mask if settings.slices == "labelled" else volume.path for volume in volumes]
         facts, unread = _facts(files, looked_at, settings.axis, key, cache)
         problems += [_bad(path, reason) for path, reason in unread.items()]
@@ -83,7 +87,10 @@ def read(settings: NiftiSettings) -> tuple[Collection, list[BadFile]]:
     problems += [BadFile(rows[at][0].name, None, reason) for at, reason in decoded.problems]
     before = [volume.label for _, volume in rows]
     after = [rows[at][1].label for at in decoded.rows]
-    left_out = set_aside(settings.path, problems, bad_files=settings.bad_files, before=before, after=after)
+    spelt = [] if settings.classes or masked else spelling_problems(before)
+    left_out = set_aside(
+        settings.path, problems, bad_files=settings.bad_files, before=before, after=after, spellings=spelt
+    )
     used = [rows[at] for at in decoded.rows]
     return _collection(settings, used, decoded, masked), left_out
 
@@ -103,7 +110,7 @@ def _collection(
         targets=decoded.masks if decoded.masks is not None else torch.tensor([number[label] for label in labels]),
         ids=tuple(row.name for row, _ in used),
         hashes=decoded.hashes,
-        groups=tuple(row.name_of(row.image) for row, _ in used),
+        groups=tuple(volume.group or row.name_of(row.image) for row, volume in used),
         splits=splits if any(splits) else None,
         file=decoded.file,
         masks_file=decoded.masks_file,
@@ -123,58 +130,80 @@ def _volume_paths(files: Files) -> list[str]:
     return paths
 
 
-def _stem(path: str) -> str:
-    name = PurePosixPath(path).name
-    return re.sub(r"(?i)\.nii(\.gz)?$", "", name)
+def _chosen(only: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(only) if only else None
+    except re.error as error:
+        raise ConfigError(f"data.only is not a regular expression: {error}.", details=[str(only)]) from error
 
 
-def pair_volumes(paths: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Images and masks, each by what an image and its mask have in common."""
-    images: dict[str, str] = {}
-    masks: dict[str, str] = {}
-    for path in paths:
-        folders = PurePosixPath(path).parent.parts
-        stem = _stem(path)
-        is_mask = any(MASK_FOLDER.fullmatch(folder) for folder in folders) or bool(MASK_NAME.search(stem))
-        kept = [one for one in folders if not MASK_FOLDER.fullmatch(one) and not IMAGE_FOLDER.fullmatch(one)]
-        common = "/".join([*kept, CHANNEL.sub("", MASK_NAME.sub("", stem))])
-        (masks if is_mask else images)[common if common not in (masks if is_mask else images) else path] = path
-    return images, masks
+def _with_masks(found: PairedVolumes) -> tuple[list[LabelledVolume], list[BadFile]]:
+    sharing = Counter(mask for _, mask in found.pairs)
+    paired = [
+        LabelledVolume(path, mask, group=shown_name(mask, private=True) if sharing[mask] > 1 else "")
+        for path, mask in found.pairs
+    ]
+    problems = [_bad(path, "has no mask") for path in found.images]
+    return paired, problems + [_bad(path, "is a mask without an image") for path in found.masks]
 
 
-def _with_masks(images: dict[str, str], masks: dict[str, str]) -> tuple[list[LabelledVolume], list[BadFile]]:
-    paired = [LabelledVolume(path, masks[common]) for common, path in images.items() if common in masks]
-    problems = [_bad(path, "has no mask") for common, path in images.items() if common not in masks]
-    problems += [_bad(path, "is a mask without an image") for common, path in masks.items() if common not in images]
-    return paired, problems
-
-
-def _with_labels(settings: NiftiSettings, images: dict[str, str]) -> tuple[list[LabelledVolume], list[BadFile]]:
+def _with_labels(
+    settings: NiftiSettings, paths: Sequence[str], key: SiteKey
+) -> tuple[list[LabelledVolume], list[BadFile]]:
     if settings.labels:
-        return _by_table(settings.labels, settings, list(images.values()))
-    parts = [path.split("/") for path in images.values()]
+        return _by_table(settings.labels, settings, paths, key)
+    parts = [path.split("/") for path in paths]
     wrapped, split = folder_layout(settings.path, parts)
     volumes, problems = [], []
-    for path in images.values():
+    for path in paths:
         above = path.split("/")[wrapped:-1]
         if len(above) > split:
             part = SPLIT_NAMES.get(above[0].casefold(), "") if split else ""
             volumes.append(LabelledVolume(path, "", above[int(split)], part))
         else:
             problems.append(_bad(path, "is not in a class folder, has no mask beside it, and data.labels is not set"))
+    _refuse_folders_of_patients(volumes)
     return volumes, problems
 
 
-def _by_table(file: Path, settings: NiftiSettings, paths: Sequence[str]) -> tuple[list[LabelledVolume], list[BadFile]]:
+def _refuse_folders_of_patients(volumes: Sequence[LabelledVolume]) -> None:
+    """Refuse folders as classes where most hold a volume or two each, without their names, which may be patients'."""
+    folders = Counter(volume.label for volume in volumes)
+    if len(folders) > FEW_FOLDERS and 2 * len(folders) >= len(volumes):
+        raise DataError(
+            f"{len(folders)} folders hold {len(volumes)} volumes: they are folders of patients, not of classes.",
+            hint="Set data.labels to a table of files or patients and their labels, or put the volumes of each class "
+            "into a folder.",
+        )
+
+
+def _grouped(volume: LabelledVolume, key: SiteKey) -> LabelledVolume:
+    """The volume with the patient that its folder is called after, unless its group is known."""
+    folder = "" if volume.group else subject_folder(volume.path)
+    return replace(volume, group=patient_code(key, folder)) if folder else volume
+
+
+def _renamed(volumes: Sequence[LabelledVolume], rename: Mapping[str, str]) -> list[LabelledVolume]:
+    check_renamed("data.path", {volume.label for volume in volumes}, rename)
+    return [replace(volume, label=rename.get(volume.label, volume.label)) for volume in volumes]
+
+
+def _by_table(
+    file: Path, settings: NiftiSettings, paths: Sequence[str], key: SiteKey
+) -> tuple[list[LabelledVolume], list[BadFile]]:
+    """The volumes that a table names: by their files, or by their patients, who then are the groups."""
     keys, cells = read_label_rows(file, settings.columns, settings.encoding, images="Name it file.")
     column = next((name for name in keys if name.casefold() in FILE_COLUMNS), keys[0])
-    rows = {name: row for _, row in cells for name in {row[column], _stem(row[column])}}
+    by_file = {name: row for _, row in cells for name in {row[column], stem_of(row[column])} if name}
     volumes, problems = [], []
     for path in paths:
-        row = rows.get(path) or rows.get(PurePosixPath(path).name) or rows.get(_stem(path))
+        row = by_file.get(path) or by_file.get(PurePosixPath(path).name) or by_file.get(stem_of(path))
+        patient = "" if row else next((name for name in sorted(subject_names(path)) if name in by_file), "")
+        row = row or by_file.get(patient)
         reason = label_problem(row["label"]) if row else "no row of the table of labels gives it a label"
         if row and not reason:
-            volumes.append(LabelledVolume(path, "", row["label"], row["split"]))
+            group = patient_code(key, row[column]) if patient else ""
+            volumes.append(LabelledVolume(path, "", row["label"], row["split"], group))
         else:
             problems.append(_bad(path, reason))
     return volumes, problems

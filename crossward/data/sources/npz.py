@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -19,12 +21,34 @@ from crossward.data.collection import Collection
 from crossward.data.prepare import EXAMPLE, Preparation, Window, by_parts, preparation
 from crossward.data.sealed_files import digest
 from crossward.data.sources.array_images import resize
+from crossward.data.sources.mapped_arrays import file_stamp, mapped_arrays
 from crossward.data.sources.settings import Loaded, SourceSettings
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath, Count
 
 SPLITS = ("train", "val", "test")
+HELD = 512 << 20  # bytes of images that are held in memory; more are mapped from the cache
+UNPACKED = 32 << 20  # bytes of images that are unpacked at a time
 UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class ArrayClaim:
+    """What a file says of an array before it is read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def channels(self) -> int:
+        return self.shape[3] if self.ndim == 4 else 1
 
 
 class NpzSettings(SourceSettings):
@@ -56,13 +80,18 @@ def read(
     asked = preparation(prepare, channels)  # refused before anything is read
     if asked.value_range:
         raise ConfigError(f'"{prepare[0]}" is for image files: arrays of 16 bits need a window, as in {EXAMPLE}.')
-    window = asked.window
-    arrays = _arrays(file)
-    _check(file, arrays, window)
-    prepared = preparation(prepare, channels or _channels(arrays["train_images"]))
-    counts = [len(arrays[f"{split}_images"]) for split in SPLITS]
-    labels = np.concatenate([_targets(arrays[f"{split}_labels"]) for split in SPLITS])
-    images = torch.cat([_shaped(arrays.pop(f"{split}_images"), size, channels, prepared) for split in SPLITS])
+    labels_by_split, claims = _labels_and_claims(file)
+    _check(file, labels_by_split, claims, asked.window)
+    prepared = preparation(prepare, channels or claims["train"].channels)
+    counts = [len(claims[split]) for split in SPLITS]
+    labels = np.concatenate([_targets(labels_by_split[split]) for split in SPLITS])
+    parts = partial(_shaped_parts, file, size, channels, prepared)
+    shape = _shape_read(claims, size, channels)
+    if math.prod(shape) > HELD:
+        images, hashes, stored = mapped_arrays(parts, shape, [*file_stamp(file), size, channels, prepare])
+    else:
+        images, stored = torch.cat([*parts()]), None
+        hashes = tuple(digest(image.data) for image in images.numpy())
     return Collection(
         name=file.stem,
         task="multi-label" if labels.ndim == 2 else "classification",
@@ -70,8 +99,9 @@ def read(
         images=images,
         targets=torch.from_numpy(labels),
         ids=tuple(f"{split}/{row}" for split, count in zip(SPLITS, counts, strict=True) for row in range(count)),
-        hashes=tuple(digest(image.data) for image in images.numpy()),
+        hashes=hashes,
         splits=tuple(split for split, count in zip(SPLITS, counts, strict=True) for _ in range(count)),
+        file=stored,
     )
 
 
@@ -118,7 +148,8 @@ def _labels_each(labels: NDArray[np.generic]) -> int:
     return labels.shape[1] if labels.ndim == 2 else 1
 
 
-def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
+def _labels_and_claims(file: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, ArrayClaim]]:
+    """The labels of each split, and what the file says of its images, which are not read yet."""
     if not file.is_file():
         raise DataError(f"There is no file {file}.", hint="Check the path.")
     if not zipfile.is_zipfile(file):
@@ -126,14 +157,21 @@ def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
             f"{file} is not a whole .npz archive.", hint="Save the six arrays with numpy.savez, or copy it again."
         )
     wanted = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]
+    with _readable(file), np.load(file, allow_pickle=False) as content:
+        if missing := [name for name in wanted if name not in content.files]:
+            raise DataError(
+                f"{file} lacks arrays.", details=missing, hint=f"It has {', '.join(content.files) or 'none'}."
+            )
+        claims = _claims(file, wanted)
+        labels = {split: content[f"{split}_labels"] for split in SPLITS}
+    return labels, {split: claims[f"{split}_images"] for split in SPLITS}
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Errors of reading the arrays inside, in words."""
     try:
-        with np.load(file, allow_pickle=False) as content:
-            if missing := [name for name in wanted if name not in content.files]:
-                raise DataError(
-                    f"{file} lacks arrays.", details=missing, hint=f"It has {', '.join(content.files) or 'none'}."
-                )
-            _check_claims(file, wanted)
-            return {name: content[name] for name in wanted}
+        yield
     except UNREADABLE as error:
         raise DataError(
             f"{file} cannot be read as plain arrays ({error}).",
@@ -141,25 +179,47 @@ def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
         ) from error
 
 
-def _check_claims(file: Path, names: Sequence[str]) -> None:
-    """Refuse arrays that claim to be larger than what the archive holds of them, or than the memory: numpy takes the
-    memory for what a header claims before it reads anything."""
-    total = 0
+def _claims(file: Path, names: Sequence[str]) -> dict[str, ArrayClaim]:
+    """What the headers say. Arrays that claim to be larger than what the archive holds of them are refused: numpy takes
+    the memory for what a header claims before it reads anything."""
+    claims = {}
     with zipfile.ZipFile(file) as archive:
         for name in names:
             entry = archive.getinfo(f"{name}.npy")
             with archive.open(entry) as stream:
                 shape, _, dtype = _array_header(stream)
-                claimed = math.prod(shape) * dtype.itemsize
-                if dtype.hasobject or stream.tell() + claimed != entry.file_size:
+                if dtype.hasobject or stream.tell() + math.prod(shape) * dtype.itemsize != entry.file_size:
                     raise ValueError(f"{name} is {dtype} of the shape {shape}, which is not what the archive holds")
-            total += claimed
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if total > memory:
-        raise DataError(
-            f"{file} unpacks to {total >> 20} MiB, and this machine has {memory >> 20} MiB of memory.",
-            hint="Take the file of a smaller size, or a machine with more memory.",
-        )
+            claims[name] = ArrayClaim(shape, dtype)
+    return claims
+
+
+def _shaped_parts(file: Path, size: int | None, channels: int | None, prepared: Preparation) -> Iterator[Tensor]:
+    """The images of all splits in order, unpacked and shaped some at a time."""
+    for split in SPLITS:
+        with _readable(file), closing(_parts(file, f"{split}_images")) as parts:
+            for part in parts:
+                yield _shaped(part, size, channels, prepared)
+
+
+def _parts(file: Path, name: str) -> Generator[NDArray[np.generic]]:
+    """An array, some rows at a time as they are unpacked; one that is stored by columns at once."""
+    with zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as stream:
+        shape, by_columns, dtype = _array_header(stream)
+        rows = math.prod(shape[1:]) * dtype.itemsize
+        step = shape[0] if by_columns else max(1, UNPACKED // rows)
+        for start in range(0, shape[0], step):
+            count = min(step, shape[0] - start)
+            values = np.frombuffer(stream.read(count * rows), dtype)
+            whole = values.reshape((count, *shape[1:]), order="F" if by_columns else "C")
+            yield np.array(whole)  # of our own, to be written to
+
+
+def _shape_read(claims: Mapping[str, ArrayClaim], size: int | None, channels: int | None) -> tuple[int, ...]:
+    """The shape that the images are read in."""
+    train = claims["train"]
+    height, width = (size, size) if size else train.shape[1:3]
+    return sum(map(len, claims.values())), height, width, channels or train.channels
 
 
 def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -170,14 +230,16 @@ def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
     return header
 
 
-def _check(file: Path, arrays: dict[str, NDArray[np.generic]], window: Window | None) -> None:
-    problems = [problem for split in SPLITS for problem in _problems(split, arrays, window)]
-    shapes = {arrays[f"{split}_images"].shape[1:] for split in SPLITS}
+def _check(
+    file: Path, labels: Mapping[str, NDArray[np.generic]], claims: Mapping[str, ArrayClaim], window: Window | None
+) -> None:
+    problems = [problem for split in SPLITS for problem in _problems(split, claims[split], labels[split], window)]
+    shapes = {claim.shape[1:] for claim in claims.values()}
     if not problems and len(shapes) > 1:
         problems.append(f"images differ in shape between splits: {', '.join(map(str, sorted(shapes)))}")
-    if not problems and len({_labels_each(arrays[f"{split}_labels"]) for split in SPLITS}) > 1:
+    if not problems and len({_labels_each(some) for some in labels.values()}) > 1:
         problems.append("images differ in their number of labels between splits")
-    if not problems and not len(arrays["train_images"]):
+    if not problems and not len(claims["train"]):
         problems.append("train_images is empty")
     if problems:
         raise DataError(
@@ -189,13 +251,7 @@ def _check(file: Path, arrays: dict[str, NDArray[np.generic]], window: Window | 
         )
 
 
-def _channels(images: NDArray[np.generic]) -> int:
-    return images.shape[3] if images.ndim == 4 else 1
-
-
-def _problems(split: str, arrays: dict[str, NDArray[np.generic]], window: Window | None) -> list[str]:
-    images = arrays[f"{split}_images"]
-    labels = arrays[f"{split}_labels"]
+def _problems(split: str, images: ArrayClaim, labels: NDArray[np.generic], window: Window | None) -> list[str]:
     problems = []
     if window and images.dtype == np.uint8:
         problems.append(f"{split}_images is already 8 bits: the window cannot be applied")

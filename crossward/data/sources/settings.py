@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
 from crossward.data.collection import Collection
 from crossward.data.decode import FIT, MOST_PIXELS, Frame
+from crossward.errors import ConfigError
 from crossward.settings import AbsolutePath, Count, Section
 from crossward.user_folders import cache_folder
 
@@ -19,6 +20,24 @@ Colour = Annotated[tuple[float, ...], Len(1, 3)]
 Loaded = tuple[Collection, list[str]]  # the images, and a line for each file that was left out
 Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]  # of a table
 GroupRule = Callable[[str], str]  # path of an image -> its patient, lesion or slide; empty if it names none
+
+
+def group_pattern(group: str | None, name: str = "group") -> re.Pattern[str] | None:
+    """The regular expression whose first ( ) is the patient, or what `name` says, in a path; None if there is none."""
+    if group is None:
+        return None
+    try:
+        pattern = re.compile(group)
+    except re.error as error:
+        raise ConfigError(f"{name} is not a regular expression: {error}.", details=[group]) from error
+    if not pattern.groups:
+        noun = "patient" if name == "group" else "class"
+        raise ConfigError(
+            f"{name} has no ( ), so that it names no {noun}.",
+            details=[group],
+            hint=rf"Put the {noun}'s part of the path in brackets, as in CNV-(\d+)-.",
+        )
+    return pattern
 
 
 def rule_of_pattern(pattern: re.Pattern[str]) -> GroupRule:

@@ -9,10 +9,11 @@ Splits may have tables of their own. A group whose column names patients is writ
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
@@ -27,8 +28,16 @@ from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
 from crossward.data.label_words import SPLIT_NAMES, Labels, check_renamed, usual_spellings
 from crossward.data.site_key import patient_code, shown_name, site_key
-from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded
-from crossward.data.sources.table_files import in_archive, read_cells, with_one_label
+from crossward.data.sources.settings import (
+    AnyFileSettings,
+    Encoding,
+    GroupRule,
+    Loaded,
+    group_pattern,
+    rule_of_pattern,
+)
+from crossward.data.sources.stored_paths import StoredPaths, but_for_capitals, spelled
+from crossward.data.sources.table_files import cell_lines, in_archive, with_one_label
 from crossward.data.table_columns import ColumnName, find_columns, names_patients, unused_columns
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
@@ -37,6 +46,8 @@ FOREGROUND = ("background", "foreground")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 NO_TABLES: Mapping[str, Path] = MappingProxyType({})
 SAMPLED = 50  # rows whose files are looked for, before the names of all files are
+FEW_WORDS = ("label", "site", "split")  # columns of a few words, of which each is held once
+MANY = 1000  # rows: a table of fewer is read to the end whatever is wrong with it
 Place = tuple[str, int]  # of a row: its table, where there are several, and its number
 
 
@@ -50,6 +61,8 @@ class TableSettings(AnyFileSettings):
     rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
     labels: Literal["single", "multi"] = "single"  # "multi": an image may have several, as in "edema|mass", or none
     one_hot: tuple[str, ...] = ()  # columns of 0 and 1, one for each class, in place of a column of labels
+    uncertain: Literal["leave out", "negative", "positive"] = "leave out"  # rows that say -1 in one of these columns
+    group: str | None = None  # regular expression on the path whose first group is the patient, in place of a column
     val_path: AbsolutePath | None = None  # a table of its own for validation; path is then that of training
     test_path: AbsolutePath | None = None  # the same for testing
     classes: tuple[str, ...] | None = None
@@ -65,10 +78,16 @@ class TableSettings(AnyFileSettings):
             rename=self.rename,
             several=self.labels == "multi",
             one_hot=self.one_hot,
+            uncertain=self.uncertain,
+            group=self.group,
             others={split: file for split, file in (("val", self.val_path), ("test", self.test_path)) if file},
             classes=self.classes,
         )
         return collection, [str(file) for file in left_out]
+
+    def group_rule(self) -> GroupRule | None:
+        pattern = group_pattern(self.group)
+        return rule_of_pattern(pattern) if pattern else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +108,16 @@ class TableRow:
 
     def bad(self, reason: str) -> BadFile:
         return BadFile(shown_name(self.path), self.number, reason, self.site, self.table)
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How the cells of a table are read."""
+
+    columns: Mapping[ColumnName, str] | None = None  # ours -> theirs
+    encoding: str = "utf-8"
+    one_hot: tuple[str, ...] = ()
+    uncertain: str = "leave out"
 
 
 @dataclass(frozen=True)
@@ -118,30 +147,29 @@ def read(
     rename: Mapping[str, str] = NO_NAMES,
     several: bool = False,
     one_hot: Sequence[str] = (),
+    uncertain: str = "leave out",
+    group: str | None = None,
     others: Mapping[str, Path] = NO_TABLES,
     classes: tuple[str, ...] | None = None,
 ) -> tuple[Collection, list[BadFile]]:
     """The images that `file` names, below `root` or beside the file, and the rows that were left out. `others` are
     tables of splits, if they have their own; `file` is then that of training. `several`: images have several labels, or
-    none."""
+    none. `group` is a regular expression for their paths whose first group is the patient."""
     policy = check_policy(bad_files)
+    pattern = group_pattern(group)
     archive, inside = in_archive(root or file.parent)
-    parsed = _joined({"train": file, **others}, columns, encoding, one_hot)
+    parsed = _joined({"train": file, **others}, TableFormat(columns, encoding, tuple(one_hot), uncertain))
     masked = "mask" in parsed.columns
     wording = _wording(file, classes, one_hot, several=several, masked=masked)
     names = wording.names
     frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in)
     with open_files(archive) as files:
-        rows = _placed(_renamed(file, parsed.rows, rename, wording), root or file.parent, prefix, masked, inside)
-        rows = _as_stored(rows, files)
+        place = partial(_placed, root=root or file.parent, prefix=prefix, masked=masked, inside=inside)
+        _refuse_files_elsewhere(file, place(_some(parsed.rows)), len(parsed.rows), files)
+        rows = place(_renamed(file, parsed.rows, rename, wording))
+        rows = _grouped(_as_stored(rows, files), pattern)
         problems = [*parsed.problems, *_problems(rows, wording, masked)]
-        wrong = {(problem.table, problem.row) for problem in problems}
-        # before a refusal we look at every image there is, so that one reading finds every problem
-        if policy == "refuse":
-            repeated = {(problem.table, problem.row) for problem in _repeated_paths(rows)}
-            candidates = [row for row in rows if not row.problem and row.place not in repeated]
-        else:
-            candidates = [row for row in rows if row.place not in wrong]
+        candidates = _candidates(rows, problems, policy)
         decoded = decode_files(files, [ImagePaths(row.path, row.mask) for row in candidates], frame, cache)
     problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
@@ -149,7 +177,17 @@ def read(
     after = [label for row in used for label in wording.of(row.label)]
     spelt = [] if masked or names else _spellings(rows, wording)
     left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spelt, rows=len(used))
+    parsed = replace(parsed, columns=(*parsed.columns, "group"), coded=False) if pattern else parsed
     return _collection(file, parsed, used, wording, decoded), left_out
+
+
+def _candidates(rows: Sequence[TableRow], problems: Sequence[BadFile], policy: str) -> list[TableRow]:
+    """The rows whose images are decoded: before a refusal all that can be, so that one reading finds every problem."""
+    if policy == "refuse":
+        repeated = {(problem.table, problem.row) for problem in _repeated_paths(rows)}
+        return [row for row in rows if not row.problem and row.place not in repeated]
+    wrong = {(problem.table, problem.row) for problem in problems}
+    return [row for row in rows if row.place not in wrong]
 
 
 def _collection(file: Path, table: Table, rows: list[TableRow], wording: Labels, decoded: DecodedImages) -> Collection:
@@ -221,11 +259,9 @@ def _class_names(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ..
     return tuple(classes)
 
 
-def _joined(
-    tables: Mapping[str, Path], asked: Mapping[ColumnName, str] | None, encoding: str, one_hot: Sequence[str]
-) -> Table:
+def _joined(tables: Mapping[str, Path], how: TableFormat) -> Table:
     """The tables of the splits as one; a single one as it is."""
-    parsed = {split: parse(file, asked, encoding, one_hot) for split, file in tables.items()}
+    parsed = {split: parse(file, how) for split, file in tables.items()}
     first, *more = parsed.values()
     if not more:
         return first
@@ -243,19 +279,16 @@ def _joined(
     return replace(first, columns=(*first.columns, "split"), rows=rows, problems=problems)
 
 
-def parse(
-    file: Path,
-    asked: Mapping[ColumnName, str] | None = None,
-    encoding: str = "utf-8",
-    one_hot: Sequence[str] = (),
-) -> Table:
+def parse(file: Path, how: TableFormat) -> Table:
     """The rows of the table; the cells of unknown columns are dropped."""
-    header, lines = read_cells(file, encoding)
-    if one_hot:
-        header, lines = with_one_label(str(file), header, lines, one_hot)
-    places = find_columns(str(file), header, asked)
+    lines: Iterable[list[str]]
+    header, lines = cell_lines(file, how.encoding)
+    if how.one_hot:
+        header, lines = with_one_label(str(file), header, [*lines], how.one_hot, how.uncertain)
+    places = find_columns(str(file), header, how.columns)
     rows = []
     problems = []
+    known: dict[str, str] = {}
     for number, cells in enumerate(lines, start=2):
         if not any(cell.strip() for cell in cells):
             continue
@@ -263,12 +296,24 @@ def parse(
             # its cells are not shown: any of them may name a patient
             problems.append(BadFile("", number, f"has {len(cells)} cells for {len(header)} columns"))
             continue
-        rows.append(TableRow(number, **{ours: cells[place].strip() for ours, place in places.items()}))
+        words = {ours: cells[place].strip() for ours, place in places.items()}
+        words |= {ours: known.setdefault(words[ours], words[ours]) for ours in FEW_WORDS if ours in words}
+        rows.append(TableRow(number, **words))
     if not rows and not problems:
         raise DataError(f"The table {file} has no rows.", hint="Add one row for each image below the header.")
-    unused = [name for place, name in enumerate(header) if place not in places.values() and name not in one_hot]
+    unused = [name for place, name in enumerate(header) if place not in places.values() and name not in how.one_hot]
     coded = "group" in places and names_patients(header[places["group"]])
     return Table(tuple(places), rows, problems, tuple(unused_columns(header, places, unused)), coded)
+
+
+def _grouped(rows: list[TableRow], pattern: re.Pattern[str] | None) -> list[TableRow]:
+    """The rows with the patients that their paths name, where a pattern says how."""
+    if pattern is None:
+        return rows
+    patient = rule_of_pattern(pattern)
+    missing = f"the group pattern {pattern.pattern} finds no patient in its path"
+    grouped = [row if row.problem else replace(row, group=patient(row.path)) for row in rows]
+    return [row if row.problem or row.group else replace(row, problem=missing) for row in grouped]
 
 
 def _placed(rows: Iterable[TableRow], root: Path, prefix: str, masked: bool, inside: str) -> list[TableRow]:
@@ -306,22 +351,41 @@ def _below(path: str, tops: Sequence[str], inside: str, column: str) -> str:
         raise DataError(f"its {column} {path} {error.what}{cure}") from error
 
 
+def _some(rows: Sequence[TableRow]) -> Sequence[TableRow]:
+    return rows[:: max(1, len(rows) // SAMPLED)]
+
+
+def _refuse_files_elsewhere(file: Path, some: Sequence[TableRow], rows: int, files: Files) -> None:
+    """Refuse a long table at once if none of the rows looked at has a file: it would take long to say it of each."""
+    if rows < MANY or any(row.problem or _is_there(files, row.path) for row in some):
+        return
+    known = StoredPaths(listing := files.listing())
+    stems = {spelled(PurePosixPath(path).stem) for path in listing}
+    if not any(known.holds(row.path) or spelled(PurePosixPath(row.path).name) in stems for row in some):
+        raise DataError(
+            f"{file}: none of {len(some)} rows that were looked at, of {rows:,}, has its file in {files.root}.",
+            details=[f"row {row.number}: {shown_name(row.path)}" for row in some[:5]],
+            hint="Set data.root to the folder that the paths start in, and data.prefix to what else they begin with.",
+        )
+
+
 def _as_stored(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
     """The rows with the paths that the files really have: extensions that the table leaves out, capitals, and accents,
     which macOS stores in another way than most tables do."""
     if not any(is_image(row.path) for row in rows):
         return _found_by_name(rows, files.listing())
-    step = max(1, len(rows) // SAMPLED)
-    paths = [path for row in rows[::step] if not row.problem for path in (row.path, row.mask) if path]
+    paths = [path for row in _some(rows) if not row.problem for path in (row.path, row.mask) if path]
     if all(_is_there(files, path) for path in paths) and all(row.path.isascii() for row in rows):
         return [*rows]
-    listing = files.listing()
-    exact = {*listing}
-    stored = {_spelled(path): path for path in listing}
-    return [
-        row if row.problem else replace(row, path=_known(row.path, exact, stored), mask=_known(row.mask, exact, stored))
-        for row in rows
-    ]
+    known = StoredPaths(files.listing())
+    return [row if row.problem else _with_stored(row, known) for row in rows]
+
+
+def _with_stored(row: TableRow, known: StoredPaths) -> TableRow:
+    path, mask = known.find(row.path), known.find(row.mask)
+    if several := [paths for paths in (path, mask) if len(paths) > 1]:
+        return replace(row, problem=_several_of(several[0]))
+    return replace(row, path=path[0], mask=mask[0])
 
 
 def _is_there(files: Files, path: str) -> bool:
@@ -332,29 +396,24 @@ def _is_there(files: Files, path: str) -> bool:
     return True
 
 
-def _known(path: str, exact: set[str], stored: Mapping[str, str]) -> str:
-    return path if path in exact else stored.get(_spelled(path), path)
-
-
-def _spelled(path: str) -> str:
-    return unicodedata.normalize("NFC", path).casefold()
+def _several_of(paths: Sequence[str]) -> str:
+    return f"{len(paths)} images have this name: {', '.join(paths[:3])}; data.root names the folder that is meant"
 
 
 def _found_by_name(rows: Sequence[TableRow], listing: Iterable[str]) -> list[TableRow]:
     """The rows of a table that names images without their extension, with the one image of each name."""
     paths: dict[str, list[str]] = defaultdict(list)
     for path in filter(is_image, listing):
-        paths[PurePosixPath(path).stem].append(path)
+        paths[spelled(PurePosixPath(path).stem)].append(path)
     found = []
     for row in rows:
-        there = paths.get(PurePosixPath(row.path).name, [])
+        there = but_for_capitals(paths.get(spelled(PurePosixPath(row.path).name), []))
         if row.problem:
             found.append(row)
         elif len(there) == 1:
             found.append(replace(row, path=there[0]))
         else:
-            what = f"{len(there)} images have this name: {', '.join(there[:3])}" if there else "no image has this name"
-            found.append(replace(row, problem=what))
+            found.append(replace(row, problem=_several_of(there) if there else "no image has this name"))
     return found
 
 

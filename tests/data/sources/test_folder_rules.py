@@ -128,13 +128,35 @@ def test_masks_beside_images_are_for_segmentation_or_ignored(tmp_path, read):
     mask = Image.fromarray(np.eye(8, dtype=np.uint8) * 255)
     for name in names:
         mask.save(tmp_path / f"{name}_mask.png")
-    mask.save(tmp_path / "benign/benign (1)_mask_1.png")
-    collection, left_out = read(tmp_path, bad_files="quarantine")
-    assert (collection.task, len(collection)) == ("segmentation", 6)
-    assert collection.targets[0].tolist() == np.eye(8).astype(int).tolist()
-    assert [str(bad) for bad in left_out] == ["benign/benign (1)_mask_1.png: is a second mask of this name"]
+    second = Image.fromarray(np.eye(8, dtype=np.uint8)[::-1] * 255)
+    second.save(tmp_path / "benign/benign (1)_mask_1.png")
+    collection, left_out = read(tmp_path)
+    assert (collection.task, len(collection), left_out) == ("segmentation", 6, [])
+    both = np.maximum(np.eye(8), np.eye(8)[::-1]).astype(int)
+    assert [target.tolist() for target in collection.targets[:2]] == [both.tolist(), np.eye(8).astype(int).tolist()]
     plain, left_out = read(tmp_path, masks="ignore")
     assert (labels(plain), left_out) == ({"benign": 3, "malignant": 3}, [])
+
+
+def test_a_second_mask_that_cannot_be_read_or_changes_is_noticed(tmp_path, read):
+    draw(tmp_path, "images/1.png", "images/2.png")
+    mask = Image.fromarray(np.eye(8, dtype=np.uint8) * 255)
+    for name in ("1", "2"):
+        for side in ("left", "right"):
+            (tmp_path / "masks" / side).mkdir(parents=True, exist_ok=True)
+            mask.save(tmp_path / "masks" / side / f"{name}.png")
+    for side in ("left", "right"):  # ManualMask/leftMask of the Montgomery set
+        (tmp_path / "masks" / side).rename(tmp_path / "masks" / f"{side}Mask")
+    (tmp_path / "images").rename(tmp_path / "CXR_png")
+    (tmp_path / "masks").rename(tmp_path / "ManualMask")
+    first, _ = read(tmp_path)
+    assert (first.task, len(first)) == ("segmentation", 2)
+    Image.fromarray(np.full((8, 8), 255, np.uint8)).save(tmp_path / "ManualMask/rightMask/2.png")
+    again, _ = read(tmp_path)
+    assert again.targets.flatten(1).sum(1).tolist() == [8, 64]
+    (tmp_path / "ManualMask/rightMask/1.png").write_bytes(b"no picture")
+    _, [bad] = read(tmp_path, bad_files="quarantine")
+    assert str(bad).startswith("CXR_png/1.png: mask ManualMask/rightMask/1.png: ")
 
 
 def test_a_few_names_like_masks_make_no_segmentation(tmp_path, read):

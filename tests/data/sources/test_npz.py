@@ -249,3 +249,28 @@ def test_medmnist_counts_of_classes():
         "retinamnist": 5, "tissuemnist": 8,
     }  # fmt: skip
     assert all(len(set(classes)) == len(classes) for classes in medmnist.CLASSES.values())
+
+
+@pytest.mark.parametrize("size", [None, 14])
+def test_large_arrays_are_mapped_from_the_cache_and_equal(tmp_path, monkeypatch, size):
+    from crossward.data.sources import npz
+
+    monkeypatch.setenv("CROSSWARD_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for split, count in (("train", 9), ("val", 2), ("test", 3)):
+        arrays[f"{split}_images"] = rng.integers(0, 255, (count, 28, 28, 3)).astype(np.uint8)
+        arrays[f"{split}_labels"] = (np.arange(count) % 2)[:, None]
+    arrays["val_images"] = np.asfortranarray(arrays["val_images"])
+    np.savez_compressed(tmp_path / "set.npz", **arrays)
+    held = npz.read(tmp_path / "set.npz", size=size)
+    assert held.file is None
+    monkeypatch.setattr(npz, "HELD", 1000)
+    monkeypatch.setattr(npz, "UNPACKED", 5000)  # two images at a time
+    mapped = npz.read(tmp_path / "set.npz", size=size)
+    assert mapped.file is not None
+    assert torch.equal(mapped.images, held.images)
+    assert mapped.hashes == held.hashes
+    monkeypatch.setattr(npz, "_parts", lambda *_: pytest.fail("it was unpacked again"))
+    again = npz.read(tmp_path / "set.npz", size=size)
+    assert (again.hashes, torch.equal(again.images, held.images)) == (held.hashes, True)

@@ -428,7 +428,7 @@ def test_names_without_extension_are_looked_up(here, read):
     with pytest.raises(DataError) as error:
         read(text + "3,a\n9,b\n")
     assert error.value.details == (
-        "row 4: 3: 2 images have this name: x/3.png, y/3.png",
+        "row 4: 3: 2 images have this name: x/3.png, y/3.png; data.root names the folder that is meant",
         "row 5: 9: no image has this name",
     )
 
@@ -450,3 +450,16 @@ def test_few_bad_files_are_left_out_by_default_and_more_are_refused(here, read):
     with pytest.raises(DataError, match=r"3 problems \(Graz 1, Wien 2\)") as error:
         read((here / "set.csv").read_text(), bad_files="auto")
     assert "Up to 5% of the files would be left out" in error.value.hint
+
+
+def test_a_long_table_whose_files_are_elsewhere_is_refused_at_once(tmp_path, monkeypatch):
+    from crossward.data.sources import table
+
+    lines = [f"/old/place/{n:04d}.png,{'ab'[n % 2]}" for n in range(table.MANY)]
+    (tmp_path / "long.csv").write_text("\n".join(["path,label", *lines]))
+    monkeypatch.setattr(table, "decode_files", lambda *_: pytest.fail("files were looked for, one by one"))
+    with pytest.raises(DataError) as refusal:
+        table.read(tmp_path / "long.csv", size=8, cache=tmp_path / "cache", prefix="/old/place")
+    assert "none of 50 rows that were looked at, of 1,000, has its file in" in refusal.value.what
+    assert refusal.value.details[0] == "row 2: 0000.png"
+    assert "data.root" in refusal.value.hint
