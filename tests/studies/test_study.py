@@ -373,7 +373,8 @@ def test_a_full_disk_in_the_middle(make_study: StudyMaker, tmp_path):
 
 # pruning, status ------------------------------------------------------------------------------------------------------
 def test_pruning_keeps_what_tables_need(make_study: StudyMaker):
-    study = make_study('seeds = [0]\nmethod = ["fedavg"]', SHARED.replace("rounds = 2", "rounds = 4"))
+    all_predictions = SHARED.replace("rounds = 2", "rounds = 4") + '\n[evaluate]\nkeep_predictions = "all"\n'
+    study = make_study('seeds = [0]\nmethod = ["fedavg"]', all_predictions)
     run_here(study)
     register(study)
     before = study.tables()

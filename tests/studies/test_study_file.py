@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crossward.errors import ConfigError
-from crossward.studies.study_file import read_study
+from crossward.studies.study_file import SECTIONS, read_study
 
 TWO_METHODS = 'seeds = [0, 1]\nmethod = ["fedavg", "scaffold"]\n'
 
@@ -97,6 +97,12 @@ def test_pairs_and_labels(tmp_path):
     settings = read_study(file).settings
     assert settings.compared_pairs() == ()
     assert settings.repeated() == ("fedavg",)
+
+
+def test_every_section_of_a_configuration_can_vary():
+    from crossward.config.schema import Config
+
+    assert {*SECTIONS, "method", "plugin"} == {*Config.model_fields}
 
 
 def test_looking_at_a_study_imports_no_torch():
