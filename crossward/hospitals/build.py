@@ -25,8 +25,10 @@ from crossward.errors import ConfigError
 from crossward.hospitals.kit_checks import SITE_SETTINGS
 from crossward.hospitals.refusal import Refusal
 from crossward.hospitals.site_limits import NO_LIMITS, SiteLimits
+from crossward.hospitals.site_split import SiteSplit
 from crossward.names import nearest
-from crossward.runs.build import PreparedRun, assemble, devices, partitioned
+from crossward.runs.build import PreparedRun, assemble, partitioned
+from crossward.runs.devices import chosen_devices
 from crossward.runs.join import READ_ALIKE
 from crossward.user_folders import cache_folder
 
@@ -80,19 +82,25 @@ def build_site_run(
     public: Tensor | None = None,
     *,
     limits: SiteLimits = NO_LIMITS,
+    site_split: SiteSplit | None = None,
 ) -> PreparedRun:
     """A site's part of a run. What is wrong with the run is a Refusal, which the coordinator is told of; other errors
     are of the site's own images and settings.
 
     `run_settings` is the configuration of the run; `site_settings` says where this site's images are, see
-    `merge_site_settings`. `public` are (n, H, W, C) images that the coordinator sends to every site.
+    `merge_site_settings`. `public` are (n, H, W, C) images that the coordinator sends to every site. `site_split` keeps
+    the split of earlier runs.
     """
     if name not in sites:
         raise Refusal(f"{name} is not of this federation", hint=f"Its sites are {', '.join(sites)}.")
-    config = config_from(merge_site_settings(run_settings, site_settings))
+    settings = merge_site_settings(run_settings, site_settings)
+    if site_split is not None:
+        deals = bool(site_settings.get("partition"))
+        settings["partition"] = site_split.fix(settings["partition"], int(run_settings["run"]["seed"]), deals=deals)
+    config = config_from(settings)
     limits.check_config(config, site_settings["data"])
     refuse_pooled_method(method_of(config), config.method.name)
-    devices(config.engine.device)  # refused where it is this site's own setting
+    chosen_devices(config.engine.device)  # refused where it is this site's own setting
     limits.make_room_in_cache(cache_folder() / "images", config)
     collection, quarantined = config.data.load()
     names_sites = any(collection.sites or ())

@@ -39,9 +39,9 @@ class DisclosureLog(TaggedLog):
     Its key, `log.key` beside it, is made with the first line.
     """
 
-    def log_sent(self, run: str, round: int, step: str, reply: Tree) -> LogLine:
+    def log_sent(self, run: str, round: int, step: str, reply: Tree, **more: Any) -> LogLine:
         """Log a reply that is about to leave; rounds count from 1."""
-        return self.append({"run": run, "round": round, "step": step, "items": list(_describe_items(reply))})
+        return self.append({"run": run, "round": round, "step": step, "items": list(_describe_items(reply)), **more})
 
     def log_refused(self, run: str, round: int, step: str, reason: str) -> LogLine:
         """Log that a reply was not sent, and the reason."""

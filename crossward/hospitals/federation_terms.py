@@ -31,6 +31,7 @@ class FederationTerms:
     least: int = 1  # sites without which it does not begin
     own_data: bool = False  # [data] of the configuration are here: the federation's own test set, the public set
     public: str = ""  # a folder of images that everybody may see: the public set, sent to the sites
+    authority: str = ""  # its certificate, in PEM, by which sites are known in secure sums
     trusted: bool = False  # all sites are one owner's, as in a simulation: nothing guards against hostile ones
 
     @classmethod

@@ -3,11 +3,9 @@ force and when they end, file modes, limits and policy; each in order, or with t
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 
 from crossward.errors import ConfigError, CrosswardError
@@ -16,12 +14,20 @@ from crossward.hospitals.certificates import CA_FILE, SERVER_FILE, SERVER_KEY_FI
 from crossward.hospitals.disclosure_log import HEAD_FILE, KEY_FILE, LOG_FILE, DisclosureLog
 from crossward.hospitals.kit import MEMORY_KEY_FILE, CoordinatorKit, SiteKit, read_coordinator, read_site
 from crossward.hospitals.kit_files import FEDERATION_FILE, SITE_FILE
+from crossward.hospitals.limits_key import LIMITS_KEY_FILE
 from crossward.hospitals.listeners import Listener, can_look, listeners, processes
+from crossward.hospitals.peers import PEERS_FILE, fingerprint, read_peers
 from crossward.hospitals.policy import Policy
-from crossward.hospitals.service import NOTES_FILE
+from crossward.hospitals.secure_demand import SecureDemand
 from crossward.hospitals.site_limits import USAGE_FILE, SiteLimits
+from crossward.hospitals.site_notes import NOTES_FILE, SUSPICIOUS
+from crossward.hospitals.site_privacy import read_budget
+from crossward.hospitals.site_split import SPLIT_FILE
 
-SITE_PRIVATE = (MEMORY_KEY_FILE, KEY_FILE, LOG_FILE, HEAD_FILE, NOTES_FILE, USAGE_FILE, "memory", "weights", "flower")
+SITE_PRIVATE = (
+    *(MEMORY_KEY_FILE, KEY_FILE, LIMITS_KEY_FILE, "sums.key"),
+    *(LOG_FILE, HEAD_FILE, NOTES_FILE, USAGE_FILE, SPLIT_FILE, "memory", "weights", "flower"),
+)
 COORDINATOR_PRIVATE = (SERVER_KEY_FILE, "superlink.db", "flower", "runs")
 INSECURE_FILE = "insecure"  # in Flower's folder: the coordinator runs without TLS and keys
 SHOWN_NOTES = 3
@@ -31,6 +37,7 @@ SHARED_WARNING = (
     "than they should be: tell the people of the coordinator so, by telephone. The site itself answers as if it had "
     "none: a different answer would tell anybody who has an image whether it is of a patient here"
 )
+NO_NOISE = "update_noise = 0: who sends crafted weights can read images out of the answers"
 NEVER = "nothing of this folder is running"
 
 
@@ -55,7 +62,7 @@ def site_report(folder: Path, *, now: datetime | None = None) -> list[Finding]:
     report += [_certificate(folder / name, now) for name in names]
     private = SITE_PRIVATE if kit is None else (kit.key.name, *SITE_PRIVATE)
     if kit is not None:
-        report.append(_fingerprint(kit.public_key))
+        report += [_fingerprint(kit.public_key), *_peers(folder / PEERS_FILE)]
     report += _modes(folder, private)
     report += _site_listeners(folder)
     report += _site_rules(folder / SITE_FILE)
@@ -108,10 +115,17 @@ def _certificate(file: Path, now: datetime | None) -> Finding:
 def _fingerprint(file: Path) -> Finding:
     """The fingerprint of a public key, as `ssh-keygen -l` shows it."""
     problems: list[str] = []
-    if pem.load_or_report(file, pem.load_site_public_key, problems) is None:
-        return Finding("keys", problems[0], False)
-    key = b64decode(file.read_bytes().split()[1])
-    return Finding("keys", f"{file.name}: SHA256:{b64encode(sha256(key).digest()).decode().rstrip('=')}")
+    key = pem.load_or_report(file, pem.load_site_public_key, problems)
+    return Finding("keys", problems[0], False) if key is None else Finding("keys", f"{file.name}: {fingerprint(key)}")
+
+
+def _peers(file: Path) -> list[Finding]:
+    """Whom the site sums securely with."""
+    pinned = read_peers(file)
+    if pinned is None:
+        text = f"there is no {PEERS_FILE}: in secure sums, every site with a certificate of the authority is believed"
+        return [Finding("secure sums", text)]
+    return [Finding("secure sums", f"{name}: {print_of_key}") for name, print_of_key in pinned.items()]
 
 
 def _modes(folder: Path, names: Sequence[str]) -> list[Finding]:
@@ -190,10 +204,22 @@ def _site_rules(file: Path) -> list[Finding]:
         told = hidden if small else f"{hidden}: classes of a few patients are told; 5 would hide them"
         findings.append(Finding("policy", told, small))
         findings.append(Finding("policy", f"min_public_images = {policy.min_public_images}"))
+        demand = SecureDemand.read(file)
+        sums = f"secure_aggregation is {demand.secure_aggregation}, among {demand.secure_min_sites} sites or more"
+        findings.append(Finding("secure sums", sums))
         limits = SiteLimits.read(file)
     except ConfigError as error:
         return [*findings, *(Finding("policy", line, False) for line in error.details or [error.what])]
-    return [*findings, *(Finding("limits", f"{key} = {value:g}") for key, value in limits.model_dump().items())]
+    findings += [Finding("limits", f"{key} = {_toml(value)}") for key, value in limits.model_dump().items()]
+    if not limits.check_weights:
+        findings.append(Finding("limits", "check_weights = false: crafted weights are not noticed", False))
+    if not limits.update_noise and read_budget(file) is None:
+        findings.append(Finding("limits", NO_NOISE, False))
+    return findings
+
+
+def _toml(value: float) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _log(folder: Path) -> list[Finding]:
@@ -209,7 +235,10 @@ def _log(folder: Path) -> list[Finding]:
         findings.append(Finding("log", f"{LOG_FILE}: {lines} lines, all as they were written"))
     notes = folder / NOTES_FILE
     if notes.exists():
-        lines_of_notes = notes.read_text().splitlines()
+        all_lines = notes.read_text().splitlines()
+        alarms = [line for line in all_lines if SUSPICIOUS in line]
+        findings += [Finding("weights", f"{NOTES_FILE}: {line}", False) for line in alarms[-SHOWN_NOTES:]]
+        lines_of_notes = [line for line in all_lines if line not in alarms]
         shared = [line for line in lines_of_notes if NO_SHARED_IMAGE not in line]
         findings += [Finding("public set", f"{NOTES_FILE}: {line}") for line in shared[-SHOWN_NOTES:]]
         if lines_of_notes and lines_of_notes[-1] in shared:

@@ -38,6 +38,7 @@ from crossward.hospitals.kit_files import (
     staged_folder,
     write_templates,
 )
+from crossward.hospitals.peers import PEERS_FILE, peers_problems, write_peers
 from crossward.hospitals.pem import permission_problems
 
 DEFAULT_PORT = 9092
@@ -146,6 +147,7 @@ def create_federation(
             _write_site(kit, kit.site(site), site, days, encrypt_memory)
         write_templates(kit.authority, AUTHORITY_FILES, federation, days=str(days))
         write_templates(kit.coordinator, COORDINATOR_FILES, federation)
+        write_peer_lists(kit)
         shutil.copy(kit.coordinator / FEDERATION_FILE, kit.folder / FEDERATION_FILE)
     return FederationKit(folder, federation)
 
@@ -169,6 +171,7 @@ def add_site(folder: Path, name: str, *, days: int = DEFAULT_DAYS, encrypt_memor
         _write_site(kit, stage, name, days, encrypt_memory)
     for place in (kit.coordinator, folder):  # last, so that every site that it names has its files
         write_templates(place, {FEDERATION_FILE: FEDERATION_FILE}, federation)
+    write_peer_lists(kit)
     return kit
 
 
@@ -184,7 +187,16 @@ def renew_certificates(folder: Path, days: int = DEFAULT_DAYS) -> list[Path]:
         written.append(certificates.create_site_certificate(public_key, kit.authority, site, days, file))
         if kit.site(site).is_dir():
             shutil.copy(file, kit.site(site) / file.name)
-    return written
+    return [*written, write_peer_lists(kit)]
+
+
+def write_peer_lists(kit: FederationKit) -> Path:
+    """The fingerprints of all sites' keys, in the federation's folder and in those of the sites that are still here."""
+    public_keys = {site: kit.coordinator / "sites" / f"{site}.pub" for site in kit.federation.sites}
+    for site in kit.federation.sites:
+        if kit.site(site).is_dir():
+            write_peers(kit.site(site) / PEERS_FILE, kit.federation.name, public_keys)
+    return write_peers(kit.folder / PEERS_FILE, kit.federation.name, public_keys)
 
 
 def _write_site(kit: FederationKit, folder: Path, site: str, days: int, encrypt_memory: bool) -> None:
@@ -253,6 +265,7 @@ def read_site(folder: Path, *, now: datetime | None = None) -> SiteKit:
     problems += certificates.check_authority(folder / CA_FILE, now=now)
     if "name" in table:
         problems += _site_key_problems(folder, table["name"], now)
+        problems += peers_problems(folder / PEERS_FILE, table["name"], folder / f"{table['name']}.pub")
     if "coordinator" in table:
         problems += [f"{file}: {problem}" for problem in address_problems(table["coordinator"])]
     memory_key = folder / MEMORY_KEY_FILE if table.get("memory", {}).get("encrypt") else None
@@ -323,9 +336,10 @@ def _limit_problems(file: Path) -> list[str]:
 
 
 def _budget_problems(file: Path) -> list[str]:
-    from crossward.hospitals.site_privacy import read_budget  # imports torch
+    from crossward.hospitals.secure_demand import SecureDemand  # imports torch
+    from crossward.hospitals.site_privacy import read_budget
 
-    return _reading_problems(read_budget, file)
+    return [*_reading_problems(read_budget, file), *_reading_problems(SecureDemand.read, file)]
 
 
 def _reading_problems(read: Callable[[Path], object], file: Path) -> list[str]:

@@ -156,6 +156,22 @@ def _public_pem(key: EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
+def sign_statement(key: EllipticCurvePrivateKey, statement: bytes) -> bytes:
+    """A site's signature under a statement."""
+    return key.sign(statement, ec.ECDSA(SHA384()))
+
+
+def is_signed_by(key: object, statement: bytes, signature: bytes) -> bool:
+    """Whether a signature under a statement is of this key."""
+    if not isinstance(key, EllipticCurvePublicKey):
+        return False
+    try:
+        key.verify(signature, statement, ec.ECDSA(SHA384()))
+    except InvalidSignature:
+        return False
+    return True
+
+
 # certificates ---------------------------------------------------------------------------------------------------------
 def certified_key(certificate: bytes) -> bytes:
     """The public key, in PEM, that a certificate in DER is for."""

@@ -23,6 +23,9 @@ from crossward.data.federation import NO_ROWS, Federation, Split
 from crossward.engines.local import LocalEngine
 from crossward.hospitals.plausibility import count_problems, metrics_problems
 from crossward.hospitals.site_facts import Facts
+from crossward.hospitals.site_sums import STEPS_BY_NAME
+from crossward.hospitals.sum_directory import SITE_BYTES, secure_reply_problems
+from crossward.privacy.secure_steps import SecureSteps, plain_method
 from crossward.runs.sites import RunSites
 
 IMAGES_PER_CLASS = 2
@@ -52,6 +55,9 @@ class ReplyInspector:
     def __call__(self, job: Job, reply: Tree) -> list[str]:
         """One line for each thing that is wrong with a reply."""
         architecture = self.run_sites.architecture(job.site)
+        method = self.run_sites.method
+        if isinstance(method, SecureSteps) and job.step in method.steps:
+            return secure_reply_problems(method, job.step, reply, self._method_reply(architecture, "train"))
         expected: TreeSpec | None
         declared: Mapping[str, Any]
         if job.step == "judge":
@@ -74,6 +80,10 @@ class ReplyInspector:
         """How long the encoded reply to a job may be. One that is longer is not even decoded."""
         if job.step == "judge":
             return MAX_METRICS + SPARE_BYTES
+        if job.step in STEPS_BY_NAME:
+            trained = self.expected.most_bytes(self.run_sites.architecture(job.site), "train")
+            shares = SITE_BYTES * len(self.run_sites.ids) + SPARE_BYTES
+            return MAX_REPLY_BYTES if trained is None else REPLY_GROWTH * trained + shares
         known = self.expected.most_bytes(self.run_sites.architecture(job.site), job.step)
         return MAX_REPLY_BYTES if known is None and job.step != "deploy" else REPLY_GROWTH * (known or 0) + SPARE_BYTES
 
@@ -138,10 +148,13 @@ def _same_type(example: Any, value: Any, largest: float) -> bool:
 
 def rehearse(run_sites: RunSites) -> ExpectedReplies:
     """What the method's replies look like. Two sites of every architecture train on noise, one of them without a class;
-    nothing of the rehearsal stays in `run_sites`."""
+    nothing of the rehearsal stays in `run_sites`. Of a secure sum, the method without it is rehearsed."""
     expected = ExpectedReplies()
     training = replace(run_sites.training, epochs=1)
-    rehearsal = replace(run_sites, federation=_noise_federation(run_sites), training=training, remote=False)
+    method = plain_method(run_sites.method)
+    rehearsal = replace(
+        run_sites, method=method, federation=_noise_federation(run_sites), training=training, remote=False
+    )
     engine = _RecordingEngine(
         rehearsal, lambda job, reply: expected.learn(run_sites.architecture(job.site), job.step, reply)
     )

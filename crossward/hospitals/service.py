@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ import torch
 
 from crossward import __version__
 from crossward.core import select
-from crossward.core.disclosure import DisclosureKind
-from crossward.core.engine import Job, run_job
+from crossward.core.engine import Job, Outcome, run_job
 from crossward.core.tree import Tree, decode, encode
 from crossward.data.near_leaks import near_leak_notes
 from crossward.disk import write_atomically
@@ -25,18 +24,30 @@ from crossward.errors import CrosswardError
 from crossward.foreign import printable
 from crossward.hospitals.build import build_site_run, image_facts, public_hashes, shared_images
 from crossward.hospitals.disclosure_log import LOG_FILE, DisclosureLog
+from crossward.hospitals.limits_key import limits_key
 from crossward.hospitals.memory import MemoryUnusable, MemoryVersion, SiteMemory, run_folder
 from crossward.hospitals.messages import PROTOCOL, SiteMessage, echoed_header
-from crossward.hospitals.policy import Policy, PolicyViolation, check_method, screen_metrics, screen_reply
+from crossward.hospitals.payload_checks import PayloadChecks
+from crossward.hospitals.payload_guard import PayloadGuard, SuspiciousPayload
+from crossward.hospitals.peers import HospitalIdentity
+from crossward.hospitals.policy import Policy, PolicyViolation, check_method
+from crossward.hospitals.receipts import SigningKey, SiteReceipts, terms_in_force
 from crossward.hospitals.refusal import LOCAL_REASON, Refusal, reason_for_coordinator
+from crossward.hospitals.secure_demand import SecureDemand, open_sums
 from crossward.hospitals.site_limits import USAGE_FILE, SiteLimits, Usage
+from crossward.hospitals.site_notes import write_note
 from crossward.hospitals.site_privacy import protect_run, telling_the_coordinator
+from crossward.hospitals.site_rules import HospitalRules
+from crossward.hospitals.site_split import SiteSplit
+from crossward.hospitals.site_sums import STEPS_BY_NAME, PrivateFile, SiteSums
+from crossward.privacy.gate import undeclared_lines
 from crossward.privacy.ledger import Budget
+from crossward.privacy.secure_steps import plain_method
+from crossward.privacy.update_noise import UpdateNoise
 from crossward.runs.sites import RunSites
 
 OPENING_FILE = "opening.json"  # the header of the coordinator's message that opened the run
 OPENING_PAYLOAD_FILE = "opening.tree"  # its payload
-NOTES_FILE = "notes.log"  # what the people at this site may want to know, and nobody else
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,9 @@ class Hospital:
     key: bytes | None = None  # seals its memory
     limits: SiteLimits = field(default_factory=SiteLimits)
     budget: Budget | None = None  # of differential privacy, over all runs
+    signing_key: SigningKey | None = None  # of its receipts; None: it cannot sign
+    identity: HospitalIdentity | None = field(default=None, repr=False)  # by which other sites know it, for secure sums
+    secure: SecureDemand = field(default_factory=SecureDemand)
 
 
 @dataclass(frozen=True)
@@ -59,12 +73,18 @@ class OpenRun:
     run_sites: RunSites  # with the images of this site only
     site: int
     memory: SiteMemory
-    buffers: frozenset[str]  # names of the network's buffers, which are statistics of images
+    rules: HospitalRules  # what may leave
+    guard: PayloadGuard  # against weights that were made to read images
+    sums: SiteSums | None = None  # if its weights leave in secure sums alone
 
-    @property
-    def unit(self) -> str | None:
-        """What the run protects by noise: then figures without noise stay here."""
-        return self.run_sites.privacy.settings.unit if self.run_sites.privacy else None
+    def facts(self) -> dict[str, Any]:
+        """What the coordinator learns of this site's images, as far as the rules allow."""
+        if self.sums is not None:  # how many images there are is for the sum alone
+            return image_facts(self.run_sites.federation.collection) | {"certificate": self.sums.identity.certificate}
+        privacy = self.run_sites.privacy
+        return self.rules.opening_facts(
+            self.run_sites.federation, self.site, privacy.settings.unit if privacy else None
+        )
 
 
 RunBuilder = Callable[[Hospital, Mapping[str, Any]], RunSites]
@@ -87,6 +107,7 @@ def build_run_sites(hospital: Hospital, opening: Mapping[str, Any]) -> RunSites:
         int(opening["text"]),
         public,
         limits=hospital.limits,
+        site_split=SiteSplit(hospital.folder),
     )
     _log_lines(f"run {opening['run']}: {note}" for note in near_leak_notes(prepared.near_leaks))
     if public is not None:
@@ -111,11 +132,7 @@ def _note_shared_images(hospital: Hospital, run: str, run_sites: RunSites) -> No
     split = next(site for site in federation.sites if site.name == hospital.name)
     shared = shared_images(federation, split)
     public = len(federation.public)
-    note = f"run {printable(run, 100)}: {shared:8d} of the {public} public images are among this site's own"
-    hospital.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(hospital.folder / NOTES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with os.fdopen(descriptor, "a") as notes:
-        notes.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {note}\n")
+    write_note(hospital.folder, run, f"{shared:8d} of the {public} public images are among this site's own")
 
 
 def write_locally(error: BaseException) -> None:
@@ -141,7 +158,8 @@ class Service:
         self.hospital = hospital
         self.build = build
         self.log = DisclosureLog(hospital.folder / LOG_FILE)
-        self.usage = Usage(hospital.folder / USAGE_FILE, hospital.limits)
+        self.receipts = SiteReceipts(hospital.name, hospital.folder, self.log, hospital.signing_key)
+        self.usage = Usage(hospital.folder / USAGE_FILE, hospital.limits, lambda: limits_key(hospital.folder))
         self._open_runs: dict[str, OpenRun] = {}
 
     def answer(self, request: SiteMessage) -> SiteMessage:
@@ -175,6 +193,9 @@ class Service:
                 return SiteMessage({**identity, **self._answer_open(request), "log": self.log.receipt()})
             case "job":
                 return self._answer_job(request)
+            case "receipt":
+                receipt = self.receipts.answer(str(header["run"]), str(header["nonce"]))
+                return SiteMessage({**identity, "receipt": receipt, "log": self.log.receipt()})
             case other:
                 raise Refusal(f"a question that this site does not know: {printable(other, 100)}")
 
@@ -192,8 +213,8 @@ class Service:
         write_atomically(folder / OPENING_PAYLOAD_FILE, request.payload)
         write_atomically(folder / OPENING_FILE, json.dumps(header).encode())
         self._open_runs = {run: open_run}  # one at a time: the images of two runs may not fit into memory
-        facts = self._facts(open_run)
-        self.log.log_sent(run, 0, "open", {"facts": json.dumps(facts)})
+        facts = open_run.facts()
+        self.log.log_sent(run, 0, "open", {"facts": json.dumps(facts)}, terms=self._terms(open_run, header))
         return facts
 
     def _prepare_run(self, run: str, header: Mapping[str, Any], payload: bytes) -> OpenRun:
@@ -205,22 +226,32 @@ class Service:
         federation = run_sites.federation
         images = len(federation.sites[site].train) + len(federation.public)
         self.hospital.limits.check_work(run_sites.training, (run_sites.method, *run_sites.carried), images)
+        counts = federation.counts()[site].tolist()
+        trained = len(federation.sites[site].train)
+        self.hospital.limits.check_training(run_sites.training, counts, trained, federation.recipe.get("folds"))
         protect_run(run_sites, self.hospital.name, self.hospital.folder, run, self.hospital.budget)
         memory = SiteMemory(self._memory_folder(run), self.hospital.key)
-        return OpenRun(run_sites, site, memory, frozenset(select.buffers.names(net)))
+        run_sites.rules = HospitalRules(self.hospital.policy, frozenset(select.buffers.names(net)))
+        sums = self._open_sums(run, run_sites, list(header["sites"]))
+        return OpenRun(run_sites, site, memory, run_sites.rules, self._guard(run, run_sites, site), sums)
 
-    def _facts(self, open_run: OpenRun) -> dict[str, Any]:
-        """What the coordinator learns of this site's images, as far as the policy allows."""
-        federation = open_run.run_sites.federation
-        policy = self.hospital.policy
-        facts = image_facts(federation.collection)
-        if DisclosureKind.SAMPLE_COUNT in policy.allow and open_run.unit != "site":
-            split = federation.sites[open_run.site]
-            facts["images"] = {part: len(getattr(split, part)) for part in ("train", "val", "test")}
-        if DisclosureKind.CLASS_COUNTS in policy.allow and open_run.unit is None:
-            counts = federation.counts()[open_run.site].tolist()
-            facts["counts"] = [count if count >= policy.min_class_count else 0 for count in counts]
-        return facts
+    def _open_sums(self, run: str, run_sites: RunSites, sites: list[str]) -> SiteSums | None:
+        hospital = self.hospital
+        files = PrivateFile(self._memory_folder(run), hospital.key)
+        return open_sums(hospital.secure, hospital.identity, run_sites.method, run, sites, hospital.folder, files)
+
+    def _guard(self, run: str, run_sites: RunSites, site: int) -> PayloadGuard:
+        limits = self.hospital.limits
+        key = limits_key(self.hospital.folder)
+        checks = PayloadChecks(run_sites, site, key) if limits.check_weights else None
+        noise = UpdateNoise(limits.update_noise, key) if limits.update_noise and run_sites.privacy is None else None
+        return PayloadGuard(checks, noise, self.hospital.folder, self._memory_folder(run), run)
+
+    def _terms(self, open_run: OpenRun, header: Mapping[str, Any]) -> dict[str, Any]:
+        """What is in force in a run, for the log and the receipt."""
+        hospital = self.hospital
+        rules = (hospital.policy, hospital.limits, hospital.budget, hospital.secure)
+        return terms_in_force(open_run.run_sites, hospital.name, header, *rules)
 
     def _answer_job(self, request: SiteMessage) -> SiteMessage:
         header = request.header
@@ -232,40 +263,58 @@ class Service:
             raise PolicyViolation("the coordinator asks for this site's predictions, which never leave it")
         self.hospital.limits.check_disk(self.hospital.folder)
         job = Job(open_run.site, step, int(header["round"]), int(header["seed"]), bool(header["keep"]))
+        if open_run.sums is not None and step in STEPS_BY_NAME:
+            return self._answer_sum(open_run.sums, open_run, job, request)
         payload = decode(request.payload) if request.payload else {}
+        self._check_payload(open_run, job, payload)
         memory_before = _load_memory(open_run.memory, str(header["since"]))
-        with telling_the_coordinator():
-            outcome, memory_after = run_job(open_run.run_sites, job, payload, memory_before)
+        outcome, memory_after = self._run_job(open_run, str(header["run"]), job, payload, memory_before)
         reply_header: dict[str, Any] = echoed_header(header) | {"crossward": __version__, "protocol": PROTOCOL}
         if outcome.failure:
             return SiteMessage(reply_header | {"failure": reason_for_coordinator(outcome.failure)})
-        reply = self._screen_reply(open_run, header, outcome.reply)
+        reply = open_run.guard.protect(job, payload, outcome.reply, open_run.run_sites.method)
+        if open_run.sums is not None:
+            protect = partial(open_run.guard.protect, job, payload, method=plain_method(open_run.run_sites.method))
+            memory_after = open_run.sums.keep_trained(job.round, memory_after, protect)
+        if step == "deploy":
+            self._save_deployed_weights(str(header["run"]), job.round, reply)
+            reply = {}
         if job.keep and (memory_after or memory_before):
             version = MemoryVersion(job.round, int(header["ask"]))
             open_run.memory.save(version, memory_after)
             reply_header["version"] = str(version)
             open_run.memory.prune(job.round, str(header["since"]), hold=str(header["hold"]))
-        allows_metrics = DisclosureKind.METRICS in self.hospital.policy.allow and open_run.unit is None
-        losses = list(outcome.losses) if allows_metrics else []
+        losses = list(outcome.losses)
         self.log.log_sent(header["run"], job.round + 1, step, reply | {"losses": json.dumps(losses)})
         reply_header |= {"losses": losses, "log": self.log.receipt()}
         return SiteMessage(reply_header, encode(reply) if reply else b"")
 
-    def _screen_reply(self, open_run: OpenRun, header: Mapping[str, Any], reply: Tree) -> Tree:
-        """The part of a reply that may leave. A reply that violates the policy is refused, and the log says so."""
-        step = str(header["step"])
-        policy = self.hospital.policy
-        if step == "deploy":
-            self._save_deployed_weights(str(header["run"]), int(header["round"]), reply)
-            return {}
+    def _answer_sum(self, sums: SiteSums, open_run: OpenRun, job: Job, request: SiteMessage) -> SiteMessage:
+        """The reply to a step of a secure sum. What this site remembers of the run stays as it is."""
+        header = request.header
+        answer = sums.answer(job.step, job.round, request.payload)
+        method = open_run.run_sites.method
+        reply = open_run.rules.screen(method, answer, undeclared_lines(method.discloses, answer))
+        self.log.log_sent(header["run"], job.round + 1, job.step, reply | {"losses": json.dumps([])})
+        rest = {"crossward": __version__, "protocol": PROTOCOL, "losses": [], "log": self.log.receipt()}
+        return SiteMessage(echoed_header(header) | rest, encode(reply))
+
+    def _check_payload(self, open_run: OpenRun, job: Job, payload: Tree) -> None:
+        """Refuse weights that training does not make; the log says so, and the notes say why."""
         try:
-            if step == "judge":
-                if DisclosureKind.METRICS not in policy.allow or open_run.unit is not None:
-                    return {"metrics": "{}"}
-                return screen_metrics(policy, reply)
-            return screen_reply(open_run.run_sites.method, policy, open_run.buffers, reply)
+            open_run.guard.check(job, payload)
+        except SuspiciousPayload as refusal:
+            self.log.log_refused(open_run.guard.run, job.round + 1, job.step, str(refusal))
+            raise
+
+    def _run_job(self, open_run: OpenRun, run: str, job: Job, payload: Tree, memory: Tree) -> tuple[Outcome, Tree]:
+        """The outcome of a job as it may leave, see `privacy.gate`, and what the site remembers. A reply that violates
+        the policy is refused, and the log says so."""
+        try:
+            with telling_the_coordinator():
+                return run_job(open_run.run_sites, job, payload, memory)
         except PolicyViolation as violation:
-            self.log.log_refused(str(header["run"]), int(header["round"]) + 1, step, str(violation))
+            self.log.log_refused(run, job.round + 1, job.step, str(violation))
             raise
 
     def _save_deployed_weights(self, run: str, round: int, reply: Tree) -> None:
@@ -283,6 +332,7 @@ class Service:
             header = json.loads((folder / OPENING_FILE).read_text())
             payload = (folder / OPENING_PAYLOAD_FILE).read_bytes()
             self._open_runs = {run: self._prepare_run(run, header, payload)}
+            self.receipts.note_terms(run, self._terms(self._open_runs[run], header))
         return self._open_runs[run]
 
     def _memory_folder(self, run: str) -> Path:

@@ -12,6 +12,7 @@ from crossward.config.schema import Config
 from crossward.data.federation import Federation
 from crossward.foreign import ForeignError
 from crossward.hospitals.build import image_facts
+from crossward.hospitals.peers import MOST_CERTIFICATE
 
 COMMON_FACTS = ("task", "classes", "channels", "size")  # in which the images of all sites must agree
 PARTS = ("train", "val", "test")
@@ -39,7 +40,17 @@ def checked_facts(header: Mapping[str, Any]) -> dict[str, Any]:
         "channels": channels,
         "size": size,
     }
-    return facts | _image_counts(header) | _class_counts(header, len(classes))
+    return facts | _image_counts(header) | _class_counts(header, len(classes)) | _certificate(header)
+
+
+def _certificate(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Its certificate, if it takes part in secure sums; whether that holds, those see who use it."""
+    certificate = header.get("certificate")
+    if certificate is None:
+        return {}
+    if not isinstance(certificate, str) or not certificate.isascii() or len(certificate) > MOST_CERTIFICATE:
+        raise ForeignError("its certificate is none")
+    return {"certificate": certificate}
 
 
 def _image_counts(header: Mapping[str, Any]) -> dict[str, Any]:

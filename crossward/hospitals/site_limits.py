@@ -1,4 +1,5 @@
-"""SiteLimits: how much of a hospital's machine a coordinator may use. The table [limits] of site.toml.
+"""SiteLimits: how much of a hospital's machine a coordinator may use, and what it may ask so that answers tell little
+of single images. The table [limits] of site.toml.
 
 A question that would exceed a limit is refused before any work starts. What cannot be known before, the minutes and
 the main memory of a step, is watched by the site's worker, see `site_worker`.
@@ -8,24 +9,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 from pydantic import ConfigDict, Strict
 
 from crossward.config.schema import Config
+from crossward.core.method import COMMON_STEPS
 from crossward.core.training import Training
 from crossward.data.archives import open_files
 from crossward.data.decode import is_image
-from crossward.disk import write_atomically
 from crossward.errors import CrosswardError
+from crossward.hospitals.limits_key import read_tagged, write_tagged
 from crossward.hospitals.refusal import Refusal
 from crossward.hospitals.site_tables import read_table
+from crossward.privacy.secure_steps import STEP_NAMES
 from crossward.settings import Section
 
 LIMITS_TABLE = "limits"
@@ -35,6 +38,9 @@ STORED_FOLDERS = ("memory", "weights")  # what a site stores for runs
 PASSES = "epochs"  # options of methods and plugins that end so are passes over the images
 STEPS = ("steps", "iterations")  # and these are batches
 
+KNOWN_RUNS = 1000  # whose steps are counted; the oldest is forgotten
+FOLDS_OF_IMAGES = "a fold"
+
 Whole = Annotated[int, Strict(), Gt(0)]
 
 
@@ -43,7 +49,8 @@ class LimitExceeded(Refusal):
 
 
 class SiteLimits(Section):
-    """The table [limits]; every key may be left out."""
+    """What a site's machine and images are limited to. The last keys are off here, for sites within one process; for a
+    site with a site.toml they are on, see `DefaultLimits`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -57,11 +64,19 @@ class SiteLimits(Section):
     disk_mib: Whole = 20480  # of the folders memory and weights
     rounds_a_day: Whole = 1000
     questions_a_day: Whole = 10_000
+    steps_a_day: Whole = 3000  # of training: each tells something
+    steps_a_run: Whole = 3000
+    min_images: Whole = 1  # that this site trains on in a run, and that a fold of a cross validation has
+    min_class_images: Whole = 1  # of each class that it trains on
+    min_batch: Whole = 1  # images in a batch
+    max_lr: Annotated[float, Gt(0)] = 10.0
+    check_weights: Annotated[bool, Strict()] = False  # leave a run whose weights no training makes
+    update_noise: Annotated[float, Ge(0)] = 0.0  # on weights that leave, as a multiple of how training changed them
 
     @classmethod
     def read(cls, file: Path) -> SiteLimits:
         """The limits in a TOML file, which may have other tables; the defaults if it has no [limits]."""
-        return read_table(file, LIMITS_TABLE, cls, "the limits are") or cls()
+        return read_table(file, LIMITS_TABLE, DefaultLimits, "the limits are") or DefaultLimits()
 
     def refuse_above(self, key: str, amount: float, what: str) -> None:
         """Refuse an amount above the limit `key`; `what` names it in the error."""
@@ -99,6 +114,25 @@ class SiteLimits(Section):
         planned = epochs * images + batches * training.batch_size
         self.refuse_above("images_a_round", planned, f"the run wants to train on {_rounded(planned)} images in a round")
 
+    def check_training(self, training: Training, class_counts: Sequence[int], images: int, folds: int | None) -> None:
+        """Refuse a run that would train on too few images, or in a way that tells of single ones. The coordinator is
+        told the limit and not the number."""
+        self.refuse_above("max_lr", training.lr, f"the run wants train.lr = {training.lr:g}")
+        if training.batch_size < min(self.min_batch, images):
+            self._refuse_below("min_batch", f"the run wants batches of {training.batch_size}")
+        if images < self.min_images:
+            self._refuse_below("min_images", "this site has fewer training images for this run")
+        if folds is not None and images < self.min_images * (folds - 1):
+            self._refuse_below("min_images", f"with {folds} folds this site has fewer images in {FOLDS_OF_IMAGES}")
+        if any(0 < count < self.min_class_images for count in class_counts):
+            self._refuse_below("min_class_images", "this site has a class with fewer training images")
+
+    def _refuse_below(self, key: str, what: str) -> None:
+        raise LimitExceeded(
+            f"{what}, and this site allows no less than {LIMITS_TABLE}.{key} = {getattr(self, key)}",
+            hint="Ask for more, or ask the people at this site to change their site.toml.",
+        )
+
     # disk -------------------------------------------------------------------------------------------------------------
     def check_disk(self, folder: Path) -> None:
         """Refuse to store more in a site's folder than allowed."""
@@ -124,8 +158,18 @@ class SiteLimits(Section):
                     stored -= size
 
 
-NO_LIMITS = SiteLimits(
-    **dict.fromkeys(SiteLimits.model_fields, 1 << 60)  # simulations: nobody else's machine
+class DefaultLimits(SiteLimits):
+    """The table [limits] of a site.toml; every key may be left out."""
+
+    min_images: Whole = 16
+    min_batch: Whole = 4
+    check_weights: Annotated[bool, Strict()] = True
+    update_noise: Annotated[float, Ge(0)] = 2.0
+
+
+ON_IMAGES = ("min_images", "min_class_images", "min_batch", "check_weights", "update_noise")  # off, where left out
+NO_LIMITS = SiteLimits.model_validate(  # simulations: nobody else's machine
+    {key: 1 << 60 for key in SiteLimits.model_fields if key not in ON_IMAGES}
 )
 
 
@@ -187,10 +231,12 @@ def _modified(file: Path) -> float:
 
 @dataclass
 class Usage:
-    """How often a coordinator has asked today. It is written down, so that a restart does not begin a new day."""
+    """How often a coordinator has asked today, and for how many steps of training in each run. It is written down, with
+    a tag under the site's key, so that a restart does not begin a new day."""
 
     file: Path
     limits: SiteLimits
+    key: Callable[[], bytes]
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def count(self, header: Mapping[str, Any]) -> None:
@@ -207,16 +253,21 @@ class Usage:
                 rounds = usage["rounds"] + 1
                 self.limits.refuse_above("rounds_a_day", rounds, f"{rounds} rounds today")
                 usage |= {"rounds": rounds, "round": round_key}
-        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.file, json.dumps(usage).encode(), durable=False, mode=0o600)
+            if header.get("step") not in (*COMMON_STEPS, *STEP_NAMES.values()):  # a sum is of what was trained before
+                self._count_step(usage, json.dumps(header.get("run"))[:200])
+        write_tagged(self.file, self.key(), usage)
+
+    def _count_step(self, usage: dict[str, Any], run: str) -> None:
+        """Count a step of training, of today and of its run; one that is asked again counts again."""
+        usage["steps"] += 1
+        self.limits.refuse_above("steps_a_day", usage["steps"], f"{usage['steps']} steps of training today")
+        steps = usage["runs"].pop(run, 0) + 1
+        self.limits.refuse_above("steps_a_run", steps, f"{steps} steps of training in this run")
+        usage["runs"][run] = steps  # the last: runs are in the order of their last step
+        while len(usage["runs"]) > KNOWN_RUNS:
+            del usage["runs"][next(iter(usage["runs"]))]
 
     def _read(self, today: str) -> dict[str, Any]:
-        fresh = {"day": today, "questions": 0, "rounds": 0, "round": ""}
-        try:
-            usage = json.loads(self.file.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return fresh
-        is_whole = isinstance(usage, dict) and {key: type(value) for key, value in usage.items()} == {
-            key: type(value) for key, value in fresh.items()
-        }
-        return usage if is_whole and usage["day"] == today else fresh
+        fresh: dict[str, Any] = {"day": today, "questions": 0, "rounds": 0, "round": "", "steps": 0, "runs": {}}
+        usage = read_tagged(self.file, self.key()) or fresh
+        return usage if usage["day"] == today else fresh | {"runs": usage["runs"]}

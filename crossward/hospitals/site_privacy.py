@@ -19,11 +19,12 @@ from crossward.privacy.run_privacy import UNITS
 from crossward.runs.sites import RunSites
 
 PRIVACY_TABLE = "privacy"
+SECURE_KEYS = ("secure_aggregation", "secure_min_sites")  # of the same table, see secure_demand.py
 
 
 def read_budget(file: Path) -> Budget | None:
-    """The budget in a TOML file, which may have other tables; None if it has no [privacy]."""
-    return read_table(file, PRIVACY_TABLE, Budget, "the privacy budget is")
+    """The budget in a TOML file, which may have other tables; None if it has none in [privacy]."""
+    return read_table(file, PRIVACY_TABLE, Budget, "the privacy budget is", but=SECURE_KEYS)
 
 
 def protect_run(run_sites: RunSites, site: str, folder: Path, run: str, budget: Budget | None) -> None:
@@ -38,9 +39,10 @@ def protect_run(run_sites: RunSites, site: str, folder: Path, run: str, budget: 
             )
         return
     protection = asked.sites[site]
-    if budget is not None and budget.noise is not None and protection.noise < budget.noise:
+    least = min(release.noise for release in protection.releases)  # of gradients and statistics
+    if budget is not None and budget.noise is not None and least < budget.noise:
         raise Refusal(
-            f"the run has noise = {protection.noise:.4g} at this site, which wants at least {budget.noise:g}",
+            f"the run has noise = {least:.4g} at this site, which wants at least {budget.noise:g}",
             hint="Ask for more noise, or for a smaller epsilon.",
         )
     if budget is not None and budget.unit != "site":

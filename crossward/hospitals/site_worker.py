@@ -127,7 +127,10 @@ def main() -> None:
     from crossward.data.reading_progress import ReadingLines, shown_by
     from crossward.hospitals.kit import read_site
     from crossward.hospitals.kit_files import SITE_FILE
+    from crossward.hospitals.peers import read_identity
     from crossward.hospitals.policy import Policy
+    from crossward.hospitals.receipts import SigningKey
+    from crossward.hospitals.secure_demand import SecureDemand
     from crossward.hospitals.service import Hospital, Service
     from crossward.hospitals.site_activity import ACTIVITY_FILE, with_activity
     from crossward.hospitals.site_limits import SiteLimits
@@ -142,7 +145,19 @@ def main() -> None:
     key = read_key(kit.memory_key) if kit.memory_key else None
     file = kit.folder / SITE_FILE
     limits = SiteLimits.read(file)
-    service = Service(Hospital(kit.name, kit.folder, settings, Policy.read(file), key, limits, read_budget(file)))
+    hospital = Hospital(
+        kit.name,
+        kit.folder,
+        settings,
+        Policy.read(file),
+        key,
+        limits,
+        read_budget(file),
+        SigningKey.of_kit(kit),
+        identity=read_identity(kit),
+        secure=SecureDemand.read(file),
+    )
+    service = Service(hospital)
     service.log.begin()
     with shown_by(ReadingLines()):
         serve(with_activity(service.answer, kit.folder / ACTIVITY_FILE), Path(socket), limits=limits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -52,6 +52,9 @@ class Release:
             raise ConfigError(f"privacy: {self.steps} steps are none")
 
 
+Spend = Callable[[Release, str], None]  # counts a part of a round before it happens, or refuses it
+
+
 def epsilon_of(releases: Iterable[Release], delta: float, accountant: Accountant = "pld") -> float:
     """The epsilon at `delta` of all these releases together; 0 if there are none. One beyond any use is given as the
     bound that Rényi accounting has, because the distribution would fill the memory."""
@@ -71,13 +74,16 @@ def merge(releases: Iterable[Release]) -> tuple[Release, ...]:
     return tuple(Release(noise, rate, count, sampled) for (noise, rate, sampled), count in sorted(steps.items()))
 
 
-def noise_for(epsilon: float, delta: float, rate: float, steps: int, sampled: bool = True) -> float:
-    """The least noise, within 0.2 %, with which so many steps stay within epsilon at delta."""
+def noise_for(
+    epsilon: float, delta: float, rate: float, steps: int, sampled: bool = True, beside: Sequence[Release] = ()
+) -> float:
+    """The least noise, within 0.2 %, with which so many steps stay within epsilon at delta, together with what is
+    released beside them."""
     check_epsilon(epsilon)
     check_delta(delta)
 
     def reached(noise: float, accountant: Accountant) -> bool:
-        return _epsilon((Release(noise, rate, steps, sampled),), delta, accountant, COARSE) <= epsilon
+        return _epsilon(merge((Release(noise, rate, steps, sampled), *beside)), delta, accountant, COARSE) <= epsilon
 
     low, high = LEAST_NOISE, MOST_NOISE
     if not reached(high, "rdp"):

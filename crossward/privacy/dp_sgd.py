@@ -7,9 +7,9 @@ by chance. In either case one unit adds at most one clipped gradient to a step, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,11 @@ from crossward.core.samples import Batch
 from crossward.core.seeds import stream
 from crossward.core.site import Site
 from crossward.errors import ConfigError
-from crossward.privacy.accounting import Release
+from crossward.privacy.accounting import Release, Spend
 from crossward.privacy.example_gradients import ExampleGradients, recording
 from crossward.privacy.noise import clip_factors, gaussian_like, secret_generator
 from crossward.privacy.settings import Unit
-
-Spend = Callable[[Release, str], None]  # counts a part of a round before it happens, or refuses it
+from crossward.privacy.site_statistics import SiteStatistics
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,12 @@ class PatientRows:
         """`patients` (n,) is a number for each image, the same for images of one patient."""
         _, codes, counts = torch.unique(patients, return_inverse=True, return_counts=True)
         return cls(torch.argsort(codes, stable=True), counts.cumsum(0) - counts, counts)
+
+    @property
+    def weights(self) -> Tensor:
+        """(n,) what each image counts in a sum: its share of its patient."""
+        shares = torch.repeat_interleave(1 / self.counts.float(), self.counts)
+        return torch.empty_like(shares).index_copy_(0, self.order, shares)
 
     def draw(self, patients: Tensor, rng: torch.Generator) -> Tensor:
         """The position of one image, by chance, of each of these patients."""
@@ -60,10 +65,19 @@ class DPSGD:
     spend: Spend
     patients: PatientRows | None = None
     secret: bool = True  # noise that nobody can repeat; False, for simulations: from the seeds of the run
+    feature_clip: float = 1.0  # of what an image adds to a sum of features
+    statistics_noise: Mapping[str, float] = field(default_factory=dict)  # kind of statistic -> noise of one release
 
     def __post_init__(self) -> None:
         if self.sensitivity < self.clip:
             raise ConfigError(f"a sensitivity of {self.sensitivity} is smaller than the clip of {self.clip}")
+
+    @property
+    def statistics(self) -> SiteStatistics:
+        weights = torch.ones(self.units) if self.patients is None else self.patients.weights
+        return SiteStatistics(
+            self.statistics_noise, self.spend, weights, self.units, clip=self.feature_clip, secret=self.secret
+        )
 
     @property
     def rate(self) -> float:
@@ -130,6 +144,9 @@ class NoisySums:
         for total in sums.values():
             total.add_(gaussian_like(total, deviation, self.rng)).div_(privacy.batch_size)
         return sums
+
+    def exact(self, size: int) -> dict[str, Tensor]:
+        return self.examples.weighted_sums(torch.ones(size, device=next(iter(self.trained.values())).device))
 
     def _clipped_sums(self, size: int) -> dict[str, Tensor]:
         """Recorded are gradients of the mean over the batch: an image's own is `size` times as long."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from crossward.errors import ConfigError
@@ -65,17 +67,17 @@ class LayerGradients(ABC):
         for call in calls:
             for name, gradients in self.example_gradients(call).items():
                 self.by_example[name] = self.by_example[name] + gradients if name in self.by_example else gradients
-        squares = [gradients.flatten(1).square().sum(1) for gradients in self.by_example.values()]
+        squares = [gradients.reshape(len(gradients), -1).square().sum(1) for gradients in self.by_example.values()]
         return torch.stack(squares).sum(0)
 
     def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
         """Each trained parameter's gradient, summed over examples with these (B,) weights."""
         if self.by_example:
             return _weighted(self.by_example, weights)
-        calls = self._used_calls()
-        if not calls:
+        sums = [self.summed(call, weights) for call in self._used_calls()]
+        if not sums:
             return {name: torch.zeros_like(parameter) for name, parameter in self.trained.items()}
-        return self.summed(calls[0], weights)
+        return {name: torch.stack([each[name] for each in sums]).sum(0) for name in sums[0]} if sums[1:] else sums[0]
 
     def _used_calls(self) -> list[Call]:
         """The calls that the loss depends on."""
@@ -103,7 +105,7 @@ class LayerGradients(ABC):
 
 def _weighted(gradients: Mapping[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
     """(*shape) of each of these (B, *shape)."""
-    return {name: (weights @ each.flatten(1)).view(each.shape[1:]) for name, each in gradients.items()}
+    return {name: (weights @ each.reshape(len(each), -1)).view(each.shape[1:]) for name, each in gradients.items()}
 
 
 def _keep(call: Call, gradient: Tensor) -> None:
@@ -131,6 +133,8 @@ class LinearGradients(LayerGradients):
         return g * factor
 
     def summed(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
+        if call.input.dim() != 2:
+            return super().summed(call, weights)
         g = _scaled(cast(Tensor, call.gradient), weights)
         found = {"weight": lambda: g.T @ call.input, "bias": lambda: g.sum(0)}
         return {name: found[name]() for name in self.trained}
@@ -232,12 +236,43 @@ def _rows(x: Tensor) -> Tensor:
     return x.flatten(1, -2) if x.dim() > 2 else x[:, None]
 
 
+class AloneGradients(LayerGradients):
+    """A module that declares `each_alone`: each row of its output depends on its own row of the input alone."""
+
+    def __init__(self, layer: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
+        super().__init__(layer, trained)
+        self.unrecorded = copy(layer)  # with the same weights, and forward as it was
+
+    def compute(self, x: Tensor) -> Tensor:
+        return cast(Tensor, functional_call(self.unrecorded, self._constants(), (x,)))
+
+    def _constants(self) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self.layer.named_parameters(recurse=False)}
+
+    def example_gradients(self, call: Call) -> dict[str, Tensor]:
+        constants = self._constants()
+
+        def along(trained: dict[str, Tensor], x: Tensor, gradient: Tensor) -> Tensor:
+            y = cast(Tensor, functional_call(self.unrecorded, {**constants, **trained}, (x[None],)))
+            return (y[0] * gradient).sum()
+
+        trained = {name: constants[name] for name in self.trained}
+        found = vmap(grad(along), in_dims=(None, 0, 0))(trained, call.input, cast(Tensor, call.gradient))
+        return cast(dict[str, Tensor], found)
+
+
 KINDS: tuple[tuple[type[nn.Module], type[LayerGradients]], ...] = (
     (nn.Linear, LinearGradients),
     (nn.Conv2d, ConvGradients),
     (nn.GroupNorm, NormGradients),
     (nn.LayerNorm, NormGradients),
 )
+
+
+def _kind(module: nn.Module) -> type[LayerGradients] | None:
+    """How the gradients of a layer's own parameters are had; None if they cannot be."""
+    known = next((gradients for layer, gradients in KINDS if isinstance(module, layer)), None)
+    return known or (AloneGradients if getattr(module, "each_alone", False) is True else None)
 
 
 @dataclass
@@ -270,7 +305,7 @@ def unsupported_layers(net: nn.Module, trained: Mapping[str, nn.Parameter]) -> l
     lines = []
     for path, module in net.named_modules():
         has_own = any(id(parameter) in wanted for parameter in module.parameters(recurse=False))
-        if has_own and not isinstance(module, tuple(kind for kind, _ in KINDS)):
+        if has_own and _kind(module) is None:
             lines.append(f"{path or 'the network'}: {type(module).__name__}")
     return lines
 
@@ -289,7 +324,8 @@ def recording(net: nn.Module, trained: Mapping[str, nn.Parameter]) -> Iterator[E
     for path, module in net.named_modules():
         own = {name: p for name, p in module.named_parameters(recurse=False) if id(p) in by_identity}
         if own:
-            kind = next(gradients for layer, gradients in KINDS if isinstance(module, layer))
+            kind = _kind(module)
+            assert kind is not None
             layers[path] = kind(module, own)
     try:
         for layer in layers.values():

@@ -1,9 +1,10 @@
 """Which methods differential privacy covers, and why the others not.
 
 With an image or a patient as the unit, two things must hold: what leaves the site is weights that only noisy gradients
-have touched, and the gradient of an image holds nothing of the others. The second is a fact about a method's loss that
-no type shows, so that methods count as covered only after they were read; `EPOCHS` lists them. With a site as the unit,
-the whole update is clipped, and only the first matters.
+have touched, and the gradient of an image holds nothing of the others, except what was released with noise of its own
+(class counts, prototypes, moments: `planned_statistics`). The second is a fact about a method's loss that no type
+shows, so that methods count as covered only after they were read; `EPOCHS` lists them. With a site as the unit, the
+whole update is clipped, and only the first matters.
 
 No torch is imported here, so that `crossward methods NAME` can say so at once.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, Made
 
 if TYPE_CHECKING:
     from crossward.core.method import Method
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
     from crossward.core.training import Training
     from crossward.privacy.settings import Unit
 
-BOUNDED = (DisclosureKind.WEIGHTS, DisclosureKind.SAMPLE_COUNT)  # counts are public: a guarantee does not cover them
 UNREAD = "nobody has checked that the gradient of one image holds nothing of the others"
-COUNTS = "its loss depends on the site's class counts, which hold something of every image"
 Epochs = Callable[[Any, Any], int]  # of a method and its Training: passes over the images, of all fits of a round
 
 
@@ -44,6 +43,10 @@ def _ditto(method: Any, training: Training) -> int:
     return int(training.epochs + (method.personal_epochs or training.epochs))
 
 
+def _mh_pflgb(method: Any, training: Training) -> int:
+    return int(max(1, training.epochs - method.bypass_epochs) + method.bypass_epochs)
+
+
 EPOCHS: Mapping[str, Epochs] = {  # of the methods that were read, by class
     "methods.fedavg.FedAvg": _plain,
     "core.method.Method": _plain,
@@ -58,35 +61,69 @@ EPOCHS: Mapping[str, Epochs] = {  # of the methods that were read, by class
     "methods.lg_fedavg.LGFedAvg": _plain,
     "methods.ditto.Ditto": _ditto,
     "methods.local.Local": _plain,
+    # their losses take class counts, which site.counts gives as they were released with noise
+    "methods.fedetf.FedETF": _plain,
+    "methods.fedrod.FedRoD": _plain,
+    "methods.fedrs.FedRS": _plain,
+    "methods.fedlc.FedLC": _plain,
+    "methods.fednpr.FedNPR": _plain,  # FedAvg with the plugins bsm and npr
+    "methods.fednpr_per.FedNPRPer": _plain,  # its head stays, and is trained by the same noisy steps
+    "methods.fedcb.FedCB": _plain,  # its classifier comes from the server
+    "methods.fedbm.method.FedBM": _plain,  # generated images are the server's: they add to a step after its noise
+    # they send sums over images, which `statistics.site_class_sums` releases with noise
+    "methods.fedproto.FedProto": _plain,
+    "methods.fedproc.FedProc": _plain,
+    "methods.fednh.FedNH": _plain,
+    "methods.creff.CReFF": _plain,
+    # what a network says of public images is made of its weights, and so is what it learns from them
+    "methods.fedmd.FedMD": _plain,
+    "methods.ds_pfl.DSpFL": _plain,
+    "methods.kt_pfl.KTpFL": _plain,
+    "methods.feddf.FedDF": _plain,
+    "methods.pfeddf.PFedDF": _plain,
+    "methods.mh_pflgb.method.MHpFLGB": _mh_pflgb,  # the bypass learns from the local network, so both stages count
 }
 REASONS: Mapping[str, str] = {
-    "FedETF": COUNTS,
-    "FedRoD": COUNTS,
-    "FedRS": COUNTS,
-    "FedLC": COUNTS,
     "BalanceFL": "it draws images by their classes, and not each by chance on its own",
-    "FedNPR": "its prototypes are means over the site's images, and every image's loss depends on them",
-    "FedNPRPer": "its prototypes are means over the site's images, and every image's loss depends on them",
-    "FedBM": "its batches mix generated images with those of the site, which are then not drawn by chance",
-    "MHpFLGB": "its bypass has BatchNorm, which mixes the images of a batch and keeps statistics of them",
+    "APFL": "it trains a mixture of two networks, whose weights are used otherwise than through their layers",
     "Central": "it trains on the images of all sites in one place",
 }
-COVERED_PLUGINS = ("plugins.prox.Prox", "plugins.finetune.Finetune")  # a function of weights; a fit that stays
-PLUGIN_REASONS: Mapping[str, str] = {
-    "Bsm": "it shifts the loss by the site's class counts, which hold something of every image",
-    "Npr": "its prototypes are means over the site's images, and every image's loss depends on them",
+COVERED_PLUGINS = (
+    "plugins.prox.Prox",  # a function of weights
+    "plugins.finetune.Finetune",  # a fit that stays
+    "plugins.bsm.Bsm",  # class counts with noise
+    "plugins.npr.Npr",  # sums of features with noise
+)
+
+
+CONDITIONS: Mapping[str, str] = {  # options without which a covered method is refused for images and patients
+    "methods.fedcb.FedCB": "with a number for tau",
+    "methods.fedbm.method.FedBM": "with a number for tau",
+    "methods.mh_pflgb.method.MHpFLGB": 'with norm = "group"',
+    "methods.fednh.FedNH": "with a number for scale",
 }
 
 
 def dp_refusal(method: Method, unit: Unit = "image") -> str:
     """Why a method cannot be private in this unit; empty if it can."""
-    return class_refusal(_path(method), method.discloses, method.steps, unit)
+    refusal = class_refusal(_path(method), method.discloses, method.steps, unit)
+    if not refusal and unit != "site" and getattr(method, "tau", None) == "auto":
+        return (
+            f'{type(method).__name__} with tau = "auto" trains warm-up rounds that the plan does not count, and sends '
+            "confusion matrices without noise: give tau as a number"
+        )
+    return refusal
 
 
 def class_refusal(path: str, discloses: Mapping[str, Disclosure], steps: Sequence[str], unit: Unit) -> str:
     """The same of a class, by its module and name and by what it declares."""
     name = path.rpartition(".")[2]
-    unbounded = [f"{item} ({what})" for item, what in discloses.items() if what.kind not in BOUNDED]
+    bounded = [
+        item
+        for item, what in discloses.items()
+        if (what.can_be_noised if unit != "site" else what.made in (Made.WEIGHTS, Made.SIZE))
+    ]
+    unbounded = [f"{item} ({what})" for item, what in discloses.items() if item not in bounded]
     if unbounded:
         return f"{name} sends what no mechanism bounds: {', '.join(unbounded)}"
     if unit == "site":
@@ -102,12 +139,32 @@ def class_refusal(path: str, discloses: Mapping[str, Disclosure], steps: Sequenc
 def plugin_refusal(plugin: Plugin) -> str:
     """Why a plugin cannot be carried by a run that is private in images or patients; empty if it can."""
     name = type(plugin).__name__
-    return "" if _path_of(type(plugin)) in COVERED_PLUGINS else f"{name}: {PLUGIN_REASONS.get(name, UNREAD)}"
+    if _path_of(type(plugin)) not in COVERED_PLUGINS:
+        return f"{name}: {UNREAD}"
+    if getattr(plugin, "samples", None):
+        return f"{name}: with npr.samples, whether an image is taken depends on how many others of its class there are"
+    return ""
 
 
 def private_epochs(method: Method, training: Training) -> int:
     """Passes over the images that a round of a covered method makes."""
     return EPOCHS[_path(method)](method, training)
+
+
+def first_epochs(method: Method, training: Training) -> int:
+    """Passes over the images before a site's first round, beside those of the round."""
+    own = getattr(method, "start_epochs", 0)
+    return int(training.epochs if own is None else own)
+
+
+def planned_statistics(method: Method, plugins: Sequence[Plugin], rounds: int) -> dict[str, int]:
+    """Releases of each kind of statistic in a run of so many rounds; `plugins` are all that it carries."""
+    planned: dict[str, int] = {}
+    parts: tuple[Method | Plugin, ...] = (method, *plugins)
+    for part in parts:
+        for kind, count in part.noisy_statistics(rounds).items():
+            planned[kind] = max(count, planned.get(kind, 0))  # parts share what is released
+    return {kind: count for kind, count in planned.items() if count}
 
 
 def _path(method: Method) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,8 +32,14 @@ class SiteProtection:
 
     noise: float
     units: int  # images or patients that it trains on; 1 where the site itself is the unit
-    planned: Release  # of the whole run
+    planned: Release  # the steps of the whole run
     patients: PatientRows | None = None
+    statistics: Mapping[str, Release] = field(default_factory=dict)  # kind -> those of the whole run
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """All that the run plans."""
+        return (self.planned, *self.statistics.values())
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class RunPrivacy:
         if site.name not in self.sites or unit is None:
             return
         protection = self.sites[site.name]
-        spend = partial(self._spend, site.name, site.round + 1)
+        spend = partial(self._spend, site)
         if unit == "site":
             site.protect_reply = partial(self._noisy_reply, site, protection, spend)
             return
@@ -74,13 +81,18 @@ class RunPrivacy:
             spend=spend,
             patients=protection.patients,
             secret=self.secret,
+            feature_clip=self.settings.feature_clip,
+            statistics_noise={kind: release.noise for kind, release in protection.statistics.items()},
         )
 
-    def _spend(self, site: str, round: int, release: Release, part: str) -> None:
-        ledger = self.ledger(site)
+    def _spend(self, site: Site, release: Release, part: str) -> None:
+        """Count a part of a step. The seed of a step tells it from others of its round, and stays if it is repeated."""
+        ledger = self.ledger(site.name)
         unit = self.settings.unit
         if ledger is not None and unit is not None:
-            ledger.spend(release, unit=unit, run=self.run, round=round, part=part, repeats=not self.secret)
+            step = f"{part}, step {site.rng.initial_seed():016x}"
+            repeats = not self.secret
+            ledger.spend(release, unit=unit, run=self.run, round=site.round + 1, part=step, repeats=repeats)
 
     def _noisy_reply(
         self, site: Site, protection: SiteProtection, spend: Callable[[Release, str], None], down: Tree, reply: Tree
@@ -107,7 +119,11 @@ class RunPrivacy:
                 "noise": protection.noise,
                 "rate": protection.planned.rate,
                 "planned_steps": protection.planned.steps,
-                "planned_epsilon": epsilon_of([protection.planned], settings.delta),
+                "statistics": {
+                    kind: {"noise": release.noise, "releases": release.steps}
+                    for kind, release in protection.statistics.items()
+                },
+                "planned_epsilon": epsilon_of(protection.releases, settings.delta),
                 "epsilon": ledger.spent(settings.delta) if ledger and ledger.file.exists() else 0.0,
             }
         return {
@@ -115,6 +131,7 @@ class RunPrivacy:
             "delta": settings.delta,
             "clip": settings.clip,
             "sensitivity": settings.bound,
+            "feature_clip": settings.feature_clip,
             "accountant": "PLD (dp-accounting)",
             "noise": "from the seeds of the run" if not self.secret else "secret",
             "sites": sites,
@@ -129,28 +146,55 @@ def plan_privacy(
     batch_size: int,
     epochs: int,
     rounds: int,
+    first_epochs: int = 0,
+    statistics: Mapping[str, int] | None = None,
 ) -> RunPrivacy:
     """The protection of sites with so many training images. `patients` gives the patient of each image of a site;
-    `epochs` are those of a round."""
+    `epochs` are those of a round, `first_epochs` come before a site's first, `statistics` are the releases of each kind
+    in the whole run."""
+    passes = rounds * epochs + first_epochs
+    noisy_statistics = plan_statistics(settings, statistics or {})
     protections = {}
     for name, images in sites.items():
         rows = PatientRows.of(_codes(name, patients(name))) if settings.unit == "patient" else None
         units = 1 if settings.unit == "site" else len(rows.counts) if rows else images
         try:
-            protections[name] = _protection(settings, units, rows, batch_size, epochs, rounds)
+            protections[name] = _protection(settings, units, rows, batch_size, passes, rounds, noisy_statistics)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error.what}", details=error.details, hint=error.hint) from None
     return RunPrivacy(settings, batch_size, protections)
 
 
+def plan_statistics(settings: PrivacySettings, releases: Mapping[str, int]) -> dict[str, Release]:
+    """The releases of each kind of statistic, with their noise. Gaussian releases without sampling, of noise s_1, s_2,
+    ..., are together exactly one with 1 / s^2 = sum 1 / s_i^2. That s is given, or follows from the share of epsilon
+    that statistics have; the kinds have equal parts of 1 / s^2, and the releases of a kind equal parts of its own."""
+    wanted = {kind: count for kind, count in releases.items() if count}
+    if not wanted:
+        return {}
+    together = settings.statistics_noise
+    if settings.epsilon is not None:
+        together = noise_for(settings.statistics * settings.epsilon, settings.delta, 1.0, 1, sampled=False)
+    return {
+        kind: Release(together * math.sqrt(len(wanted) * count), 1.0, count, sampled=False)
+        for kind, count in wanted.items()
+    }
+
+
 def _protection(
-    settings: PrivacySettings, units: int, rows: PatientRows | None, batch_size: int, epochs: int, rounds: int
+    settings: PrivacySettings,
+    units: int,
+    rows: PatientRows | None,
+    batch_size: int,
+    passes: int,
+    rounds: int,
+    statistics: Mapping[str, Release],
 ) -> SiteProtection:
     by_site = settings.unit == "site"
     if not by_site:
         check_delta(settings.delta, units, UNITS[str(settings.unit)])
     rate = 1.0 if by_site else min(1.0, batch_size / units)
-    steps = rounds * (1 if by_site else epochs * -(-units // batch_size))
+    steps = rounds if by_site else passes * -(-units // batch_size)
     if rate == 1 and not by_site:
         raise ConfigError(
             f"train.batch_size = {batch_size} takes all of {units} {UNITS[str(settings.unit)]} into every step, and "
@@ -160,8 +204,9 @@ def _protection(
     noise = settings.noise
     if noise is None:
         assert settings.epsilon is not None
-        noise = noise_for(settings.epsilon, settings.delta, rate, steps, sampled=not by_site)
-    return SiteProtection(noise, units, Release(noise, rate, steps, sampled=not by_site), rows)
+        beside = tuple(statistics.values())
+        noise = noise_for(settings.epsilon, settings.delta, rate, steps, sampled=not by_site, beside=beside)
+    return SiteProtection(noise, units, Release(noise, rate, steps, sampled=not by_site), rows, statistics)
 
 
 def _codes(site: str, patients: Sequence[str]) -> torch.Tensor:

@@ -1,48 +1,28 @@
 """Which methods a secure sum can serve: those whose server needs the mean of the sites' weights and nothing else.
 
-No torch is imported here, so that `crossward methods NAME` can say so at once.
+Methods declare it: `server_needs` says why the server must see what single sites send, `discloses` what they send. No
+torch is imported here, so that `crossward methods NAME` can say so at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
+
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure
 
 if TYPE_CHECKING:
     from crossward.core.method import Method
 
-BY_CLASS = "secure sums carry weights alone"
-# Why the server needs more than the mean of the weights, by the name of a method's class.
-REFUSALS = {
-    "FedDC": "the server divides each site's update by that site's own number of steps",
-    "FedProc": f"sites also send feature sums and counts of each class; {BY_CLASS}",
-    "FedProto": f"sites send prototypes and counts of each class; {BY_CLASS}",
-    "FedNH": f"sites also send prototypes and counts of each class; {BY_CLASS}",
-    "CReFF": f"sites also send gradients of each class and which classes they have; {BY_CLASS}",
-    "FedCD": "the server weighs each site's class vectors by their quality, for which it must see them",
-    "LGFedAvg": "the server weighs heads and bodies differently; a secure sum has one weight for each site",
-    "FedMD": f"sites send logits on the public set; {BY_CLASS}",
-    "FedDF": "the server distils from the network of each site",
-    "PFedDF": "the server distils from the network of each site",
-    "DSpFL": f"sites send probabilities on the public set; {BY_CLASS}",
-    "KTpFL": "the server mixes the predictions of the sites anew for each site",
-    "FedSM": "the server keeps a personalised network of each site",
-    "LCFed": "the server hands the head of each site to the others",
-    "Local": "sites send nothing",
-    "Central": "all images are in one place",
-}
-# Methods with a server half of their own that only takes means of the weights.
-TAKE_MEANS = frozenset({"Scaffold", "FedDyn", "FedCB", "FedBM"})
+SERVER_HALF = ("aggregate", "round")
 
 
 def secure_refusal(method: Method) -> str:
     """Why a secure sum cannot serve the method with these options; empty: it can."""
-    from crossward.core.method import Method as FedAvg
-
     kind = type(method)
-    if kind.__name__ in REFUSALS:
-        return REFUSALS[kind.__name__]
-    inherited = kind.aggregate is FedAvg.aggregate and kind.round is FedAvg.round
-    if not inherited and kind.__name__ not in TAKE_MEANS:
+    if refusal := class_secure_refusal(kind.server_needs, kind.discloses, kind.sometimes):
+        return refusal
+    if not _says_what_its_server_needs(kind):
         return "its server half is its own, and is not known to need the mean of the weights alone"
     if getattr(method, "tau", None) == "auto":
         return 'tau = "auto" is chosen by how well each site does; a number for tau can be served'
@@ -53,9 +33,46 @@ def secure_refusal(method: Method) -> str:
     return ""
 
 
-def secure_service(class_name: str) -> str:
+def class_secure_refusal(
+    server_needs: str, discloses: Mapping[str, Disclosure], sometimes: Collection[str] = ()
+) -> str:
+    """The same of a class with its default options, by what it declares."""
+    if server_needs:
+        return f"the server must see what each site sends: {server_needs}"
+    others = [about.what for item, about in discloses.items() if _is_beside(about) and item not in sometimes]
+    if others:
+        return f"sites send {' and '.join(others)}; secure sums carry weights alone"
+    return "" if discloses else "sites send nothing"
+
+
+def secure_service(server_needs: str, discloses: Mapping[str, Disclosure], sometimes: Collection[str] = ()) -> str:
     """In a sentence, whether a secure sum can serve a method of the catalogue with its default options."""
-    refusal = REFUSALS.get(class_name)
+    refusal = class_secure_refusal(server_needs, discloses, sometimes)
     if refusal:
         return f"Secure aggregation cannot serve it: {refusal}."
     return "Secure aggregation can serve it: the server needs the mean of the weights alone."
+
+
+def _is_beside(about: Disclosure) -> bool:
+    """Whether an item is neither weights nor the number that they are weighted by."""
+    return about not in (WEIGHTS, SAMPLE_COUNT)
+
+
+def _says_what_its_server_needs(kind: type[Method]) -> bool:
+    """Whether `server_needs` is declared by the class that wrote the server half, or by one made of it."""
+    for cls in kind.__mro__:
+        if "server_needs" in vars(cls):
+            return True
+        if any(half in vars(cls) for half in SERVER_HALF):
+            return False
+    return False
+
+
+def is_secured(method: Method) -> bool:
+    """Whether the weights of a method travel by secure sums (`secure_steps.secured`)."""
+    return hasattr(type(method), "plain")
+
+
+def masked_items(method: Method) -> frozenset[str]:
+    """The items of a method's replies that only a sum over sites makes readable."""
+    return frozenset({"secure"}) if is_secured(method) else frozenset()

@@ -51,6 +51,7 @@ from crossward.privacy.secure_messages import (
     number_bytes,
     opened,
 )
+from crossward.privacy.secure_repeats import abandonment_tree, check_abandonments
 from crossward.privacy.secure_shares import SHARE_BYTES, split_secret
 
 SERVER = "the server"
@@ -94,8 +95,8 @@ class SecureSite:
     def number(self) -> int:
         return self.terms.number(self.identity.name)
 
-    def advertise(self) -> Tree:
-        """Public keys of this sum, signed."""
+    def advertise(self, abandons: Mapping[str, bytes] | None = None) -> Tree:
+        """Public keys of this sum, signed; and by digest its signatures under the sums that it has left."""
         self._enter(ADVERTISE)
         public = self.secret.advertised(self.terms, self.number)
         signature = self.identity.sign(public.statement(self.terms, self.number))
@@ -106,6 +107,7 @@ class SecureSite:
             mask_key=as_tensor(public.mask_key),
             commitment=as_tensor(public.commitment),
             signature=as_tensor(signature),
+            abandons=abandonment_tree(abandons or {}),
         )
 
     def share(self, payload: object) -> Tree:
@@ -207,7 +209,7 @@ class SecureSite:
             SecretKeys(*_unpacked(tree["secret"])),
             tree["next_step"],
             {int(n): PublicKeys(*_unpacked(packed)) for n, packed in tree["peers"].items()},
-            {int(n): shares.numpy().tobytes() for n, shares in tree["held"].items()},
+            {int(n): shares.cpu().numpy().tobytes() for n, shares in tree["held"].items()},
             {int(n) for n in tree["dealers"]},
             {int(n) for n in tree["survivors"]},
         )
@@ -262,7 +264,9 @@ class SecureSite:
 def advertised_keys(terms: SecureTerms, known: KnownSites, number: int, entry: object) -> PublicKeys:
     """The public keys of a site, if the site itself has signed them for this sum."""
     member = terms.member(number)
-    fields = opened(terms, ADVERTISE, member, entry, ("cipher_key", "mask_key", "commitment", "signature"))
+    items = ("cipher_key", "mask_key", "commitment", "signature", "abandons")
+    fields = opened(terms, ADVERTISE, member, entry, items)
+    check_abandonments(member, fields["abandons"])
     public = PublicKeys(
         as_bytes(fields["cipher_key"], member, "its cipher key", least=KEY_BYTES, most=KEY_BYTES),
         as_bytes(fields["mask_key"], member, "its mask key", least=KEY_BYTES, most=KEY_BYTES),
@@ -291,5 +295,5 @@ def _packed(*parts: bytes) -> torch.Tensor:
 
 
 def _unpacked(packed: torch.Tensor) -> list[bytes]:
-    data = packed.numpy().tobytes()
+    data = packed.cpu().numpy().tobytes()
     return [data[start : start + KEY_BYTES] for start in range(0, len(data), KEY_BYTES)]

@@ -24,6 +24,9 @@ class PrivacySettings(Section):
     sensitivity: Annotated[float, Gt(0)] | None = None  # that noise is measured in; None: the clip, which is the least
     noise: Annotated[float, Gt(0)] | None = None  # standard deviation, as a multiple of the sensitivity
     epsilon: Annotated[float, Gt(0)] | None = None  # of the whole run, at each site
+    statistics: Annotated[float, Interval(gt=0, lt=1)] = 0.3  # share of epsilon that class counts, ... have alone
+    statistics_noise: Annotated[float, Gt(0)] = 4.0  # where `noise` is given: of class counts, ... as one release
+    feature_clip: Annotated[float, Gt(0)] = 1.0  # largest norm of the features that one image adds to a sum of a class
     delta: Annotated[float, Interval(gt=0, lt=1)] = 1e-5  # it must be below 1 / units of every site
     secure_aggregation: bool = False  # the server learns the mean of the sites' weights and no site's own
     secure_clip: Annotated[float, Interval(ge=1e-6, le=1e9)] = 1000.0  # a site with a larger weight leaves the round

@@ -22,7 +22,7 @@ from crossward.hospitals.kit import (
     renew_certificates,
 )
 from crossward.hospitals.policy import Policy
-from crossward.hospitals.site_limits import SiteLimits
+from crossward.hospitals.site_limits import DefaultLimits, SiteLimits
 from crossward.privacy.key_file import read_key
 
 COMMON = {"README.md", "Dockerfile", ".dockerignore", "constraints.txt", "ca.crt"}
@@ -47,12 +47,12 @@ def replace_text(file, old, new):
 
 # what is written ------------------------------------------------------------------------------------------------------
 def test_the_files(shared_kit):
-    assert file_names(shared_kit) == {"federation.toml", "coordinator", "authority", "sites"}
+    assert file_names(shared_kit) == {"federation.toml", "coordinator", "authority", "sites", "peers.txt"}
     assert file_names(shared_kit / "authority") == {"ca.key", "ca.crt", "README.md"}
     own = {"server.pem", "server.key", "sites", "federation.toml", "crossward-coordinator.service"}
     assert file_names(shared_kit / "coordinator") == COMMON | own
     assert file_names(shared_kit / "coordinator" / "sites") == {"south.pub", "north.1.pub"}
-    own = {"south", "south.pub", "south.crt", "site.toml", "memory.key", "crossward-site.service"}
+    own = {"south", "south.pub", "south.crt", "site.toml", "memory.key", "crossward-site.service", "peers.txt"}
     assert file_names(shared_kit / "sites" / "south") == COMMON | own
 
 
@@ -102,7 +102,7 @@ def test_site_toml_spells_out_the_default_policy(shared_kit):
 def test_site_toml_spells_out_the_default_limits(shared_kit):
     file = shared_kit / "sites" / "south" / "site.toml"
     assert [*tomllib.loads(file.read_text())["limits"]] == [*SiteLimits.model_fields]
-    assert SiteLimits.read(file) == SiteLimits()
+    assert SiteLimits.read(file) == DefaultLimits()
 
 
 def test_the_commented_data_is_an_example_that_works(kit_folder):
@@ -247,7 +247,8 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
 
 # a further site -------------------------------------------------------------------------------------------------------
 def test_a_further_site_comes_last(kit_folder):
-    before = {file: file.read_bytes() for file in (kit_folder / "sites").rglob("*") if file.is_file()}
+    files = [file for file in (kit_folder / "sites").rglob("*") if file.is_file() and file.name != "peers.txt"]
+    before = {file: file.read_bytes() for file in files}
     kit = add_site(kit_folder, "east")
     assert kit == read_kit(kit_folder)
     assert kit.federation.sites == ("south", "north.1", "east")
@@ -282,7 +283,7 @@ def test_a_kit_from_before_certificates_says_how_to_get_one(kit_folder):
     assert "south.crt is missing" in problem
     assert "`crossward federation renew DIR`" in problem
     written = renew_certificates(kit_folder)
-    assert [file.name for file in written] == ["server.pem", "south.crt", "north.1.crt"]
+    assert [file.name for file in written] == ["server.pem", "south.crt", "north.1.crt", "peers.txt"]
     read_site(kit_folder / "sites" / "south")
     read_coordinator(kit_folder / "coordinator")
 

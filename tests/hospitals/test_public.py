@@ -14,7 +14,7 @@ from crossward.hospitals.federation_terms import FederationTerms, create_run_dir
 from crossward.hospitals.flower.coordinator import coordinate_run
 from crossward.hospitals.service import Hospital, Service
 from crossward.runs.build import prepare
-from crossward.runs.recorder import CHECKPOINT
+from crossward.runs.checkpoint_writer import CHECKPOINT
 from crossward.runs.run_directory import RunDir
 from crossward.testing.loopback_federation import ALLOW_ALL, create_grid
 from crossward.testing.short_runs import assert_same

@@ -81,7 +81,7 @@ class ToySite:
 
     def files(self):
         """Of memory and weights, but for what the run was opened with."""
-        other = ("sent.jsonl", "sent.head", "log.key", "usage.json", "opening.json", "opening.tree")
+        other = ("sent.jsonl", "sent.head", "log.key", "limits.key", "usage.json", "opening.json", "opening.tree")
         return sorted(file.name for file in self.hospital.folder.rglob("*.*") if file.name not in other)
 
 
@@ -149,7 +149,7 @@ def test_a_method_that_the_policy_forbids_is_refused_when_a_run_is_opened(open_r
     allowed = why.partition("It allows ")[2].rstrip(".").split(", ")
     assert {"fedavg", "scaffold", "mh-pflgb"} <= {*allowed}
     assert not {"fedproto", "fedproc", "central"} & {*allowed}
-    assert [file.name for file in (tmp_path / "site").iterdir()] == ["usage.json"]
+    assert {file.name for file in (tmp_path / "site").iterdir()} == {"usage.json", "limits.key", "split.json"}
 
 
 def test_another_version_is_refused(open_run):

@@ -110,6 +110,10 @@ def test_a_patient_shows_one_image_at_most_and_each_as_often():
     assert ((counts - expected).square() / expected).sum() < stats.chi2.ppf(1 - 1e-4, 6)
 
 
+def test_the_images_of_a_patient_share_his_weight_in_sums():
+    assert PatientRows.of(torch.tensor([7, 3, 7, 9, 7])).weights.tolist() == pytest.approx([1 / 3, 1, 1 / 3, 1, 1 / 3])
+
+
 def test_steps_are_counted_before_the_first_is_drawn():
     spent = []
     privacy = protection(spent, noise=1.5)

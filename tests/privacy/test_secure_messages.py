@@ -160,7 +160,9 @@ def test_a_signed_key_of_low_order_is_refused():
     public = PublicKeys(bytes(32), b"\x09" + bytes(31), bytes(32))
     signature = IDENTITIES["a"].sign(public.statement(TERMS, 1))
     items = {"cipher_key": public.cipher_key, "mask_key": public.mask_key, "commitment": public.commitment}
-    tree = message(TERMS, ADVERTISE, **{k: as_tensor(v) for k, v in items.items()}, signature=as_tensor(signature))
+    tree = message(
+        TERMS, ADVERTISE, **{k: as_tensor(v) for k, v in items.items()}, signature=as_tensor(signature), abandons={}
+    )
 
     refused(Exchange(), "a", tree, "no public keys of X25519")
 

@@ -65,7 +65,7 @@ ERROR_SOURCES = {
     "the memory": "crossward.hospitals.memory.SiteMemory.load",
     "saving the memory": "crossward.hospitals.memory.SiteMemory.save",
     "the log": "crossward.hospitals.disclosure_log.DisclosureLog.append",
-    "screening": "crossward.hospitals.service.screen_reply",
+    "screening": "crossward.hospitals.site_rules.HospitalRules.screen",
     "decoding": "crossward.hospitals.service.decode",
 }
 

@@ -20,7 +20,7 @@ from crossward.hospitals import service, site_worker
 from crossward.hospitals.kit import create_federation
 from crossward.hospitals.messages import SiteMessage, forward_to_worker
 from crossward.hospitals.service import Hospital, Service
-from crossward.hospitals.site_limits import SiteLimits
+from crossward.hospitals.site_limits import DefaultLimits, SiteLimits
 from crossward.testing.attacked_site import (
     RUN,
     SITES,
@@ -223,6 +223,16 @@ def test_a_step_that_takes_all_memory(start_worker):
     assert worker.wait(10) != 0
 
 
+def _kept(hospitals):
+    """Makes hospitals, and keeps them in the list."""
+
+    def make(*facts, **named):
+        hospitals.append(Hospital(*facts, **named))
+        return hospitals[-1]
+
+    return make
+
+
 def test_the_limits_of_a_site_are_those_of_its_site_toml(tmp_path, monkeypatch):
     create_federation(tmp_path / "blood", name="blood", sites=["south"], host="fl.example.org")
     folder = tmp_path / "blood" / "sites" / "south"
@@ -231,7 +241,7 @@ def test_the_limits_of_a_site_are_those_of_its_site_toml(tmp_path, monkeypatch):
     (folder / "site.toml").write_text(text.replace("\npixels = 512", "\npixels = 32"))
     served, hospitals = [], []
     monkeypatch.setattr(site_worker, "serve", lambda answer, socket, limits: served.append(limits))
-    monkeypatch.setattr(service, "Hospital", lambda *facts: hospitals.append(Hospital(*facts)) or hospitals[-1])
+    monkeypatch.setattr(service, "Hospital", _kept(hospitals))
     monkeypatch.setattr(sys, "argv", ["site_worker", str(folder), str(tmp_path / "s"), json.dumps({"data": {"x": 1}})])
     site_worker.main()
     [limits] = served
@@ -244,7 +254,7 @@ def test_the_limits_of_a_site_are_those_of_its_site_toml(tmp_path, monkeypatch):
 def test_a_site_toml_of_before_has_the_default_limits(tmp_path):
     file = tmp_path / "site.toml"
     file.write_text('name = "south"\n')
-    assert SiteLimits.read(file) == SiteLimits()
+    assert SiteLimits.read(file) == DefaultLimits()
 
 
 @pytest.mark.parametrize(

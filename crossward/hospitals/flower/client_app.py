@@ -22,7 +22,8 @@ def create_client_app(answer: Answer) -> ClientApp:
         reply = answer(from_records(message.content), context)
         return Message(to_records(reply), reply_to=message)
 
-    for register in (client_app.train(), client_app.evaluate(), client_app.query("hello"), client_app.query("open")):
+    queries = (client_app.query(task) for task in ("hello", "open", "receipt"))
+    for register in (client_app.train(), client_app.evaluate(), *queries):
         register(handle)
     return client_app
 

@@ -34,12 +34,15 @@ from crossward.hospitals.federation_monitor import FederationMonitor
 from crossward.hospitals.federation_terms import EVENT_LOG, FederationTerms, event
 from crossward.hospitals.flower.engine import VERSION_KEY, FlowerEngine
 from crossward.hospitals.flower.messenger import Messenger
+from crossward.hospitals.flower.receipt_collection import ReceiptCollector
 from crossward.hospitals.flower.roster import Roster
 from crossward.hospitals.rehearsal import ReplyInspector, rehearse
 from crossward.hospitals.site_facts import declared_counts, facts_of_run
+from crossward.hospitals.sum_directory import check_secure_terms, with_hospital_keys
+from crossward.privacy.secure_steps import SecureSteps
 from crossward.runs import lifecycle
 from crossward.runs.build import PreparedRun, partitioned
-from crossward.runs.recorder import BEST
+from crossward.runs.checkpoint_writer import BEST
 from crossward.runs.run_directory import RunDir
 from crossward.user_folders import cache_folder
 
@@ -48,16 +51,20 @@ HANDOVER = 60.0  # seconds for the process of a coordinator that was killed to e
 
 
 def coordinate_run(
-    folder: Path, grid: Grid, observers: Sequence[Observer] = (), nodes: Mapping[str, int] | None = None
+    folder: Path,
+    grid: Grid,
+    observers: Sequence[Observer] = (),
+    nodes: Mapping[str, int] | None = None,
+    kit: Path | None = None,
 ) -> None:
     """Run it to its end, or go on with it. `nodes`: which of Flower's nodes has the key of which site; None if nodes
-    have no keys."""
+    have no keys. `kit` is the coordinator's folder, by whose keys the receipts of the sites are checked."""
     rundir = RunDir(folder)
     with lifecycle.held(rundir, HANDOVER):
         terms = FederationTerms.read(rundir)
         monitor = FederationMonitor(rundir, terms)
         try:
-            _coordinate(rundir, terms, grid, observers, nodes, monitor)
+            _coordinate(rundir, terms, grid, observers, nodes, monitor, kit)
         except Exception as error:
             why = str(error) if isinstance(error, CrosswardError) else f"a defect: {error!r}"
             monitor.end(why)
@@ -74,9 +81,11 @@ def _coordinate(
     observers: Sequence[Observer],
     nodes: Mapping[str, int] | None,
     monitor: FederationMonitor,
+    kit: Path | None,
 ) -> None:
     config = read_config(rundir.folder / "config.toml")
     torch.set_num_threads(config.engine.threads)
+    check_secure_terms(config, terms.authority, trusted=terms.trusted)
     own = _own_federation(config, terms)
     public = _public_images(config, terms)
     known, sources = facts_of_run(config, own)
@@ -90,10 +99,29 @@ def _coordinate(
         sources=sources,
         watch=monitor,
     )
-    _gather_sites(rundir, roster, terms)
-    prepared = build_coordinator_run(config, terms.sites, roster.known, own, public)
-    if not terms.trusted:
-        prepared = _guarded(rundir, prepared, roster)
+    receipts = None if terms.trusted else ReceiptCollector(rundir, terms, roster, kit)
+    try:
+        _gather_sites(rundir, roster, terms)
+        prepared = build_coordinator_run(config, terms.sites, roster.known, own, public)
+        if receipts is not None:
+            prepared = _guarded(rundir, prepared, roster, terms)
+            receipts.ask_for_earlier()
+        _execute(rundir, terms, prepared, roster, observers, monitor, receipts)
+    except Exception:
+        if receipts is not None:
+            receipts.write({})
+        raise
+
+
+def _execute(
+    rundir: RunDir,
+    terms: FederationTerms,
+    prepared: PreparedRun,
+    roster: Roster,
+    observers: Sequence[Observer],
+    monitor: FederationMonitor,
+    receipts: ReceiptCollector | None,
+) -> None:
 
     def start_engine(memory: TreeStore) -> FlowerEngine:
         inspector = ReplyInspector(prepared.run_sites, _expected_replies(rundir, prepared), facts=roster.facts)
@@ -107,6 +135,8 @@ def _coordinate(
         )
         engine.best_versions = _best_versions(rundir)
         engine.log_receipts = _log_receipts(rundir, terms.sites)
+        if receipts is not None:
+            engine.count_reply = receipts.count
         return engine
 
     def observers_of(engine: Engine) -> Sequence[Observer]:
@@ -116,7 +146,7 @@ def _coordinate(
     def log_missing(reasons: Mapping[str, str]) -> None:
         rundir.append(EVENT_LOG, [event("no weights", site=name, why=why) for name, why in reasons.items()])
 
-    lifecycle.execute(rundir, prepared, start_engine, observers_of, without_weights=log_missing)
+    lifecycle.execute(rundir, prepared, start_engine, observers_of, without_weights=log_missing, receipts=receipts)
 
 
 def _opening(config: Config, terms: FederationTerms) -> dict[str, Any]:
@@ -159,15 +189,21 @@ def _gather_sites(rundir: RunDir, roster: Roster, terms: FederationTerms) -> Non
         )
 
 
-def _guarded(rundir: RunDir, prepared: PreparedRun, roster: Roster) -> PreparedRun:
+def _guarded(rundir: RunDir, prepared: PreparedRun, roster: Roster, terms: FederationTerms) -> PreparedRun:
     """The run with what protects it from hostile sites: a rule and a ceiling, unless its configuration chooses others
-    or none, and no reply over which the method can fail for all."""
+    or none, and no reply over which the method can fail for all. If it sums securely, with the keys of the sites."""
+    run_sites = prepared.run_sites
+    run_sites.method = with_hospital_keys(run_sites.method, terms.id, terms.sites, roster.facts, terms.authority)
     rule = prepared.plan.robust.against_hostile_sites()
     if prepared.plan.robust.rule == "auto":
         why = f"no update counts for more than {rule.clip:g} times the median of all sites"
         rundir.append(EVENT_LOG, [event("rule", why=f"{why} (robust.rule is auto)", **asdict(rule))])
+    if isinstance(run_sites.method, SecureSteps):
+        rule = replace(rule, largest_share=1.0)
+        why = "no rule bounds what a site adds, nor how many images it says it has: weights are summed under masks"
+        rundir.append(EVENT_LOG, [event("rule", why=why, **asdict(rule))])
     rundir.append(EVENT_LOG, _share_events(roster, rule.ceiling))
-    unprotected = uncovered(prepared.run_sites.method.discloses)
+    unprotected = uncovered(run_sites.method.discloses)
     if unprotected:
         why = f"no rule protects {', '.join(unprotected)} from a hostile site: crossward methods NAME says why"
         rundir.append(EVENT_LOG, [event("unprotected", why=why)])

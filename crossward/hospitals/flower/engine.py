@@ -30,6 +30,7 @@ MAX_LOSSES = 1000  # of one reply
 MAX_TREE_HEADER = 2**24 + 2**22  # bytes of a reply's names and scalars, among them metrics: see rehearsal.MAX_METRICS
 TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
+CountReply = Callable[[Job, Tree, Sequence[float] | None], None]  # with its losses, if it came with any
 
 
 class FlowerEngine:
@@ -52,6 +53,7 @@ class FlowerEngine:
         self.most_bytes = most_bytes  # of an encoded reply
         self.memory = TreeStore() if memory is None else memory  # of each site: {VERSION_KEY: name}
         self.best_versions: dict[int, str] = {}  # that the best round depends on, and sites must not delete
+        self.count_reply: CountReply = lambda job, reply, losses: None  # is told of every reply that is accepted
         self.log_receipts: dict[int, dict[str, Any]] = {}  # site -> the last line of its log of what left it
         self._round = -1
         self._ask = 0  # number of the current message within the round
@@ -132,6 +134,7 @@ class FlowerEngine:
             self.memory[job.site] = {VERSION_KEY: version}
         if receipt:
             self.log_receipts[job.site] = receipt
+        self.count_reply(job, tree, losses if "losses" in reply.header else None)
         return Outcome(job, tree, losses=losses)
 
     def _checked_reply(self, job: Job, request: SiteMessage, reply: SiteMessage) -> tuple[Tree, tuple[float, ...], str]:

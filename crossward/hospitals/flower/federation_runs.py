@@ -29,6 +29,7 @@ from crossward.hospitals.run_following import ENDED, RunFollower, federation_run
 from crossward.names import nearest, require_plain_name
 from crossward.runs.run_directory import RunDir
 from crossward.runs.run_files import FAILURE, TERMS
+from crossward.runs.secure_runs import with_secure_sums
 
 POLL_INTERVAL = 0.5  # seconds between two looks at a run's files
 UP_INTERVAL = 5.0  # seconds between two looks at whether the coordinator is up
@@ -56,6 +57,7 @@ def start_run(file: Path, coordinator: Path, overrides: Sequence[str], options: 
     config = read_config(file, overrides, (lambda document: document) if options.own_data else with_images_at_sites)
     plugins_of(config)
     refuse_pooled_method(method_of(config), config.method.name)
+    with_secure_sums(config, method_of(config), kit.sites, across_hospitals=True)
     least = len(kit.sites) if options.least is None else options.least
     if not 1 <= least <= len(kit.sites):
         raise ConfigError(f"--least {least}: there are {len(kit.sites)} sites")
@@ -73,6 +75,7 @@ def start_run(file: Path, coordinator: Path, overrides: Sequence[str], options: 
         least=least,
         own_data=options.own_data,
         public=str(options.public.absolute()) if options.public else "",
+        authority=kit.ca.read_text(encoding="ascii"),
     )
     check_allowed_nets(config.canonical(), list(kit.net), FEDERATION_FILE)
     workspace = open_workspace(kit)

@@ -37,4 +37,4 @@ def coordinate_own_run(folder: Path, grid: Grid) -> None:
     nodes = registered_nodes(home)
     if nodes is not None and not nodes:
         raise ConfigError("no site has a registered key: there is nobody to run with")
-    coordinate_run(folder, grid, nodes=nodes)
+    coordinate_run(folder, grid, nodes=nodes, kit=home.parent)

@@ -16,6 +16,7 @@ from crossward.hospitals.policy import Policy
 from crossward.hospitals.service import Hospital, Service
 from crossward.hospitals.site_limits import NO_LIMITS
 from crossward.runs.build import prepare
+from crossward.runs.devices import worker_count
 from crossward.runs.lifecycle import folder_for
 from crossward.runs.result import Result, load
 from crossward.runs.run_directory import RunDir
@@ -40,7 +41,8 @@ def simulate(config: Config) -> Result:
     create_run_directory(
         folder, config, FederationTerms(new_run_id(), "simulation", sites, own_data=True, trusted=True)
     )
-    on_ray(partial(coordinate_run, folder), partial(answer_for_site, folder), len(sites), config.engine.workers)
+    workers = worker_count(config.engine, ("cpu",), len(sites))
+    on_ray(partial(coordinate_run, folder), partial(answer_for_site, folder), len(sites), workers)
     return load(folder)
 
 

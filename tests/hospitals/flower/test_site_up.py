@@ -52,7 +52,7 @@ def test_a_site_knows_that_it_crashed(south):
 def test_another_key_is_another_site(south):
     kit, workspace = south
     mark_up(workspace, kit)
-    for name in ("south", "south.pub"):
+    for name in ("south", "south.pub", "peers.txt"):
         (workspace.folder / name).unlink()
     create_site_key(workspace.folder, "south")
     authority = workspace.folder.parents[1] / "authority"
