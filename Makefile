@@ -33,14 +33,14 @@ pytest: $(READY) $(BROWSER)
 e2e: $(READY)
 	$(BIN)/python -m crossward.testing.e2e
 	$(BIN)/pytest tests/e2e
-	$(BIN)/pytest tests/security tests/studies tests/testing tests/runs tests/privacy -m e2e
+	$(BIN)/pytest tests/security tests/studies tests/testing tests/runs tests/privacy tests/audits tests/hospitals -m e2e
 
 # Wrong versions of the package, each of which a test must notice; half an hour, not a part of CI.
 mutants: $(READY)
 	$(BIN)/python tests/mutants/run.py
 
 # Long comparisons on real images, in order; a run that was cut off goes on. CROSSWARD_DATA names the folder of the data.
-STUDIES := pbc_fedbm cifar_niid_bench pbc_fedcd pbc_fedcd_long cifar_fedcd
+STUDIES := pbc_fedbm cifar_niid_bench pbc_fedcd pbc_fedcd_long cifar_fedcd pbc_privacy
 STUDIES_OUT ?= runs/studies
 studies: $(READY)
 	for name in $(STUDIES); do $(BIN)/crossward study run studies/$$name.toml --out $(STUDIES_OUT) --prune || exit 1; done

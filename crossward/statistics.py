@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
+
+from crossward.core.noisy_statistics import CERTAIN, CLASS_SUMS
+from crossward.core.site import Site
 
 
 def concatenate(rows: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -38,6 +41,37 @@ def class_sums(rows: Iterable[tuple[Tensor, Tensor]], classes: int) -> tuple[Ten
         sums.index_add_(0, y, z)
         counts += torch.bincount(y, minlength=classes)
     return sums, counts
+
+
+def site_class_sums(
+    site: Site,
+    rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
+    *,
+    longest: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(K, D) sums and (K,) counts over a site's training images: of its features, or of what `rows` makes of them,
+    which must be of each image alone; no row is longer than `longest`. With privacy they are noisy, and 0 where the
+    noise leaves no class certain; counts are whole and together no more than there are rows, as a server expects them,
+    and sums are scaled with them."""
+    pieces = site.vectors(site.train) if rows is None else (rows(z, y) for z, y in site.vectors(site.train))
+    if site.privacy is None:
+        return class_sums(pieces, site.num_classes)
+    total = 0
+
+    def every() -> Iterator[tuple[Tensor, Tensor]]:
+        nonlocal total
+        for z, y in pieces:
+            total += len(y)
+            yield z, y
+
+    noisy = site.privacy.statistics.class_sums(site, CLASS_SUMS, every(), site.num_classes, clip=longest)
+    present = noisy.counts > CERTAIN * noisy.deviation
+    counts = noisy.counts * present * (total / site.size)  # rows: in segmentation an image has many
+    whole = counts.round()
+    if whole.sum() > total:
+        whole = (counts * (total / counts.sum())).floor()
+    share = whole / noisy.counts.where(present, torch.ones_like(whole))
+    return noisy.sums * share[:, None], whole
 
 
 def class_means(sums: Tensor, counts: Tensor) -> Tensor:

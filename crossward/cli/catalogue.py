@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from crossward.cli.method_privacy import markdown_table, privacy_of_methods
 from crossward.cli.options import Json
-from crossward.cli.output import print_json
+from crossward.cli.output import print_json, print_line
 from crossward.cli.tables import methods_table, net_costs_table, nets_table, options_table, plugins_table
 from crossward.config.describe import Description, describe
 from crossward.errors import ConfigError
@@ -17,7 +18,7 @@ from crossward.methods import METHODS
 from crossward.names import nearest
 from crossward.nets import NETS
 from crossward.plugins import PLUGINS
-from crossward.privacy.method_support import class_refusal
+from crossward.privacy.method_support import CONDITIONS, class_refusal
 from crossward.privacy.secure_methods import secure_service
 
 app = typer.Typer()
@@ -25,10 +26,17 @@ app = typer.Typer()
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method or plugin, in full.")] = None, as_json: Json = False
+    name: Annotated[str | None, typer.Argument(help="One method or plugin, in full.")] = None,
+    table: Annotated[
+        Literal["privacy"] | None,
+        typer.Option(help="A table over all methods, in Markdown: what sites send, and what protects it."),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """List the methods and plugins, or describe one: citation, options, what it sends."""
-    if name is None:
+    if table is not None:
+        _print_privacy_table(name, as_json)
+    elif name is None:
         _list_methods(as_json)
     else:
         _show_method(name, as_json)
@@ -47,13 +55,23 @@ def _list_methods(as_json: bool) -> None:
     console.print(plugins_table(plugin_descriptions))
 
 
+def _print_privacy_table(name: str | None, as_json: bool) -> None:
+    if name is not None:
+        raise ConfigError(f"--table is about all methods, not about {name!r} alone", hint="Leave one of them out.")
+    rows = privacy_of_methods()
+    if as_json:
+        print_json([row.document() for row in rows], indent=1)
+    else:
+        print_line(markdown_table(rows))
+
+
 def _show_method(name: str, as_json: bool) -> None:
     catalogue = METHODS | PLUGINS
     if name not in catalogue:
         raise ConfigError(f"there is no method or plugin {name!r}", hint=nearest(name, catalogue))
     description = describe(name, *catalogue[name])
     if as_json:
-        service = {"secure_aggregation": secure_service(METHODS[name][1])} if name in METHODS else {}
+        service = {"secure_aggregation": _secure_words(description)} if name in METHODS else {}
         print_json(description.document() | service, indent=1)
     else:
         _print_description(description, is_method=name in METHODS)
@@ -66,9 +84,9 @@ def _print_description(description: Description, *, is_method: bool) -> None:
     console.print(options_table(description.options))
     if is_method:
         console.print(f"A site sends: {description.sent_items()}.", highlight=False)
-        console.print("\n".join(description.protection()), highlight=False)
+        console.print("\n".join([*description.made_of(), *description.protection()]), highlight=False)
         console.print(_privacy_words(description), highlight=False)
-        console.print(secure_service(METHODS[description.name][1]), highlight=False)
+        console.print(_secure_words(description), highlight=False)
     console.print(f"Tasks: {', '.join(description.facts['tasks'])}.", highlight=False)
     recipe = description.facts.get("recipe")
     if recipe:
@@ -82,11 +100,17 @@ def _privacy_words(description: Description) -> str:
     steps = description.facts["steps"]
     image = class_refusal(path, description.sent, steps, "image")
     site = class_refusal(path, description.sent, steps, "site")
-    by_image = (
-        f"Noise cannot protect images or patients: {image}." if image else "Noise can protect images or patients."
-    )
+    condition = f", {CONDITIONS[path]}" if path in CONDITIONS else ""
+    by_image = f"Noise can protect images or patients{condition}."
+    if image:
+        by_image = f"Noise cannot protect images or patients: {image}."
     by_site = f"Noise cannot protect a site as a whole: {site}." if site else "Noise can protect a site as a whole."
     return by_image if image == site else f"{by_image}\n{by_site}"
+
+
+def _secure_words(description: Description) -> str:
+    facts = description.facts
+    return secure_service(facts["server_needs"], description.sent, facts["sometimes"])
 
 
 @app.command()

@@ -41,6 +41,7 @@ def compare(
 ) -> None:
     """Compare methods over their seeds: figures with intervals, differences with verdicts, classes, calibration."""
     from crossward.comparison.named_runs import default_column, name_runs, pairs_of
+    from crossward.comparison.protections import privacy_rows, privacy_text
     from crossward.comparison.study_tables import TableSpec, compare_runs, document
     from crossward.comparison.study_text import study_text
 
@@ -58,11 +59,12 @@ def compare(
     )
     tables = compare_runs(runs, spec)
     if as_json:
-        print_json(document(tables))
+        print_json({**document(tables), "privacy": privacy_rows(runs)})
         return
     if not tables.methods:
         raise ConfigError("none of these runs can be compared", details=tables.notes)
-    print_text_tables(study_text(tables), form, full=full)
+    figures, *others = study_text(tables)
+    print_text_tables([figures, *privacy_text(runs), *others], form, full=full)
 
 
 @app.command()

@@ -94,7 +94,7 @@ def _row(name: str, card: DatasetCard, found: Path | None) -> dict[str, Any]:
 
 def _print_report(report: DatasetReport) -> None:
     print_line(f"{report.card.title}: {report.place}")
-    print_line(f"  licence: {report.card.licence}")
+    print_line(f"  licence: {report.card.licence} (check the set's page: {report.card.where})")
     print_line(f"  cite: {report.card.citation}")
     if report.facts is not None:
         _print_facts(report.card, report.facts)

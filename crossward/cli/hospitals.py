@@ -14,6 +14,7 @@ import typer
 from crossward.cli.federation_try import try_federation
 from crossward.cli.options import Overrides
 from crossward.cli.signals import exit_on_signals
+from crossward.cli.verify import site_receipts
 
 if TYPE_CHECKING:
     from crossward.hospitals.folder_report import Finding
@@ -23,6 +24,7 @@ coordinator = typer.Typer(help="The machine between the hospitals.", no_args_is_
 site = typer.Typer(help="A hospital.", no_args_is_help=True)
 
 federation.command("try")(try_federation)
+site.command("receipts")(site_receipts)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR")]
 CoordinatorFolder = Annotated[Path, typer.Option("--coordinator", metavar="DIR", help="The coordinator's folder.")]
@@ -59,6 +61,7 @@ def add_site(folder: Folder, name: str, encrypt_memory: bool = False) -> None:
 
     kit = kits.add_site(folder, name, encrypt_memory=encrypt_memory)
     typer.echo(f"{kit.site(name)}: carry it to {name}; and {kit.coordinator} to the coordinator, and start that anew")
+    typer.echo(f"{kit.folder / 'peers.txt'}: send it to the other sites, which sum securely only with sites in theirs")
 
 
 @federation.command()

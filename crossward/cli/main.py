@@ -15,6 +15,7 @@ import typer
 
 from crossward import __version__
 from crossward.cli import (
+    audit,
     catalogue,
     comparison,
     concepts,
@@ -28,6 +29,7 @@ from crossward.cli import (
     runs,
     study,
     table,
+    verify,
 )
 from crossward.cli.reading_progress import show_reading
 from crossward.errors import CrosswardError, StorageError
@@ -40,7 +42,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (runs, demo, catalogue, concepts, predict, comparison, table, report, dashboard):
+for group in (runs, demo, catalogue, concepts, predict, comparison, table, report, audit, dashboard, verify):
     app.add_typer(group.app)
 app.add_typer(data.app, name="data")
 app.add_typer(run_list.app, name="runs")
@@ -61,7 +63,7 @@ def main() -> None:
     """Run the command. A mistake ends in a message without a traceback, and in an exit code that scripts can use.
 
     0 done; 1 a defect of crossward; 2 configuration or command; 3 data; 4 the run could not go on; 5 storage;
-    130 interrupted.
+    6 a receipt is wrong, or a reply against the policy; 130 interrupted.
     """
     try:
         with show_reading():

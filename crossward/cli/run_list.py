@@ -135,23 +135,12 @@ def _facts(details: dict[str, Any]) -> Iterator[str]:
     yield f"  data      {details['data']}, {len(about['sites'])} sites: {', '.join(about['sites'])}"
     yield f"  net       {_options({'name': about['net'].get('name', 'own'), **about['net'].get('options', {})})}"
     yield f"  training  {_options({'name': 'sites train by', **about['config']['train']})}"
-    if privacy := details.get("privacy"):
-        yield f"  privacy   {_privacy(privacy)}"
+    yield f"  privacy   {details['protection']}"
     yield f"  rounds    {details['rounds']} of {details['planned']} done, seed {details['seed']}"
     sizes = ", ".join(f"{part} {_bytes(size)}" for part, size in details["sizes"].items() if size)
     yield f"  disk      {_bytes(details['size'])}: {sizes}"
     if summary := details["summary"]:
         yield f"  cost      {summary['seconds']:.0f} s, {_bytes(sum(summary['bytes'].values()))} sent"
-
-
-def _privacy(facts: dict[str, Any]) -> str:
-    """Each image, epsilon = 7.98 at delta = 1e-05 (the site with the most); noise 0.9 to 1.1, clip 1."""
-    noises = [site["noise"] for site in facts["sites"].values()]
-    spent = max(site["epsilon"] for site in facts["sites"].values())
-    planned = max(site["planned_epsilon"] for site in facts["sites"].values())
-    noise = f"{min(noises):.3g}" if min(noises) == max(noises) else f"{min(noises):.3g} to {max(noises):.3g}"
-    so_far = f"epsilon = {spent:.3g}" if spent else f"epsilon = {planned:.3g} planned"
-    return f"each {facts['unit']}: {so_far} at delta = {facts['delta']:g}, noise {noise}, clip {facts['clip']:g}"
 
 
 def _options(table: dict[str, Any]) -> str:

@@ -88,7 +88,21 @@ def method_labels(results: Sequence[Result]) -> list[str]:
 def _options(about: Mapping[str, Any]) -> dict[str, str]:
     """The options of a run's method and plugins, as JSON."""
     plugins = {f"{name}.{key}": value for name, plugin in about["plugins"].items() for key, value in plugin.items()}
-    return {key: json.dumps(value) for key, value in (about["method"] | plugins).items() if key != "name"}
+    options = {key: json.dumps(value) for key, value in (about["method"] | plugins).items() if key != "name"}
+    return options | _privacy_asked(about.get("config", {}).get("privacy") or {})
+
+
+def _privacy_asked(asked: Mapping[str, Any]) -> dict[str, str]:
+    """What protection a run was configured with, in a few words."""
+    amount = f"ε {asked['epsilon']:g}" if asked.get("epsilon") is not None else f"noise {asked.get('noise') or 0:g}"
+    return {
+        "privacy": f"{asked['unit']}, {amount}" if asked.get("unit") else "no noise",
+        "secure sums": "yes" if asked.get("secure_aggregation") else "no",
+    } | {
+        key: f"{asked[key]:g}"
+        for key, default in (("clip", 1.0), ("delta", 1e-5))
+        if asked.get("unit") and asked.get(key, default) != default
+    }
 
 
 def check_comparable(runs: Sequence[ComparedRun], spec: MetricSpec) -> None:

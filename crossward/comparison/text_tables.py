@@ -13,6 +13,7 @@ LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "<": r"\textless{}",
     ">": r"\textgreater{}", "β": r"$\beta$", "×": r"$\times$", "−": "$-$", "α": r"$\alpha$",
+    "ε": r"$\varepsilon$", "δ": r"$\delta$",
 }  # fmt: skip
 MARKDOWN = frozenset("\\|`*_<[")  # would be markup
 FORMULAS = ("=", "@", "\t")  # a spreadsheet would compute a cell that begins so

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from crossward.core import disclosure
-from crossward.core.disclosure import NO_RULE, Disclosure, DisclosureKind, covered, uncovered
+from crossward.core.disclosure import NO_RULE, Disclosure, Made, covered, uncovered
 from crossward.names import module_source
 
 COMMENT = re.compile(r"#\s*(.+?)\s*$")
@@ -64,6 +64,11 @@ class Description:
             lines.append(f"No rule protects {_and(names)}: {NO_RULE[kind]}. One hostile site can bend it.")
         return lines or ["Nothing that one site sends reaches another."]
 
+    def made_of(self) -> list[str]:
+        """What the items are made from that are more than weights and sizes, and what one image changes in them."""
+        beside = {item: about for item, about in self.sent.items() if about.made not in (Made.WEIGHTS, Made.SIZE)}
+        return [f"{item}: {about.made_in_words()}." for item, about in beside.items()]
+
     def document(self) -> dict[str, Any]:
         """All of it as JSON types."""
         protection = {
@@ -72,7 +77,12 @@ class Description:
             "words": self.protection(),
         }
         own = {key: value for key, value in asdict(self).items() if key != "sent"}
-        return own | {"protection": protection} | {"options": [option.document() for option in self.options]}
+        accounting = {item: {"made": str(about.made), "bound": about.bound} for item, about in self.sent.items()}
+        return (
+            own
+            | {"protection": protection, "accounting": accounting}
+            | {"options": [option.document() for option in self.options]}
+        )
 
 
 def describe(name: str, module: str, class_name: str) -> Description:
@@ -163,12 +173,19 @@ def _disclosures(value: ast.expr) -> dict[str, Disclosure]:
 def _disclosure(value: ast.expr) -> Disclosure:
     """Disclosure(kind, "words"), or a constant of core/disclosure.py."""
     if isinstance(value, ast.Call):
-        kind = value.args[0]
-        assert isinstance(kind, ast.Attribute)
-        return Disclosure(DisclosureKind[kind.attr], str(ast.literal_eval(value.args[1])))
+        kind, what = value.args
+        more = {word.arg: _constant(word.value) for word in value.keywords if word.arg}
+        return Disclosure(_constant(kind), _constant(what), **more)
     assert isinstance(value, ast.Name)
     constant: Disclosure = getattr(disclosure, value.id)
     return constant
+
+
+def _constant(value: ast.expr) -> Any:
+    """A literal, or a member of an enumeration of core/disclosure.py such as Made.SUM."""
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+        return getattr(disclosure, value.value.id)[value.attr]
+    return ast.literal_eval(value)
 
 
 def _and(names: list[str]) -> str:

@@ -137,11 +137,14 @@ class SiteSettings(Section):
 
 class EngineSettings(Section):
     name: Literal["local", "pool"] = "local"
-    workers: Count = 2  # processes of the pool
+    workers: Count | Literal["auto"] = "auto"  # processes of the pool; auto: one a device, on the CPU one a core
     threads: Count = 1  # of each fit; part of what a result depends on
-    device: str = "auto"  # "cpu", "cuda", "cuda:1", "mps"
+    device: str | tuple[str, ...] = "auto"  # "cpu", "cuda:1", "mps"; several: ["cuda:0", "cuda:1"], or "all"
+    deterministic: bool = False  # on accelerators: algorithms that give the same bits each time, some of them slower
+    compile: bool = False  # networks by torch.compile; the first batch of each shape takes a minute
     strict: bool = False  # local only: everything through the codec, networks built anew
     memory_mib: Count = 256  # client memory beyond this lives on disk
+    device_images_mib: Annotated[int, Ge(0)] = 2048  # images are kept on a device if they take no more
 
 
 class EvaluateSettings(Section):
@@ -150,7 +153,11 @@ class EvaluateSettings(Section):
     # the metric, or the sum of metrics ("f1+accuracy"), that chooses the best round; None: macro F1 or Dice
     select: Annotated[str, AfterValidator(lambda name: "+".join(summed_metrics(name)))] | None = None
     view: Literal["local", "global"] = "local"  # of validation
-    keep_predictions: bool = True
+    keep_predictions: bool | Literal["best", "all"] = "best"  # of the best and the last round; true: all, false: none
+
+
+class CheckpointSettings(Section):
+    every: Count | Literal["auto"] = "auto"  # rounds; auto: as often as writing takes a tenth of the time at most
 
 
 class ObserveSettings(Section):
@@ -186,6 +193,7 @@ class Config(Section):
     text: TextSettings = TextSettings()
     engine: EngineSettings = EngineSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
     observe: ObserveSettings = ObserveSettings()
     robust: Annotated[Robust, Field(default_factory=Robust)]
     privacy: PrivacySettings = PrivacySettings()

@@ -46,6 +46,12 @@ class _Replay:
         self.ids = list(replies)
         return replies
 
+    def leave_out(self, client: int, why: str) -> None:
+        self.ids = [other for other in self.ids if other != client]
+
+    def failure_of(self, client: int) -> str:
+        return self._cohort.failure_of(client)
+
 
 def state_without_culprits(attempt: Attempt, cohort: Cohort) -> Tree:
     """The state after a round. Clients over whose replies it fails are out of it; RunError, and errors that no client

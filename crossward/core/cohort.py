@@ -142,6 +142,17 @@ class Cohort:
         self.losses.pop(self._sites.name(site), None)
         self._on_outcome(Outcome(ask.jobs[site], failure=why))
 
+    def leave_out(self, client: int, why: str) -> None:
+        """It is out from the last step on; what it remembers of the steps before stays."""
+        ask = self.asks[self._position - 1]
+        ask.rejected.add(client)
+        self._ids = [other for other in self._ids if other != client]
+        self.failures[self._sites.name(client)] = why
+        self._on_outcome(Outcome(ask.jobs[client], failure=why))
+
+    def failure_of(self, client: int) -> str:
+        return self.failures.get(self._sites.name(client), "")
+
     def rewind(self) -> None:
         """Begin the round once more."""
         self._position = 0

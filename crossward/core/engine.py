@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from crossward.core.determinism import lacks_deterministic_algorithm
 from crossward.core.loop import Diverged
 from crossward.core.method import Method, Server, answer
 from crossward.core.site import Site
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree
+from crossward.errors import RunError
 
 SERVER = -1  # the id of the place that holds the federation's own validation and test sets
 Payload = Tree | Callable[[int], Tree]
@@ -78,4 +80,12 @@ def run_job(sites: Sites, job: Job, down: Tree, memory: Tree, fresh: bool = Fals
         reply = answer(sites.method, site, job.step, down, job.seed)
     except Diverged as error:
         return Outcome(job, failure=str(error)), memory
-    return Outcome(job, reply, losses=tuple(fit.loss for fit in site.fits)), site.memory
+    except RuntimeError as error:
+        if lacks_deterministic_algorithm(error):
+            raise RunError(
+                f"{site.name}, step {job.step!r}: {str(error).splitlines()[0]}",
+                hint="engine.deterministic = false computes it, and does not promise the same bits each time.",
+            ) from error
+        raise
+    losses = tuple(fit.loss for fit in site.fits)
+    return Outcome(job, reply, losses=losses if site.gate is None else site.gate.losses(losses)), site.memory

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from crossward.core.mixed_precision import MixedPrecision
 from crossward.core.optimiser_memory import recall, remember, start_momentum
 from crossward.core.plugin import Plugin, overrides
 from crossward.core.select import Select, everything, parameters
@@ -51,17 +52,14 @@ class Loop:
         self.optimiser = settings.optimiser(self.optimised, settings.rate(site.round, 0) * self.scale)
         self.edits_gradients = bool(edit or self.edits or settings.clip)
         self.key = str(len(site.fits))
-        device_type = site.device.type
-        self.cast = torch.autocast(device_type) if settings.amp else nullcontext()
-        self.scaler = torch.amp.GradScaler(device_type, enabled=settings.amp and device_type == "cuda")
+        self.precision = MixedPrecision(settings.amp, site.device, site.memory)
         self.momentum = settings.momentum if settings.optimizer == "sgd" else 0.0
         self.epoch = -1
         self.rate = 0.0
-        self.moved = 0.0  # how far a constant gradient of 1 would have moved a weight
-        self.steps = 0
+        self.rates: list[float] = []  # of each step
         self.velocity = recall(site.memory, self.key, self.optimiser, trained) if settings.keep_state else 0.0
-        if self.momentum and (also or self.optimiser.state):
-            start_momentum(self.optimiser, self.optimised)
+        if self.momentum and (also or self.optimiser.state or self.precision.scales):
+            start_momentum(self.optimiser, self.optimised)  # a first step that is left out would leave it uninitialised
         self.total = torch.zeros((), device=site.device)  # summed on the device: reading it each step would stall
         for plugin in overrides(plugins, "before_fit"):
             plugin.before_fit(site)
@@ -72,20 +70,16 @@ class Loop:
         value = self._backward(x, y)
         if self.edits_gradients:
             self._edit_gradients()
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-        self.total += value
-        self.steps += 1
-        self.velocity = self.momentum * self.velocity + 1.0
-        self.moved += self.rate * self.velocity
+        self.total += self.precision.step(self.optimiser, value)
+        self.rates.append(self.rate)
 
     def _backward(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss of a batch; its gradients are left in the parameters."""
-        with self.cast:
+        with self.precision.cast:
             value = self._loss(x, y)
         for parameter in self.optimised:
             parameter.grad = None
-        self.scaler.scale(value).backward()
+        self.precision.scaled(value).backward()
         return value.detach()
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -98,15 +92,21 @@ class Loop:
         return value
 
     def close(self) -> tuple[int, float, float]:
-        """Steps, effective step size and mean loss."""
+        """Steps that were taken, effective step size and mean loss."""
         for plugin in overrides(self.plugins, "after_fit"):
             plugin.after_fit(self.site)
-        total, steps = float(self.total), max(1, self.steps)
+        total = float(self.total)
         if not math.isfinite(total):
-            raise Diverged(f"its loss became {total} within {self.steps} steps")
+            raise Diverged(f"its loss became {total} within {len(self.rates)} steps")
+        rates = [rate for rate, taken in zip(self.rates, self.precision.taken(len(self.rates)), strict=True) if taken]
+        moved = 0.0  # how far a constant gradient of 1 would have moved a weight
+        for rate in rates:
+            self.velocity = self.momentum * self.velocity + 1.0
+            moved += rate * self.velocity
         if self.site.training.keep_state and self.scale:
             remember(self.site.memory, self.key, self.optimiser, self.trained, self.velocity)
-        return self.steps, self.moved / steps, total / steps
+        steps = max(1, len(rates))
+        return len(rates), moved / steps, total / steps
 
     def _new_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -115,7 +115,7 @@ class Loop:
             group["lr"] = self.rate
 
     def _edit_gradients(self) -> None:
-        self.scaler.unscale_(self.optimiser)
+        self.precision.unscale(self.optimiser)
         gradients = Weights({n: p.grad for n, p in self.trained.items() if p.grad is not None})
         edited = self.edit(gradients) if self.edit else gradients
         for plugin in self.edits:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossward.core import select
 from crossward.core.concepts import Concepts
-from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, ReplyRefused, undeclared
 from crossward.core.loop import Diverged
 from crossward.core.net import Net, NetSpec
 from crossward.core.optimiser_memory import OPTIMISER
@@ -43,7 +43,7 @@ class Need(StrEnum):
 class NewNet(Protocol):
     def __call__(self, architecture: str | None = None) -> Net:
         """A fresh network as the method builds it, always with the same initial weights; of the given
-        architecture, or of the first."""
+        architecture, or of the first. It is on the CPU: a server that computes with it moves it to its device."""
         ...
 
 
@@ -92,6 +92,14 @@ class Clients(Protocol):
         """Every client's reply to `step`, ordered by id; clients that failed are absent, here and in later asks."""
         ...
 
+    def leave_out(self, client: int, why: str) -> None:
+        """The client's last reply turns out to be of no use: it is absent from later asks, and the round says why."""
+        ...
+
+    def failure_of(self, client: int) -> str:
+        """Why a client that was asked is absent; empty if nothing is known."""
+        ...
+
 
 @dataclass(frozen=True)
 class Method:
@@ -109,6 +117,7 @@ class Method:
     personalises: ClassVar[bool] = False  # sites predict differently although all weights travel
     pooled: ClassVar[bool] = False  # trains on all data in one place
     two_views: ClassVar[bool] = False  # predicts the federation's own test set otherwise than a site's own
+    server_needs: ClassVar[str] = ""  # why the server must see what single sites send; empty: weighted sums are enough
     round_items: ClassVar[tuple[str, ...]] = ()  # that a round sends beside broadcast(state)
     recipe: ClassVar[Mapping[str, Any]] = {}  # how its paper trains, for [train] recipe = "paper"
 
@@ -125,6 +134,11 @@ class Method:
 
     def check_plugins(self, plugins: tuple[Plugin, ...]) -> None:
         """Refuse plugins that this method cannot carry, in words, before anything is built."""
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        """Kinds of statistics that its client half takes from all images of a site, and how often in so many rounds
+        that the site takes part in: what a run with privacy plans for."""
+        return {}
 
     @property
     def allows_for_prior(self) -> bool:
@@ -215,13 +229,14 @@ def answer(method: Method, site: Site, step: str, payload: Tree, seed: int) -> T
         raise ValueError(f"{type(method).__name__} has no client step {step!r}")
     site.rng.manual_seed(seed)
     site.fits.clear()
+    site.released.clear()
     site.scratch.clear()
     site.memory = on_device(site.memory, site.device)
     reply = on_device(_step(method, site, step, on_device(payload, site.device), seed), CPU)
     site.memory = on_device(site.memory, CPU)
     if step not in COMMON_STEPS and not (finite(reply) and finite(site.memory)):
         raise Diverged(f"its reply to {step!r} holds NaN or infinity")
-    return reply
+    return _let_out(method, site, step, payload, reply)
 
 
 def _step(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tree:
@@ -233,12 +248,23 @@ def _step(method: Method, site: Site, step: str, payload: Tree, seed: int) -> Tr
             site.privacy = None  # and stays at the site
             return COMMON_STEPS[step](method, site, payload)
         reply: Tree = getattr(method, step)(site, payload)
-        if site.protect_reply is not None:
-            reply = site.protect_reply(payload, reply)
         personal = Weights.of(site.model, ~method.travels)
         if personal:
             site.memory[PERSONAL] = personal
         return reply
+
+
+def _let_out(method: Method, site: Site, step: str, payload: Tree, reply: Tree) -> Tree:
+    """The reply as it leaves the site. Without a gate there is nothing to protect, and what is not declared is refused
+    all the same."""
+    if site.gate is not None:
+        return site.gate.let_out(method, site, step, payload, reply)
+    if step not in COMMON_STEPS and (unknown := undeclared(method.discloses, reply)):
+        raise ReplyRefused(
+            f"{type(method).__name__} answers {step!r} with what it does not declare: {', '.join(unknown)}",
+            hint="Declare each item of a reply in the method's `discloses`, or do not send it.",
+        )
+    return reply
 
 
 def predictions(method: Method, site: Site, down: Tree) -> Tree:

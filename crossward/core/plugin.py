@@ -29,12 +29,17 @@ class Plugin:
     """A frozen dataclass of hyper-parameters; what it must remember goes into site.memory. Override what is needed."""
 
     tasks: ClassVar[tuple[str, ...]] = ("classification", "multi-label", "segmentation")
+    private_tasks: ClassVar[tuple[str, ...]] = tasks  # in which what an image adds to its loss depends on no other
     personalises: ClassVar[bool] = False  # whether sites predict with networks of their own because of it
     allows_for_prior: ClassVar[bool] = False  # whether it allows for how often a site sees each class
 
     def cautions(self, facts: RunFacts) -> list[str]:
         """What a person should know before a run."""
         return []
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        """As Method.noisy_statistics."""
+        return {}
 
     def before_fit(self, site: Site) -> None:
         """Once before the batches of a fit."""

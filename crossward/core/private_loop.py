@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from crossward.core.loop import Loop, eval_mode
+from crossward.core.noisy_statistics import NoisyStatistics
 from crossward.core.samples import Batch
 from crossward.errors import ConfigError
 
@@ -33,9 +34,18 @@ class NoisyGradients(Protocol):
         """The noisy gradient of each trained parameter, from the pass over `size` images just recorded."""
         ...
 
+    def exact(self, size: int) -> dict[str, Tensor]:
+        """The gradient as it is, of a pass over `size` images that are nobody's."""
+        ...
+
 
 class GradientPrivacy(Protocol):
     """How the fits of a site protect its images."""
+
+    @property
+    def statistics(self) -> NoisyStatistics:
+        """What a loss may know of all images."""
+        ...
 
     def batches(self, site: Site, epochs: int) -> Iterator[Batch]:
         """Batches by chance, some of which may be empty; what they cost is counted before the first."""
@@ -45,10 +55,17 @@ class GradientPrivacy(Protocol):
 
 
 class PrivateLoop(Loop):
-    """Nothing of an image reaches the network except by way of its bounded and noised gradient."""
+    """Nothing of an image reaches the network except by way of its bounded and noised gradient.
 
-    def __init__(self, recorded: NoisyGradients, *fit: Any) -> None:
+    `generated` gives each step a batch of images that are nobody's, made of what the server sent. Their gradient is a
+    function of that and of the present weights, both of which hold nothing of an image that was not noised before: it
+    joins the step after the noise, without clip, and costs nothing. (As further examples in the clipped sum they would
+    be bounded for no reason.) The step is the mean over both, as one batch of the two would be.
+    """
+
+    def __init__(self, recorded: NoisyGradients, generated: Iterable[Batch] | None, *fit: Any) -> None:
         self.recorded = recorded
+        self.generated = None if generated is None else iter(generated)
         self.is_probed = False
         super().__init__(*fit)
         if self.site.training.amp:
@@ -58,20 +75,37 @@ class PrivateLoop(Loop):
         if len(x) > 1 and not self.is_probed:
             self._probe(x[:PROBED], y[:PROBED])
             self.is_probed = True
+        loss = self._record(x, y) if len(x) else torch.zeros((), device=x.device)
+        noisy = self.recorded.noisy(len(x))
+        if self.generated is not None:
+            loss = self._join_generated(loss, noisy)
+        for name, parameter in self.trained.items():
+            # fused optimisers want gradients laid out in memory as their parameters are
+            parameter.grad = torch.empty_like(parameter).copy_(noisy[name])
+        return loss
+
+    def _join_generated(self, loss: Tensor, noisy: dict[str, Tensor]) -> Tensor:
+        """Make noisy gradients those of the mean over expected and generated images; the loss of that mean."""
+        assert self.generated is not None
+        x, y = next(self.generated)
+        own = self._record(x, y)
+        share = len(y) / (len(y) + self.site.training.batch_size)
+        for name, gradient in self.recorded.exact(len(y)).items():
+            noisy[name].mul_(1 - share).add_(gradient, alpha=share)
+        return (1 - share) * loss + share * own
+
+    def _record(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of a batch, while the layers record its gradients."""
         self.recorded.clear()
         for parameter in self.optimised:
             parameter.grad = None
-        loss = super()._backward(x, y) if len(x) else torch.zeros((), device=x.device)
+        loss = super()._backward(x, y)
         if direct := [name for name, parameter in self.trained.items() if parameter.grad is not None]:
             raise ConfigError(
                 "the loss uses weights otherwise than through their layers, where nothing bounds what an image adds:",
                 details=direct[:5],
                 hint="Train without [privacy], or with a method whose loss takes features and logits only.",
             )
-        noisy = self.recorded.noisy(len(x))
-        for name, parameter in self.trained.items():
-            # fused optimisers want gradients laid out in memory as their parameters are
-            parameter.grad = torch.empty_like(parameter).copy_(noisy[name])
         return loss
 
     def _probe(self, x: Tensor, y: Tensor) -> None:

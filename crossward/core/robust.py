@@ -34,7 +34,7 @@ import torch
 from annotated_types import Gt, Interval
 from torch import Tensor
 
-from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, Disclosure
+from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, Disclosure, Made
 from crossward.core.inspection import norm
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
@@ -135,7 +135,7 @@ def _with_fewer(reply: Tree, counts: str, share: float, discloses: Mapping[str, 
     shares = after / before.clamp(min=1)  # (K,) where there are sums
     changed: Tree = {counts: after.to(reply[counts].dtype)}
     for item, about in discloses.items():
-        if about.summed and item in reply:
+        if about.by_class and about.made is Made.SUM and item in reply:
             rows = reply[item]
             changed[item] = (rows.double() * shares.view(-1, *[1] * (rows.dim() - 1))).to(rows.dtype)
     return changed

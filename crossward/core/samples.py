@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossward.core import passes
+from crossward.core.device_copy import DeviceCopy, rows_for
 from crossward.core.seeds import derive
 
 Batch = tuple[Tensor, Tensor]
-Augment = Callable[[Tensor, Tensor, torch.Generator], Batch]
+Numbers = tuple[Tensor, ...]  # of augmentation: each (B, ...), a row for each image
+Normalise = Callable[[Tensor], Tensor]  # (B, C, H, W) bytes -> floats
+
+
+class Augment(Protocol):
+    """Changes images by chance. Its numbers are drawn first, and applied by any thread and on any device."""
+
+    def draw(self, shape: Sequence[int], rng: torch.Generator) -> Numbers:
+        """On the CPU, for images of this shape, (B, C, H, W)."""
+        ...
+
+    def apply(self, x: Tensor, y: Tensor, numbers: Numbers, normalise: Normalise | None = None) -> Batch:
+        """With `normalise`, x holds bytes, which it normalises when it likes."""
+        ...
+
+    def __call__(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Batch:
+        """Both, on normalised images."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,6 +48,7 @@ class Samples:
     shrink: int = 1  # images are seen at 1 / shrink of their size, each pixel the mean of those it stands for
     batch_order: int = 0  # another number: other orders of the rows, while a generator gives everything else as before
     drop_last: bool = False  # leave the last batch of a pass out if it is incomplete, and not the only one
+    device_copy: DeviceCopy | None = None  # images and targets on the device, if they fit; None: they come by batches
 
     def __len__(self) -> int:
         return len(self.index)
@@ -43,24 +64,63 @@ class Samples:
 
     def take(self, rows: Tensor) -> Batch:
         """(B, C, H, W) floats, normalised, channels last in memory, and their targets, for dataset rows."""
-        x = self.images.index_select(0, rows).to(self.device, non_blocking=True)
-        y = self.targets.index_select(0, rows).to(self.device, non_blocking=True)
-        scale, shift = _affine(self.mean, self.std, self.images.shape[2], self.device)
-        lines = x.view(-1, len(scale)).to(torch.float32)  # (B * H, W * C): long rows, where C alone would be slow
-        pixels = torch.addcmul(shift, lines, scale).view(x.shape).permute(0, 3, 1, 2)
-        if self.shrink > 1:
-            pixels = F.avg_pool2d(pixels, self.shrink)
-        return pixels, y if y.dtype == torch.int64 else y.long()
+        return self.finish(*self.gather(rows))
 
-    def shuffled(self, size: int, rng: torch.Generator) -> Iterator[Batch]:
-        """One pass in random order, augmented. BatchNorm needs two images in a batch: a last batch of one joins its
-        neighbour, and an image that is alone at its site is shown twice."""
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the whole dataset is: then rows are best there, too, before they are gathered."""
+        return self.device_copy is not None and self.device_copy.tensors is not None
+
+    def gather(self, rows: Tensor) -> Batch:
+        """(B, H, W, C) bytes and their targets, on the device."""
+        if self.device.type == "cpu":
+            return self.images.index_select(0, rows), self.targets.index_select(0, rows)
+        if self.device_copy is None or self.device_copy.tensors is None:
+            return rows_for(self.device, self.images, rows), rows_for(self.device, self.targets, rows)
+        images, targets = self.device_copy.tensors
+        rows = rows.to(self.device)
+        return images.index_select(0, rows), targets.index_select(0, rows)
+
+    def finish(self, images: Tensor, y: Tensor, numbers: Numbers | None = None) -> Batch:
+        """Gathered rows as a batch, augmented by the numbers drawn for it."""
+        x = images.permute(0, 3, 1, 2)
+        if self.augment is None or numbers is None:
+            x = self._shrunk(self._normalised(x))
+        elif self.shrink > 1:
+            x, y = self.augment.apply(self._shrunk(self._normalised(x)), y, numbers)
+        else:
+            x, y = self.augment.apply(x, y, numbers, self._normalised)
+        return x, y if y.dtype == torch.int64 else y.long()
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        """Floats for bytes (B, C, H, W) that are channels last in memory, and laid out as they are."""
+        scale, shift = _affine(self.mean, self.std, x.shape[3], x.device)
+        pixels = x.to(torch.float32)
+        lines = pixels.permute(0, 2, 3, 1).view(
+            -1, len(scale)
+        )  # (B * H, W * C): long rows, where C alone would be slow
+        torch.addcmul(shift, lines, scale, out=lines)
+        return pixels
+
+    def _shrunk(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, self.shrink) if self.shrink > 1 else x
+
+    def shuffled(self, size: int, rng: torch.Generator, count: int = 1) -> Iterator[Batch]:
+        """`count` passes in random order, augmented. BatchNorm needs two images in a batch: a last batch of one joins
+        its neighbour, and an image that is alone at its site is shown twice."""
+        return passes.shuffled(self, size, rng, count)
+
+    def draw_rows(self, size: int, rng: torch.Generator) -> list[Tensor]:
+        """The rows of each batch of one pass."""
         order = self.index[self._order(rng)]
-        if len(order) == 1:
-            order = order.repeat(2)
-        for rows in self._chunks(order, size):
-            x, y = self.take(rows)
-            yield self.augment(x, y, rng) if self.augment else (x, y)
+        return self._chunks(order.repeat(2) if len(order) == 1 else order, size)
+
+    def draw_numbers(self, count: int, rng: torch.Generator) -> Numbers | None:
+        """What augmentation draws for a batch of so many images."""
+        if self.augment is None:
+            return None
+        _, height, width, channels = self.images.shape
+        return self.augment.draw((count, channels, height // self.shrink, width // self.shrink), rng)
 
     def _order(self, rng: torch.Generator) -> Tensor:
         """(n,) positions in random order. Every batch_order takes the same from `rng`, so that what is drawn from it
@@ -88,8 +148,7 @@ class Samples:
 
     def in_order(self, size: int) -> Iterator[Batch]:
         """One pass in order, never augmented."""
-        for rows in self.index.split(size):
-            yield self.take(rows)
+        return passes.in_order(self, size)
 
 
 @cache

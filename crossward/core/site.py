@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,13 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 
+if TYPE_CHECKING:
+    from crossward.core.method import Method
+
 Predictor = Callable[[Tensor], Tensor]
 PREDICT_BATCH = 256
 PREDICT_PIXELS = PREDICT_BATCH * 28 * 28  # in a batch: more does not fit the caches of a CPU
+LARGE_BATCH_PIXELS = 128 * 128  # of an image: a device predicts PREDICT_BATCH of them at a time, half as many if larger
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,18 @@ class Out:
     y: Tensor
     z: Tensor  # features
     logits: Tensor
+
+
+class ReplyGate(Protocol):
+    """What stands between a site and the server."""
+
+    def let_out(self, method: Method, site: Site, step: str, down: Tree, reply: Tree) -> Tree:
+        """The reply to a step as it leaves the site, or an error."""
+        ...
+
+    def losses(self, losses: tuple[float, ...]) -> tuple[float, ...]:
+        """The losses of the step's fits that may leave."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,11 +82,13 @@ class Site:
     rng: torch.Generator = field(default_factory=torch.Generator)
     device: torch.device = torch.device("cpu")
     fits: list[Fit] = field(default_factory=list)  # of the step that runs
+    released: list[str] = field(default_factory=list)  # kinds of noisy statistics, in the step that runs
     scratch: dict[str, Any] = field(default_factory=dict)  # for methods and plugins, gone after the step
     epoch: int = 0  # of the fit that runs
     architecture: str = ""  # of its network: the key under which the server keeps what is for this architecture
     privacy: GradientPrivacy | None = None  # bounds and noises the gradients of fits; None: they are as they are
-    protect_reply: Callable[[Tree, Tree], Tree] | None = None  # payload, reply -> the reply as it may be sent
+    protect_reply: Callable[[Tree, Tree], Tree] | None = None  # payload, reply -> the reply, clipped and noised
+    gate: ReplyGate | None = None  # what decides what leaves; None: whatever the method declares
 
     @property
     def size(self) -> int:
@@ -82,7 +100,9 @@ class Site:
 
     @property
     def counts(self) -> Tensor:
-        """(K,) training samples (or pixels) of each class."""
+        """(K,) training samples (or pixels) of each class; with privacy, as they were released with noise."""
+        if self.privacy is not None:
+            return self.privacy.statistics.class_counts(self)
         parts = [self.task.counts(labels.long()) for labels in self.train.labels.split(PREDICT_BATCH)]
         counts = torch.stack(parts).sum(0) if parts else torch.zeros(self.num_classes, dtype=torch.int64)
         return counts.to(self.device)
@@ -94,9 +114,12 @@ class Site:
                 yield self.task.vectors(self.model.features(x), y)
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
-        for epoch in range(self.training.epochs if epochs is None else epochs):
-            self.epoch = epoch
-            yield from self.train.shuffled(self.training.batch_size, self.rng)
+        size = self.training.batch_size
+        in_epoch = self.train.batch_count(size)
+        passes = self.training.epochs if epochs is None else epochs
+        for number, batch in enumerate(self.train.shuffled(size, self.rng, passes)):
+            self.epoch = number // in_epoch
+            yield batch
 
     def forward(self, x: Tensor, y: Tensor) -> Out:
         z = self.model.features(x)
@@ -115,28 +138,34 @@ class Site:
         params: Select = everything,
         also: Iterable[nn.Parameter] = (),
         batches: Iterable[Batch] | None = None,
+        generated: Iterable[Batch] | None = None,
         epochs: int | None = None,
         lr: float | None = None,
         edit_gradients: Edit | None = None,
         plugins: bool = True,
+        public: bool = False,
     ) -> Fit:
         """Train site.model; every method and plugin comes through here.
 
         `params` are trained, the rest is frozen. `also` are parameters outside the network (learnt prototypes) that
-        join the optimiser. `batches` replaces site.batches(epochs). `lr` replaces the configured rate, still
-        scheduled. `edit_gradients` sees the gradients of the network before clipping and the step.
+        join the optimiser. `batches` replaces site.batches(epochs). `generated`, with privacy only, are batches of
+        images that are nobody's, one beside each step's own. `lr` replaces the configured rate, still scheduled.
+        `edit_gradients` sees the gradients of the network before clipping and the step. `public`: the batches hold no
+        image of the site, and need no noise.
         """
         supervised = loss or (lambda out: self.loss(out.logits, out.y))
         carried = self.plugins if plugins else ()
         self.epoch = 0
         with training_only(self.model, params) as trained, ExitStack() as recording:
             loop: Loop
-            if self.privacy is None:
+            if self.privacy is None or public:
+                if generated is not None:
+                    raise ValueError("without privacy, generated images are a part of `batches`")
                 loop = Loop(self, supervised, trained, list(also), lr, edit_gradients, carried)
             else:
                 refuse_unbounded(also, batches)
                 recorded = recording.enter_context(self.privacy.recording(self, trained))
-                loop = PrivateLoop(recorded, self, supervised, trained, [], lr, edit_gradients, carried)
+                loop = PrivateLoop(recorded, generated, self, supervised, trained, [], lr, edit_gradients, carried)
                 batches = self.privacy.batches(self, self.training.epochs if epochs is None else epochs)
             for x, y in self.batches(epochs) if batches is None else batches:
                 loop.step(x, y, self.epoch)
@@ -154,7 +183,11 @@ class Site:
             total = gradients * 1.0 if total is None else total + gradients
             return gradients
 
-        fit = self.fit(epochs=1, lr=0.0, edit_gradients=add)
+        usual, self.training = self.training, replace(self.training, amp=False)  # none of its gradients overflows
+        try:
+            fit = self.fit(epochs=1, lr=0.0, edit_gradients=add)
+        finally:
+            self.training = usual
         self.model.load_state_dict(before)
         assert total is not None
         return total / fit.steps
@@ -162,14 +195,36 @@ class Site:
     def predict(self, predictor: Predictor, samples: Samples) -> Tensor:
         """The task's prediction for every sample, from the predictor's logits: in order, on the CPU."""
         self.model.eval()
-        with torch.inference_mode():
-            parts = [self._prediction(predictor(x)) for x, _ in samples.in_order(predict_batch_size(samples))]
-        return torch.cat(parts).clone()
+        *sizes, least = _prediction_batch_sizes(samples)
+        for size in sizes:
+            try:
+                return self._predicted(predictor, samples, size)
+            except torch.OutOfMemoryError:
+                continue
+        return self._predicted(predictor, samples, least)
 
-    def _prediction(self, logits: Tensor) -> Tensor:
-        if not bool(torch.isfinite(logits).all()):
+    def _predicted(self, predictor: Predictor, samples: Samples, size: int) -> Tensor:
+        """Collected where it is computed; a device is waited for once, at the end."""
+        parts, finite = [], []
+        with torch.inference_mode():
+            for x, _ in samples.in_order(size):
+                logits = predictor(x)
+                finite.append(torch.isfinite(logits).all())
+                parts.append(self.task.prediction(logits))
+        if not bool(torch.stack(finite).all()):
             raise Diverged("its predictions hold NaN or infinity")
-        return self.task.prediction(logits).cpu()
+        return torch.cat(parts).cpu().clone()
+
+
+def _prediction_batch_sizes(samples: Samples) -> list[int]:
+    """How many images to predict at a time, and how many if a device has no memory for so many, down to the last."""
+    least = predict_batch_size(samples)
+    if samples.device.type == "cpu":
+        return [least]
+    _, height, width, _ = samples.images.shape
+    most = PREDICT_BATCH if height * width <= LARGE_BATCH_PIXELS else PREDICT_BATCH // 2
+    halved = [most >> power for power in range(8)]
+    return [*(size for size in halved if size > least), least]
 
 
 def predict_batch_size(samples: Samples) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from crossward.core.tree import Tree, decode, encode, sizes
@@ -14,66 +16,85 @@ from crossward.errors import StorageError
 BUDGET = 256 * 2**20
 
 
+@dataclass
+class StoredTree:
+    """One state of one client's tree: in memory, in a file, or both. Its tree never changes."""
+
+    tree: Tree | None
+    file: str | None = None
+    size: int = 0  # bytes
+
+
+Snapshot = Mapping[int, StoredTree]  # the trees of all clients at one moment
+
+
 class TreeStore(MutableMapping[int, Tree]):
     """Iterates by id. Files are never overwritten: a changed tree gets a new file, so that a checkpoint that names
-    the old one stays whole until `discard_unnamed`."""
+    the old one stays whole until `discard_unnamed`. Another thread may `commit` a snapshot meanwhile."""
 
     def __init__(self, folder: Path | None = None, budget: int = BUDGET) -> None:
         self._folder = folder
         self._budget = budget
-        self._warm: OrderedDict[int, tuple[Tree, int]] = OrderedDict()  # least recently used first, with its bytes
-        self._bytes = 0
-        self._files: dict[int, str] = {}  # the file that holds the present tree of a client
+        self._stored: dict[int, StoredTree] = {}
+        self._warm: OrderedDict[int, None] = OrderedDict()  # whose tree is in memory, least recently used first
+        self._bytes = 0  # of these
         self._version = 0
+        self._files = threading.RLock()  # held from the writing of a file until its tree names it
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def __getitem__(self, key: int) -> Tree:
-        if key in self._warm:
-            self._warm.move_to_end(key)
-            return self._warm[key][0]
-        tree = self._read(self._files[key])
-        self._keep(key, tree)
+        stored = self._stored[key]
+        if stored.tree is None:
+            assert stored.file is not None
+            self._keep(key, StoredTree(self._read(stored.file), stored.file))
+        self._warm.move_to_end(key)
+        tree = self._stored[key].tree
+        assert tree is not None
         return tree
 
     def __setitem__(self, key: int, tree: Tree) -> None:
-        self._files.pop(key, None)
-        self._keep(key, tree)
+        self._keep(key, StoredTree(tree))
 
     def __delitem__(self, key: int) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self._bytes -= self._warm.pop(key, ({}, 0))[1]
-        self._files.pop(key, None)
+        self._forget(key)
+        del self._stored[key]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._warm.keys() | self._files.keys()))
+        return iter(sorted(self._stored))
 
     def __len__(self) -> int:
-        return len(self._warm.keys() | self._files.keys())
+        return len(self._stored)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._warm or key in self._files
+        return key in self._stored
 
-    def commit(self) -> dict[str, str]:
-        """Write what is not on disk yet; the file of every client, by id, for a checkpoint."""
-        for key, (tree, _) in self._warm.items():
-            if key not in self._files:
-                self._files[key] = self._write(key, tree)
-        return {str(key): self._files[key] for key in self}
+    def snapshot(self) -> Snapshot:
+        """The trees as they are now, without a copy of any."""
+        return dict(self._stored)
+
+    def commit(self, snapshot: Snapshot | None = None) -> dict[str, str]:
+        """Write what of a snapshot, or of the present trees, is not on disk yet; the file of every client, by id, for a
+        checkpoint."""
+        chosen = self._stored if snapshot is None else snapshot
+        return {str(key): self._in_a_file(key, chosen[key]) for key in sorted(chosen)}
 
     def restore(self, files: dict[str, str]) -> None:
         """Take up again what `commit` named."""
         self._warm.clear()
         self._bytes = 0
-        self._files = {int(key): name for key, name in files.items()}
+        self._stored = {int(key): StoredTree(None, name) for key, name in files.items()}
         self._version = max((int(name.split(".")[1]) for name in files.values()), default=0)
         if missing := [name for name in files.values() if not (self._directory() / name).is_file()]:
             raise StorageError("client memory is missing from the run directory", details=missing)
 
-    def discard_unnamed(self, also_named: Collection[str] = ()) -> None:
-        """Delete files that no present tree lives in; only after the checkpoint that named them is gone."""
-        if self._folder is not None and self._folder.is_dir():
-            named = {*self._files.values(), *also_named}
+    def discard_unnamed(self, also_named: Collection[str] = (), snapshots: Iterable[Snapshot] = ()) -> None:
+        """Delete files that no present tree lives in, none of these snapshots, and that are not `also_named`; only
+        after the checkpoint that named them is gone."""
+        with self._files:
+            if self._folder is None or not self._folder.is_dir():
+                return
+            kept = [self._stored, *snapshots]
+            named = {stored.file for trees in kept for stored in list(trees.values())} | {*also_named}
             for file in self._folder.iterdir():
                 if file.name not in named:
                     file.unlink()
@@ -82,17 +103,24 @@ class TreeStore(MutableMapping[int, Tree]):
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def _keep(self, key: int, tree: Tree) -> None:
-        self._bytes -= self._warm.pop(key, ({}, 0))[1]
-        size = sum(sizes(tree).values())
-        self._warm[key] = (tree, size)
-        self._bytes += size
+    def _keep(self, key: int, stored: StoredTree) -> None:
+        self._forget(key)
+        assert stored.tree is not None
+        stored.size = sum(sizes(stored.tree).values())
+        self._stored[key] = stored
+        self._warm[key] = None
+        self._bytes += stored.size
         while self._bytes > self._budget and len(self._warm) > 1:
-            cold, (cold_tree, cold_size) = next(iter(self._warm.items()))
-            if cold not in self._files:
-                self._files[cold] = self._write(cold, cold_tree)
-            del self._warm[cold]
-            self._bytes -= cold_size
+            cold = next(iter(self._warm))
+            self._in_a_file(cold, self._stored[cold])
+            self._forget(cold)
+            self._stored[cold].tree = None
+
+    def _forget(self, key: int) -> None:
+        """A client's tree does not count as one in memory any more."""
+        if key in self._warm:
+            del self._warm[key]
+            self._bytes -= self._stored[key].size
 
     def _directory(self) -> Path:
         if self._folder is None:
@@ -104,11 +132,16 @@ class TreeStore(MutableMapping[int, Tree]):
             raise cannot_write(self._folder, error) from error
         return self._folder
 
-    def _write(self, key: int, tree: Tree) -> str:
-        self._version += 1
-        name = f"{key:05d}.{self._version}.safetensors"
-        write_atomically(self._directory() / name, encode(tree), durable=self._temporary is None)
-        return name
+    def _in_a_file(self, key: int, stored: StoredTree) -> str:
+        """The file that a tree lives in, which is written if there is none yet."""
+        with self._files:
+            if stored.file is None:
+                assert stored.tree is not None
+                self._version += 1
+                name = f"{key:05d}.{self._version}.safetensors"
+                write_atomically(self._directory() / name, encode(stored.tree), durable=self._temporary is None)
+                stored.file = name
+            return stored.file
 
     def _read(self, name: str) -> Tree:
         return read_tree(self._directory() / name)

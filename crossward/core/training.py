@@ -10,6 +10,8 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import nn
 
+from crossward.core.mixed_precision import Precision
+
 
 @dataclass(frozen=True)
 class Training:
@@ -25,7 +27,7 @@ class Training:
     milestones: tuple[int, ...] = ()  # rounds (from 1) that start with a lower lr
     clip: Annotated[float, Gt(0)] | None = None  # largest gradient norm
     keep_state: bool = False  # whether momentum and Adam moments survive from round to round
-    amp: bool = False  # mixed precision where the device has it
+    amp: Precision = False  # mixed precision: true (bfloat16 where the device has it), "bfloat16" or "float16"
 
     def rate(self, round: int, epoch: int) -> float:
         """The learning rate in a zero-based round and local epoch."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from crossward.core.cores import worker_environment
 from crossward.core.engine import Job, Outcome, Payload, Sites
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, decode, encode
@@ -41,13 +42,15 @@ class Worker:
     """A worker process as its parent sees it. It is started as a program of its own, so that a user's script needs no
     `if __name__ == "__main__"` and no state of this process leaks into it."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, workers: int) -> None:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # so that a whole answer fits, and its sender need not wait for the reader
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "CROSSWARD_WORKER": str(number)}
+        own = {"OMP_NUM_THREADS": "1", "CROSSWARD_WORKER": str(number)}
         command = [sys.executable, "-m", "crossward.engines.pool_worker", str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=os.environ | own | worker_environment(workers)
+        )
         theirs.close()
         self.connection = Connection(ours.detach())
         self.number = number
@@ -93,11 +96,11 @@ class WorkerPool:
     """Worker processes that engines may use one after another: starting one costs an import of torch."""
 
     def __init__(self, workers: int = 2) -> None:
-        self.workers = [Worker(number) for number in range(workers)]
+        self.workers = [Worker(number, workers) for number in range(workers)]
 
     def replace(self, worker: Worker) -> Worker:
         worker.stop()
-        self.workers[worker.number] = Worker(worker.number)
+        self.workers[worker.number] = Worker(worker.number, len(self.workers))
         return self.workers[worker.number]
 
     def stop(self) -> None:

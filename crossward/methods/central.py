@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from crossward.core.disclosure import SAMPLE_COUNT, Disclosure, DisclosureKind
+from crossward.core.disclosure import SAMPLE_COUNT, Disclosure, DisclosureKind, Made
 from crossward.core.method import Method
 
 
@@ -18,6 +18,7 @@ from crossward.core.method import Method
 class Central(Method):
     pooled: ClassVar[bool] = True
     discloses: ClassVar[Mapping[str, Disclosure]] = {
-        "model": Disclosure(DisclosureKind.IMAGES, "every training image"),
+        "model": Disclosure(DisclosureKind.IMAGES, "every training image", made=Made.IMAGES),
         "n": SAMPLE_COUNT,
     }
+    server_needs: ClassVar[str] = "all images are in one place"

@@ -33,16 +33,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Bound, Disclosure, DisclosureKind, Made
 from crossward.core.gradient_descent import minimise
 from crossward.core.method import Method, RoundContext, View
 from crossward.core.net import Net, NetSpec
+from crossward.core.noisy_statistics import CLASS_SUMS
+from crossward.core.samples import Batch
 from crossward.core.seeds import stream
 from crossward.core.site import Predictor, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError
-from crossward.statistics import class_means, class_sums
+from crossward.statistics import class_means, class_sums, site_class_sums
 
 TINY = 1e-6  # in the denominator of a cosine (code)
 Count = Annotated[int, Ge(1)]
@@ -56,9 +58,14 @@ class CReFF(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
         "n": SAMPLE_COUNT,
-        "gradients": Disclosure(DisclosureKind.GRADIENTS, "classifier gradients by class"),
-        "classes": Disclosure(DisclosureKind.CLASS_COUNTS, "which classes are present"),
+        "gradients": Disclosure(
+            DisclosureKind.GRADIENTS, "classifier gradients by class", made=Made.MEAN, bound=Bound.CLIP
+        ),
+        "classes": Disclosure(
+            DisclosureKind.CLASS_COUNTS, "which classes are present", made=Made.MEAN, bound=Bound.ONE
+        ),
     }
+    server_needs: ClassVar[str] = ""
 
     features_per_class: Count = 100  # federated features of each class
     draws: Count = 10  # random batches of each class that a client averages its gradients over
@@ -68,6 +75,9 @@ class CReFF(Method):
     retrain_epochs: Steps = 300  # over the features for the classifier, in each round; 0: FedAvg's head
     retrain_lr: Rate = 0.01  # of the re-training, by SGD
     retrain_batch: Count = 32  # features in a step of the re-training
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_SUMS: rounds}
 
     def build(self, net: Net, spec: NetSpec) -> Net:
         *before, last = [m for m in net.head.modules() if not isinstance(m, nn.Sequential)] or [net.head]
@@ -139,7 +149,9 @@ class CReFF(Method):
 
     def _real_gradients(self, site: Site, phi: Tensor) -> Tree:
         """Gradients of each class at the site. All draws of a class are equally large, so the mean over them is the
-        mean over their images."""
+        mean over their images. With privacy, they are means over all images of a class, made of noisy sums."""
+        if site.privacy is not None:
+            return self._noisy_gradients(site, phi)
         rng = stream(site.rng, "draws")  # site.rng stays as it is, so that the fit is FedAvg's
         labels = site.train.labels
         classes = labels.unique()
@@ -151,6 +163,15 @@ class CReFF(Method):
             z = torch.cat([z for z, _ in site.vectors(site.train.only(needed))])
             by_class.append(gradients(phi, z[where.to(z.device)], c))
         return {"gradients": torch.stack(by_class), "classes": classes.to(site.device)}
+
+    def _noisy_gradients(self, site: Site, phi: Tensor) -> Tree:
+        def own(z: Tensor, y: Tensor) -> Batch:
+            return gradients(phi, z[:, None], y).flatten(1), y  # (B, C (d + 1)): of each image
+
+        sums, counts = site_class_sums(site, own)
+        classes = counts.nonzero()[:, 0]
+        means = class_means(sums, counts)[classes]
+        return {"gradients": means.unflatten(1, phi.shape), "classes": classes}
 
     def predictor(self, site: Site, down: Tree, view: View = "local") -> Predictor:
         """The body with the re-trained classifier. What is deployed holds it in the model, perhaps fine-tuned."""

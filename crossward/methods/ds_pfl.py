@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.disclosure import Disclosure, DisclosureKind
+from crossward.core.disclosure import Disclosure, DisclosureKind, Made
 from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
@@ -50,8 +50,9 @@ class DSpFL(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     steps: ClassVar[tuple[str, ...]] = ("score", "train")
     discloses: ClassVar[Mapping[str, Disclosure]] = {
-        "probabilities": Disclosure(DisclosureKind.LOGITS, "class probabilities on the public set")
+        "probabilities": Disclosure(DisclosureKind.LOGITS, "class probabilities on the public set", made=Made.WEIGHTS)
     }
+    server_needs: ClassVar[str] = ""
 
     temperature: Annotated[float, Gt(0)] = 0.1  # T of the entropy reduction: the lower, the sharper
     aggregation: Literal["era", "sa"] = "era"  # entropy reduction aggregation, or the simple average

@@ -49,6 +49,7 @@ from torch import Tensor, nn
 from crossward.core.disclosure import SAMPLE_COUNT, VALIDATION_CONFUSION, WEIGHTS, Disclosure
 from crossward.core.method import Clients, Method, Need, RoundContext, View
 from crossward.core.net import Net, NetSpec
+from crossward.core.noisy_statistics import CLASS_COUNTS
 from crossward.core.plugin import RunFacts
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
@@ -118,6 +119,7 @@ class FedCB(Method):
         "n": SAMPLE_COUNT,
         "confusion": VALIDATION_CONFUSION,
     }
+    server_needs: ClassVar[str] = ""
     sometimes: ClassVar[tuple[str, ...]] = ("confusion",)  # tau = "auto", and no validation set at the server
 
     recipe: ClassVar[Mapping[str, Any]] = {
@@ -143,6 +145,9 @@ class FedCB(Method):
             if self.warmup == 1:
                 notes.append(f"warmup = 1 shows no spread between rounds, so tau will be {self.middle_tau:g}")
         return notes
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_COUNTS: int(self.balanced)}
 
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: Net, spec: NetSpec) -> Net:
@@ -249,7 +254,7 @@ class FedCB(Method):
     def _confusion(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tensor:
         down = self.broadcast(state)
         if ctx.server.val is not None and self.buffers != "local":  # "local": the server has the network of no site
-            net = ctx.server.new_net()
+            net = ctx.server.new_net().to(ctx.server.device)
             down["model"].into(net)
             return confusion(self.set_classifier(net, down).eval(), ctx.server.val.in_order(256), ctx.num_classes)
         return torch.stack([reply["confusion"] for reply in clients.ask("score", down).values()]).sum(0)

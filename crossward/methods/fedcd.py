@@ -40,7 +40,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, SAMPLE_COUNT, WEIGHTS, Disclosure
+from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind, Made
 from crossward.core.method import Method, RoundContext
 from crossward.core.net import Net, NetSpec
 from crossward.core.plugin import RunFacts
@@ -91,9 +91,10 @@ class FedCD(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
         "n": SAMPLE_COUNT,
-        "prototypes": CLASS_PROTOTYPES,
+        "prototypes": Disclosure(DisclosureKind.PROTOTYPES, "class prototypes", by_class=True, made=Made.FITTED),
         "counts": CLASS_COUNTS,
     }
+    server_needs: ClassVar[str] = "it weighs each site's class vectors by their quality, for which it must see them"
 
     recipe: ClassVar[Mapping[str, Any]] = {
         "optimizer": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch_size": 64, "epochs": 10,

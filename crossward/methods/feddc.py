@@ -39,7 +39,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from crossward.core import select
-from crossward.core.disclosure import WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.disclosure import WEIGHTS, Disclosure, DisclosureKind, Made
 from crossward.core.method import Method, RoundContext
 from crossward.core.plugin import RunFacts
 from crossward.core.site import Site
@@ -52,8 +52,9 @@ from crossward.losses import proximal_gradient
 class FedDC(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
-        "reach": Disclosure(DisclosureKind.SAMPLE_COUNT, "step count"),
+        "reach": Disclosure(DisclosureKind.SAMPLE_COUNT, "step count", made=Made.SIZE),
     }
+    server_needs: ClassVar[str] = "it divides each site's update by that site's own number of steps"
     recipe: ClassVar[Mapping[str, Any]] = {
         "optimizer": "sgd", "lr": 0.1, "weight_decay": 1e-3, "batch_size": 50, "epochs": 5,
         "schedule": "round", "gamma": 0.998, "clip": 10.0,

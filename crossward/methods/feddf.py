@@ -62,6 +62,7 @@ class FedDF(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "sgd", "lr": 0.1, "batch_size": 64, "epochs": 40}
+    server_needs: ClassVar[str] = "it distils from the network of each site"
 
     distil_steps: Annotated[int, Ge(0)] = 200  # N, of each student in each round; 0: FedAvg within an architecture
     distil_lr: Annotated[float, Gt(0)] = 1e-3  # of Adam at the first step
@@ -106,7 +107,8 @@ class FedDF(Method):
         return averaged
 
     def _teachers(self, averages: Mapping[str, Weights], replies: Mapping[int, Tree], ctx: RoundContext) -> Teachers:
-        nets = {name: ctx.server.new_net(name).eval().requires_grad_(False) for name in averages}
+        device = ctx.server.device
+        nets = {name: ctx.server.new_net(name).to(device).eval().requires_grad_(False) for name in averages}
         for name, net in nets.items():
             averages[name].into(net)
         teachers = Teachers(nets, replies, ctx.server.architectures, {})
@@ -122,7 +124,7 @@ class FedDF(Method):
 
     def _distil(self, architecture: str, start: Weights, teacher_logits: TeacherLogits, ctx: RoundContext) -> Weights:
         """The student of an architecture, lines 7-10."""
-        student = ctx.server.new_net(architecture)
+        student = ctx.server.new_net(architecture).to(ctx.server.device)
         start.into(student)
         student.train()
         rng = stream(ctx.server.rng, architecture)

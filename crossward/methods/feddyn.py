@@ -43,6 +43,7 @@ from crossward.losses import proximal_gradient
 @dataclass(frozen=True)
 class FedDyn(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS}
+    server_needs: ClassVar[str] = ""
     recipe: ClassVar[Mapping[str, Any]] = {
         "optimizer": "sgd", "lr": 0.1, "weight_decay": 1e-3, "batch_size": 50, "epochs": 5, "clip": 10.0,
     }  # fmt: skip

@@ -22,6 +22,7 @@ Departures:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from crossward.core import select
 from crossward.core.method import Method
 from crossward.core.net import Net, NetSpec
+from crossward.core.noisy_statistics import CLASS_COUNTS
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
@@ -53,6 +55,8 @@ class SimplexHead(nn.Module):
     """Unit features v (B, K) -> logits s v M (B, K). The frame M is a parameter so that it travels with the weights;
     it is never trained, the scale s is."""
 
+    each_alone: ClassVar[bool] = True  # a row of logits depends on its own features: so do per-example gradients
+
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.frame = nn.Parameter(simplex(classes), requires_grad=False)
@@ -71,6 +75,9 @@ class FedETF(Method):
     @property
     def allows_for_prior(self) -> bool:
         return self.balanced
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_COUNTS: int(self.balanced)}
 
     @property
     def returns(self) -> Select:

@@ -22,6 +22,7 @@ Departures:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -29,6 +30,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from crossward.core.method import Method
+from crossward.core.noisy_statistics import CLASS_COUNTS
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
@@ -45,6 +47,9 @@ class FedLC(Method):
     @property
     def allows_for_prior(self) -> bool:
         return True  # logits are calibrated by class counts here: bsm would count them twice
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_COUNTS: 1}
 
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)

@@ -32,7 +32,7 @@ from annotated_types import Ge
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.disclosure import Disclosure, DisclosureKind
+from crossward.core.disclosure import Disclosure, DisclosureKind, Made
 from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.select import Select
 from crossward.core.site import Site
@@ -54,8 +54,9 @@ class FedMD(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     steps: ClassVar[tuple[str, ...]] = ("score", "train")
     discloses: ClassVar[Mapping[str, Disclosure]] = {
-        "logits": Disclosure(DisclosureKind.LOGITS, "logits on the public set")
+        "logits": Disclosure(DisclosureKind.LOGITS, "logits on the public set", made=Made.WEIGHTS)
     }
+    server_needs: ClassVar[str] = ""
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "adam", "lr": 1e-3, "batch_size": 5, "epochs": 4}
 
     subset: Annotated[int, Ge(1)] = 5000  # public images in a round, drawn anew; all if there are fewer

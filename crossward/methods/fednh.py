@@ -18,6 +18,8 @@ Departures:
   1e-12 there and renormalises.
 - With more classes than features W cannot be orthonormal; its rows are then brought to length 1, as the loss assumes.
 - Prototypes come from training images as they are, without augmentation, and in eval mode.
+- With privacy, sums of features and counts are released with noise; a class whose count is within the noise counts as
+  absent. s must be a number then: a scale is no layer, whose gradients could be told apart by image.
 - BatchNorm statistics follow `buffers`. The code clips gradients at 10: `train.clip`.
 """
 
@@ -36,12 +38,13 @@ from crossward.core import select
 from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, WEIGHTS, Disclosure
 from crossward.core.method import Method, RoundContext
 from crossward.core.net import Net, NetSpec
+from crossward.core.noisy_statistics import CLASS_SUMS
 from crossward.core.select import Select
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights, means
 from crossward.nets.parts.unit_norm import UnitNorm
-from crossward.statistics import class_means, class_sums
+from crossward.statistics import class_means, site_class_sums
 
 W = "head.prototypes"
 
@@ -75,9 +78,13 @@ class FedNH(Method):
         "prototypes": CLASS_PROTOTYPES,
         "counts": CLASS_COUNTS,
     }
+    server_needs: ClassVar[str] = ""
 
     rho: Annotated[float, Ge(0), Le(1)] = 0.9  # how much of the old prototypes stays
     scale: Annotated[float, Gt(0)] | None = None  # s: learnt from 1, or fixed (the authors' other choice is 30)
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_SUMS: rounds}
 
     @property
     def returns(self) -> Select:
@@ -90,7 +97,7 @@ class FedNH(Method):
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)
         site.fit()  # theta and s; W is fixed
-        sums, n = class_sums(site.vectors(site.train), site.num_classes)
+        sums, n = site_class_sums(site, longest=1.0)  # features have length 1
         mu = F.normalize(class_means(sums, n), dim=1)  # (K, D)
         return {"model": Weights.of(site.model, self.returns), "prototypes": n[:, None] * mu, "counts": n}
 

@@ -45,8 +45,9 @@ class FedNPR(Method):
     iterations: Annotated[int, Ge(1)] = 3  # of Sinkhorn
     layernorm: bool = True  # whether the scores of the classes are normalised before the cross entropy
     missing: Literal["keep", "mask"] = "keep"  # what becomes of a class without samples in the loss
+    private_cycle: Annotated[int, Ge(1)] = 10  # with privacy: rounds between two releases of prototypes
 
     @property
     def carried(self) -> tuple[Plugin, ...]:
-        npr = Npr(self.k, self.weight, self.epsilon, self.iterations, self.layernorm, self.missing)
-        return Bsm(), npr
+        options = (self.k, self.weight, self.epsilon, self.iterations, self.layernorm, self.missing)
+        return Bsm(), Npr(*options, private_cycle=self.private_cycle)

@@ -23,6 +23,7 @@ Departures:
 - Clients are weighted by their samples among those that answered; the code divides by the samples of all clients.
 - The paper classifies images. In segmentation samples are pixels, and layers 1 x 1 convolutions.
 - Plugins that shift logits reach CE alone. BatchNorm statistics follow `buffers`.
+- With privacy, sums and counts are released with noise, and L_gpc is a mean over all images of a batch.
 - Class counts leave the site, and of a class with a single image its features: their sum is theirs.
 """
 
@@ -37,14 +38,15 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, WEIGHTS, Bound, Disclosure, DisclosureKind, Made
 from crossward.core.method import Clients, Method, RoundContext
 from crossward.core.net import Net, NetSpec
+from crossward.core.noisy_statistics import CLASS_SUMS
 from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.nets.parts.projection import with_projection
-from crossward.statistics import class_means, class_sums
+from crossward.statistics import class_means, site_class_sums
 
 FAR = -1e30  # the score of a class without a centre: softmax makes it 0
 SKIPPED = -100  # the label of a sample that does not count
@@ -56,9 +58,12 @@ class FedProc(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
         "n": SAMPLE_COUNT,
-        "prototypes": Disclosure(DisclosureKind.PROTOTYPES, "feature sums by class", by_class=True, summed=True),
+        "prototypes": Disclosure(
+            DisclosureKind.PROTOTYPES, "feature sums by class", by_class=True, made=Made.SUM, bound=Bound.CLIP
+        ),
         "counts": CLASS_COUNTS,
     }
+    server_needs: ClassVar[str] = ""
     round_items: ClassVar[tuple[str, ...]] = ("prototypes", "known", "alpha")
     recipe: ClassVar[Mapping[str, Any]] = {  # the defaults of the code
         "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-5, "batch_size": 64, "epochs": 10,
@@ -67,14 +72,16 @@ class FedProc(Method):
     alpha: Annotated[float, Ge(0), Le(1)] | None = None  # weight of CE after the first round; None: grows as t / T
     projection: Annotated[int, Ge(0)] = 256  # numbers that the features are projected to; 0: no projection
 
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_SUMS: rounds}
+
     def build(self, net: Net, spec: NetSpec) -> Net:
         return with_projection(net, self.projection)
 
     # server half -----------------------------------------------------------------------------------------------------
     def start(self, ctx: RoundContext) -> Tree:
-        width, device = ctx.server.new_net().width, ctx.server.device
-        none = torch.zeros(ctx.num_classes, dtype=torch.bool, device=device)
-        return super().start(ctx) | {"prototypes": torch.zeros(len(none), width, device=device), "known": none}
+        none = torch.zeros(ctx.num_classes, dtype=torch.bool)
+        return super().start(ctx) | {"prototypes": torch.zeros(len(none), ctx.server.new_net().width), "known": none}
 
     def round(self, state: Tree, clients: Clients, ctx: RoundContext) -> Tree:
         alpha = ctx.round / ctx.rounds if self.alpha is None else self.alpha
@@ -102,18 +109,19 @@ class FedProc(Method):
 
         def loss(out: Out) -> Tensor:
             z, y = site.task.vectors(out.z, out.y)  # (N, D), (N,)
-            return alpha * site.loss(out.logits, out.y) + (1 - alpha) * contrast(z, y, c, known)
+            attraction = contrast(z, y, c, known, whole=site.privacy is not None)
+            return alpha * site.loss(out.logits, out.y) + (1 - alpha) * attraction
 
         site.fit(None if alpha == 1 else loss)
-        sums, counts = class_sums(site.vectors(site.train), site.num_classes)
+        sums, counts = site_class_sums(site)
         model = Weights.of(site.model, self.returns)
         return {"model": model, "n": site.size, "prototypes": sums, "counts": counts}
 
 
-def contrast(z: Tensor, y: Tensor, c: Tensor, known: Tensor) -> Tensor:
+def contrast(z: Tensor, y: Tensor, c: Tensor, known: Tensor, whole: bool = False) -> Tensor:
     """L_gpc: -log softmax_j(z . c_j) at the true class, for rows z (N, D) and unit centres c (C, D); the softmax is
-    over the known classes, the mean over the samples of these."""
+    over the known classes, the mean over the samples of these, or over the whole batch."""
     held = known[y]
     scores = (z @ c.T).float().masked_fill(~known, FAR)  # (N, C)
     total = F.cross_entropy(scores, y.masked_fill(~held, SKIPPED), ignore_index=SKIPPED, reduction="sum")
-    return total / held.sum().clamp_min(1)
+    return total / (len(y) if whole else held.sum().clamp_min(1))

@@ -17,6 +17,8 @@ Departures:
 - Local prototypes are those of the trained network in eval mode on images as they are; the code gathers them while
   it trains, during the last epoch.
 - A class that no participant holds in a round keeps its global prototype.
+- With privacy, sums of features and counts are released with noise, and prototypes are their quotients; a class whose
+  count is within the noise counts as absent. The distance is then a mean over all images, as in the code.
 - For its own patients a site that has taken part predicts among its own classes, as in the authors' code, though a
   prototype of others may be nearer (Eq. 4 takes all); for patients from anywhere among all classes with a prototype.
 - The paper classifies images. In segmentation a sample is a pixel.
@@ -36,11 +38,12 @@ from crossward.core import select
 from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, Disclosure
 from crossward.core.method import Method, Need, RoundContext, View
 from crossward.core.net import Net
+from crossward.core.noisy_statistics import CLASS_SUMS
 from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
 from crossward.errors import ConfigError
-from crossward.statistics import class_means, class_sums
+from crossward.statistics import class_means, site_class_sums
 
 FAR = -1e30  # the logit of a class without a prototype: no distance is as large, and softmax can take it
 
@@ -52,9 +55,13 @@ class FedProto(Method):
     needs: ClassVar[frozenset[Need]] = frozenset()
     two_views: ClassVar[bool] = True
     discloses: ClassVar[Mapping[str, Disclosure]] = {"prototypes": CLASS_PROTOTYPES, "counts": CLASS_COUNTS}
+    server_needs: ClassVar[str] = ""
 
     weight: Annotated[float, Ge(0)] = 1.0  # lambda, Eq. 7; the authors take 1 for MNIST, 0.1 for CIFAR-10
     weighting: Literal["uniform", "samples"] = "uniform"  # of the clients in a class's mean, Eq. 6
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_SUMS: rounds}
 
     def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Networks may differ, the number of their features may not."""
@@ -67,9 +74,8 @@ class FedProto(Method):
             )
 
     def start(self, ctx: RoundContext) -> Tree:
-        width, device = ctx.server.new_net().width, ctx.server.device
-        none = torch.zeros(ctx.num_classes, dtype=torch.bool, device=device)
-        return {"prototypes": torch.zeros(ctx.num_classes, width, device=device), "known": none}
+        none = torch.zeros(ctx.num_classes, dtype=torch.bool)
+        return {"prototypes": torch.zeros(ctx.num_classes, ctx.server.new_net().width), "known": none}
 
     def train(self, site: Site, down: Tree) -> Tree:
         c, known = _global_prototypes(site, down)
@@ -77,10 +83,11 @@ class FedProto(Method):
         def distance(out: Out) -> Tensor:  # Eq. 8
             z, y = site.task.vectors(out.z, out.y)  # (N, D), (N,)
             held: Tensor = known[y]
-            return torch.where(held, (z - c[y]).square().mean(1), 0).sum() / held.sum().clamp_min(1)
+            many = held.sum().clamp_min(1) if site.privacy is None else len(y)  # with privacy a mean over all
+            return torch.where(held, (z - c[y]).square().mean(1), 0).sum() / many
 
         site.fit(lambda out: site.loss(out.logits, out.y) + self.weight * distance(out))  # Eq. 7
-        sums, counts = class_sums(site.vectors(site.train), site.num_classes)
+        sums, counts = site_class_sums(site)
         site.memory["held"] = counts > 0
         return {"prototypes": class_means(sums, counts), "counts": counts}  # Eq. 3
 

@@ -19,6 +19,7 @@ which the paper does not do, heads are 1 x 1 convolutions and counts are pixels.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 from crossward.core import select
 from crossward.core.method import Method, View
 from crossward.core.net import Net, NetSpec
+from crossward.core.noisy_statistics import CLASS_COUNTS
 from crossward.core.select import Select
 from crossward.core.site import Out, Predictor, Site
 from crossward.core.tree import Tree
@@ -43,6 +45,9 @@ class FedRoD(Method):
     two_views: ClassVar[bool] = True
 
     gamma: Annotated[float, Ge(0)] = 1.0  # exponent of the class counts in the balanced softmax
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_COUNTS: 1}
 
     def build(self, net: Net, spec: NetSpec) -> Net:
         net.p_head = deepcopy(net.head)

@@ -18,6 +18,7 @@ Departures:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -25,6 +26,7 @@ import torch
 from annotated_types import Ge, Interval
 
 from crossward.core.method import Method
+from crossward.core.noisy_statistics import CLASS_COUNTS
 from crossward.core.plugin import RunFacts
 from crossward.core.site import Site
 from crossward.core.tree import Tree
@@ -46,6 +48,9 @@ class FedRS(Method):
         if not shifted or self.alpha == 1 or self.least > 1:
             return []
         return ["fedrs with bsm trains as fedavg with bsm does: bsm alone leaves missing classes no part in softmax"]
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_COUNTS: 1}
 
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)

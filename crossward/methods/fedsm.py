@@ -43,7 +43,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.disclosure import SAMPLE_COUNT, WEIGHTS, Disclosure, DisclosureKind, Made
 from crossward.core.method import PERSONAL, Clients, Method, RoundContext, View
 from crossward.core.net import Net, NetSpec
 from crossward.core.seeds import seeded
@@ -80,10 +80,15 @@ class FedSM(Method):
     steps: ClassVar[tuple[str, ...]] = ("train", "recognise")
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
-        "personal": Disclosure(DisclosureKind.PERSONAL_WEIGHTS, "weights of the site's own model, for all sites"),
-        "gradient": Disclosure(DisclosureKind.GRADIENTS, "gradient of a network that tells whose an image is"),
+        "personal": Disclosure(
+            DisclosureKind.PERSONAL_WEIGHTS, "weights of the site's own model, for all sites", made=Made.WEIGHTS
+        ),
+        "gradient": Disclosure(
+            DisclosureKind.GRADIENTS, "gradient of a network that tells whose an image is", made=Made.MEAN
+        ),
         "n": SAMPLE_COUNT,
     }
+    server_needs: ClassVar[str] = "it keeps a personalised network of each site"
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "adam", "lr": 1e-3, "epochs": 1, "keep_state": True}
 
     keep: Annotated[float, Interval(ge=0, le=1)] = 0.7  # lambda: how much of its own model a site keeps in SoftPull

@@ -45,7 +45,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import select
-from crossward.core.disclosure import Disclosure, DisclosureKind
+from crossward.core.disclosure import Disclosure, DisclosureKind, Made
 from crossward.core.method import Clients, Method, Need, RoundContext
 from crossward.core.plugin import RunFacts
 from crossward.core.select import Select
@@ -71,8 +71,11 @@ class KTpFL(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PUBLIC_SET})
     steps: ClassVar[tuple[str, ...]] = ("score", "train")
     discloses: ClassVar[Mapping[str, Disclosure]] = {
-        "probabilities": Disclosure(DisclosureKind.LOGITS, "softened class probabilities on the public set")
+        "probabilities": Disclosure(
+            DisclosureKind.LOGITS, "softened class probabilities on the public set", made=Made.WEIGHTS
+        )
     }
+    server_needs: ClassVar[str] = "it mixes the predictions of the sites anew for each site"
     recipe: ClassVar[Mapping[str, Any]] = {"optimizer": "sgd", "lr": 0.02, "batch_size": 16, "epochs": 10}
 
     temperature: Annotated[float, Gt(0)] = 10.0  # T, of what is sent and of the distillation

@@ -49,6 +49,7 @@ from crossward.errors import ConfigError
 class LGFedAvg(Method):
     needs: ClassVar[frozenset[Need]] = frozenset()
     discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS, "body": WEIGHTS, "n": SAMPLE_COUNT}
+    server_needs: ClassVar[str] = "it weighs heads and bodies differently, and a sum has one weight for each site"
     sometimes: ClassVar[tuple[str, ...]] = ("body", "n")
     personalises: ClassVar[bool] = True
 

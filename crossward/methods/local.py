@@ -23,6 +23,7 @@ class Local(Method):
     shared: ClassVar[Select] = select.nothing
     needs: ClassVar[frozenset[Need]] = frozenset()
     discloses: ClassVar[Mapping[str, Disclosure]] = {}
+    server_needs: ClassVar[str] = ""
 
     def start(self, ctx: RoundContext) -> Tree:
         return {}

@@ -2,8 +2,7 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, https://arxiv.org/abs/1910.06378, Algorithm 1.
 
     paper     here                 lives
-    x         state["model"]       server
-    c         state["c"]           server
+    x, c      state                server: "model", "c"
     c_i       site.memory["c"]     client, between rounds
     y_i       site.model           client, within a round
     K, eta_l  fit.steps, fit.lr    eta_g  server_lr      N  ctx.num_clients
@@ -33,6 +32,7 @@ from crossward.core.weights import Weights, means
 @dataclass(frozen=True)
 class Scaffold(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {"dy": WEIGHTS, "dc": WEIGHTS}
+    server_needs: ClassVar[str] = ""
 
     server_lr: Annotated[float, Gt(0)] = 1.0  # eta_g
     option: Literal["auto", "I", "II"] = "auto"  # how c_i is renewed, line 12; auto: II with SGD, I otherwise

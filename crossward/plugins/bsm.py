@@ -10,12 +10,14 @@ A method whose loss has such a shift of its own is left as it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 from torch import Tensor
 
+from crossward.core.noisy_statistics import CLASS_COUNTS
 from crossward.core.plugin import Plugin
 from crossward.core.site import Site
 from crossward.losses import log_prior, per_class
@@ -27,6 +29,9 @@ class Bsm(Plugin):
     allows_for_prior: ClassVar[bool] = True
 
     strength: Annotated[float, Ge(0)] = 1.0  # exponent of the shares; 0 is plain softmax
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        return {CLASS_COUNTS: int(self.strength > 0)}
 
     def shift(self, site: Site, logits: Tensor) -> Tensor:
         if not self.strength:

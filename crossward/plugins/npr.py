@@ -26,10 +26,16 @@ Departures:
 - k = "auto" is ours: (n / 2)^(1/3) clusters for n samples, at most 8: 2 for 16 samples, 4 for 128, 8 from 1,024.
 - samples = 64, say, makes the prototypes of a sample, where the pass over all images costs too much.
 - In segmentation rows are pixels, of each class at most `pixels` in a batch, and as many in all for the prototypes.
+- With privacy, prototypes come from noisy sums: each feature, of length 1, joins the nearest of the prototypes that its
+  class had before (random ones at first), and not the cluster that optimal transport over all images would give it. So
+  the place of an image depends on that image and on what was released before. Sums and counts of all clusters are one
+  release, made every `private_cycle` rounds and not in each, because each needs the noise that pays for all of them. A
+  cluster whose count is within twice the deviation of its noise keeps its prototype. Classification only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -39,13 +45,17 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossward.core.noisy_statistics import CLASS_COUNTS, PROTOTYPES
 from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.samples import Batch
 from crossward.core.seeds import stream
 from crossward.core.site import Out, Site
+from crossward.core.tree import Tree
 from crossward.statistics import concatenate, describe_rare_classes, sample_per_class, sinkhorn
 
 MOST = 8  # clusters of a class with k = "auto"
+PRIVATE_KEY = "npr_private"  # where a site's memory keeps released prototypes
+CERTAIN = 2.0  # deviations of its noise above which a count tells of a cluster
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ class Clusters:
 @dataclass(frozen=True)
 class Npr(Plugin):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    private_tasks: ClassVar[tuple[str, ...]] = ("classification",)  # pixels of a batch are taken by their class
     k: Annotated[int, Ge(1)] | Literal["auto"] = 4  # sub-clusters of a class; auto: more where it has more samples
     weight: Annotated[float, Ge(0)] = 0.1  # lambda
     epsilon: Annotated[float, Ge(1e-4)] = 0.05  # entropy of the assignment; below 1e-4 single precision cannot tell
@@ -72,6 +83,7 @@ class Npr(Plugin):
     missing: Literal["keep", "mask"] = "keep"  # what becomes of a class without samples in the loss
     samples: Annotated[int, Ge(2)] | None = None  # most images of a class that make its prototypes; None: all
     pixels: Annotated[int, Ge(2)] = 256  # segmentation: of each class, in a batch and for the prototypes
+    private_cycle: Annotated[int, Ge(1)] = 10  # with privacy: rounds between two releases of prototypes
 
     @property
     def room(self) -> int:
@@ -84,9 +96,14 @@ class Npr(Plugin):
         few = describe_rare_classes(facts.counts, self.k)
         return [f"npr.k = {self.k} is more than a class has samples, in {few}"] if few else []
 
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        if not self.weight:
+            return {}
+        return {PROTOTYPES: -(-rounds // self.private_cycle), CLASS_COUNTS: int(self.k == "auto")}
+
     def before_fit(self, site: Site) -> None:
         if self.weight and site.size and "npr" not in site.scratch:  # later fits of a step start from other weights
-            site.scratch["npr"] = self.clustered(site)
+            site.scratch["npr"] = self.clustered(site) if site.privacy is None else self.private_clusters(site)
 
     def loss(self, site: Site, out: Out) -> Tensor | None:
         if "npr" not in site.scratch:
@@ -102,7 +119,10 @@ class Npr(Plugin):
             return None
         if self.layernorm:
             best = F.layer_norm(best, best.shape[1:])
-        return self.weight * F.cross_entropy(best, y)  # Eqs. 3 and 5
+        if site.privacy is None:
+            return self.weight * F.cross_entropy(best, y)  # Eqs. 3 and 5
+        # a mean over all images: over those present alone, what an image adds would depend on the others
+        return self.weight * F.cross_entropy(best, y, reduction="sum") / len(out.y)
 
     def clustered(self, site: Site) -> Clusters:
         rng = stream(site.rng, "npr")
@@ -120,6 +140,53 @@ class Npr(Plugin):
                 alive[c] = True
         site.memory["npr"] = prototypes
         return Clusters(prototypes, alive, bool(alive.all()), rng)
+
+    def private_clusters(self, site: Site) -> Clusters:
+        """From noisy sums over all training images, or those of an earlier round."""
+        assert site.privacy is not None
+        rng = stream(site.rng, "npr")
+        kept: Tree | None = site.memory.get(PRIVATE_KEY)
+        if kept is None or site.round - kept["round"] >= self.private_cycle:
+            kept = self._released(site, rng)
+            site.memory[PRIVATE_KEY] = kept
+        alive = kept["alive"]
+        return Clusters(kept["prototypes"], alive, bool(alive.all()), rng)
+
+    def _released(self, site: Site, rng: torch.Generator) -> Tree:
+        """Why it is private: an image adds one row of length 1 to the sums and 1 to the counts, in a cluster that its
+        own label and features choose among prototypes which were released before, or are random."""
+        privacy = site.privacy
+        assert privacy is not None
+        kept: Tree | None = site.memory.get(PRIVATE_KEY)
+        width = next(site.vectors(site.train.only(torch.arange(1))))[0].shape[1]
+        shape = (site.num_classes, self.room)
+        drawn = F.normalize(torch.randn(*shape, width, generator=rng), dim=2).to(site.device)
+        prototypes = drawn if kept is None else kept["prototypes"]
+        used = self._used(site, shape)
+
+        def clustered() -> Iterator[Batch]:
+            for z, y in site.vectors(site.train):
+                unit = F.normalize(z.float(), dim=1)
+                scores = torch.einsum("nd,nkd->nk", unit, prototypes[y]).masked_fill(~used[y], -torch.inf)
+                yield unit, y * self.room + scores.argmax(1)
+
+        noisy = privacy.statistics.class_sums(site, PROTOTYPES, clustered(), shape[0] * shape[1], clip=1.0)
+        present = (noisy.counts > CERTAIN * noisy.deviation).view(shape).to(site.device)
+        means = F.normalize(noisy.sums.view(prototypes.shape).to(prototypes), dim=2)
+        in_all = noisy.counts.view(shape).sum(1).to(site.device) > CERTAIN * noisy.deviation * self.room**0.5
+        alive = used & (in_all[:, None] | (self.missing == "keep"))
+        return {
+            "prototypes": torch.where(present[:, :, None], means, prototypes),
+            "alive": alive,
+            "round": site.round,
+        }
+
+    def _used(self, site: Site, shape: tuple[int, int]) -> Tensor:
+        """(C, K) the clusters that each class may have, by noisy counts where k = "auto"."""
+        if self.k != "auto":
+            return torch.ones(shape, dtype=torch.bool, device=site.device)
+        ks = torch.tensor([self.clusters(max(1, round(n))) for n in site.counts.tolist()], device=site.device)
+        return torch.arange(shape[1], device=site.device) < ks[:, None]
 
     def clusters(self, n: int) -> int:
         """Sub-clusters of a class of n samples."""

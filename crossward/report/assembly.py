@@ -22,6 +22,7 @@ from crossward.report.sections.hospital_sheets import hospital_pages
 from crossward.report.sections.hospitals import hospitals_section
 from crossward.report.sections.images import images_section
 from crossward.report.sections.method import method_section
+from crossward.report.sections.privacy import privacy_section
 from crossward.report.sections.reproduce import reproduce_section
 from crossward.report.sections.segmentation import segmentation_section
 from crossward.report.sections.verdict import page_facts, verdict_section
@@ -40,6 +41,7 @@ SECTIONS: tuple[SectionMaker, ...] = (
     lambda source, options: images_section(source) if options.images else None,
     lambda source, options: data_section(source),
     lambda source, options: method_section(source),
+    lambda source, options: privacy_section(source),
     lambda source, options: reproduce_section(source),
     lambda source, options: checklist_section(source),
 )

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from crossward.data.doctor.examination import Examination
-from crossward.report.content import CodeBlock, Column, DataTable, Details, Fact, Listing, Note, Page, Section, shown
+from crossward.report.content import (
+    Block,
+    CodeBlock,
+    Column,
+    DataTable,
+    Details,
+    Fact,
+    Listing,
+    Note,
+    Page,
+    Section,
+    shown,
+)
 from crossward.report.wording import capital, counted
 
 MOST = 200  # files that are listed
 MOST_SIZES = 6
+MOST_REASONS = 20
 
 
 def doctor_page(examination: Examination) -> Page:
@@ -44,14 +59,28 @@ def _facts(examination: Examination) -> tuple[Fact, ...]:
 
 
 def _findings(examination: Examination) -> Section:
-    rows = tuple(
-        (shown(finding.what, 300), shown(finding.deal, 300), shown("; ".join(finding.examples), 400))
-        for finding in examination.findings
-    )
-    columns = (Column("finding"), Column("what deals with it"), Column("for example", wide_only=True))
-    if not rows:
+    found = examination.findings
+    if not found:
         return Section("findings", "Findings", (Note("Nothing was found that needs a decision."),))
-    return Section("findings", "Findings", (DataTable("findings-table", columns, rows, sortable=False),))
+    with_examples = any(finding.examples for finding in found)
+    rows = tuple(
+        (shown(capital(finding.what), 300), shown(finding.deal, 300))
+        + ((shown("; ".join(finding.examples), 400),) if with_examples else ())
+        for finding in found
+    )
+    last = (Column("for example", wide_only=True),) if with_examples else ()
+    columns = (Column("finding"), Column("what deals with it"), *last)
+    parts: tuple[Block, ...] = (DataTable("findings-table", columns, rows, sortable=False),)
+    return Section("findings", "Findings", (*parts, *_about_codes(examination)))
+
+
+def _about_codes(examination: Examination) -> tuple[Block, ...]:
+    """How a person at the hospital learns which file a code is of."""
+    if examination.settings["data"]["source"] not in ("dicom", "nifti"):
+        return ()
+    command = f"crossward data locate {shown(examination.path, 300)} CODE"
+    why = "Files are called by codes, because their names may be those of patients"
+    return (Note(f"{why}. Which file a code is of, says: {command}"),)
 
 
 def _counts(examination: Examination) -> Section:
@@ -80,14 +109,23 @@ def _counted(counts: Any) -> str:
 
 
 def _left_out(examination: Examination) -> Section:
+    """Why files cannot be used, with how many of each, and then each of them."""
+    reasons = Counter(_reason(line) for line in examination.left_out)
+    rows = tuple((shown(capital(reason), 300), f"{n:,}") for reason, n in reasons.most_common(MOST_REASONS))
+    table = DataTable("reasons", (Column("why"), Column("files", "number")), rows, sortable=False)
     lines = tuple((shown(line, 300),) for line in examination.left_out[:MOST])
     summary = capital(counted(len(examination.left_out), "file"))
-    return Section("left-out", "Quarantine", (Details(f"{summary} cannot be used", (Listing(lines),)),))
+    return Section("left-out", "Quarantine", (table, Details(f"{summary} cannot be used", (Listing(lines),))))
+
+
+def _reason(line: str) -> str:
+    """Why a file was left out, without which it is."""
+    return re.sub(r"^(row \d+[^:]*: )?[^:]*: | \(site [^()]+\)$", "", line)
 
 
 def _configuration(examination: Examination) -> Section:
     if not examination.works:
-        text = f"No configuration works yet: {shown('; '.join(examination.problems), 600)}"
-        return Section("configuration", "Configuration", (Note(text),))
-    block = CodeBlock(examination.toml(), "Reads these images as they are; crossward run takes it")
-    return Section("configuration", "Configuration", (block,))
+        lines = tuple((shown(problem, 400),) for problem in examination.problems)
+        return Section("configuration", "Configuration", (Note("No configuration works yet:"), Listing(lines)))
+    words = "Reads these images as they are. Save it, or have it written: crossward data doctor … --write images.toml"
+    return Section("configuration", "Configuration", (CodeBlock(examination.toml(), words),))

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crossward.config.reading import config_from
 from crossward.data.federation import Federation
-from crossward.data.manifest import from_manifest
-from crossward.errors import CrosswardError, StorageError
+from crossward.errors import CrosswardError
 from crossward.report.source import ReportRun
 from crossward.runs.deployed import Deployed
+from crossward.runs.stored_images import load_images
 
 COMMON = "common test set"
 
@@ -29,13 +28,7 @@ class HeldImages:
 
 def open_images(run: ReportRun) -> Federation:
     """The images of a run as they were shared out; raises CrosswardError in words if they are not there any more."""
-    if run.result.across_hospitals:
-        raise StorageError("the images are at the hospitals, not here")
-    try:
-        collection, _ = config_from(run.result.config).data.load()
-    except (OSError, ImportError) as error:
-        raise StorageError(f"the images cannot be loaded ({type(error).__name__})") from error
-    return from_manifest(collection, dict(run.partition))
+    return load_images(run.result, run.partition)
 
 
 def images_by_holder(federation: Federation) -> list[HeldImages]:

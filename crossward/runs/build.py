@@ -31,6 +31,7 @@ from crossward.errors import ConfigError
 from crossward.names import nearest
 from crossward.runs import checks
 from crossward.runs.architectures import plan_nets
+from crossward.runs.devices import chosen_devices, worker_count
 from crossward.runs.observers.options import check_packages
 from crossward.runs.private_runs import check_privacy, protection
 from crossward.runs.secure_runs import with_secure_sums
@@ -101,8 +102,7 @@ def assemble(
     task = make_task(federation.task, federation.classes, **config.task)
     checks.check_method(config, method, plugins, task, federation)
     check_privacy(config, method, plugins)
-    training_sites = sum(len(site.train) > 0 for site in federation.sites)
-    method = with_secure_sums(config, method, training_sites, across_hospitals=remote or text_size is not None)
+    method = with_secure_sums(config, method, federation.sites, across_hospitals=remote or text_size is not None)
     at_server = text_size is None
     text = _class_text(config, method, task) if at_server else None
     checks.check_metric(config, task)
@@ -119,7 +119,10 @@ def assemble(
         mean=mean,
         std=std,
         augment=augmentation(config.data.augment, mean, std),
-        devices=devices(config.engine.device),
+        devices=chosen_devices(config.engine.device),
+        deterministic=config.engine.deterministic,
+        compiles=config.engine.compile,
+        device_images=config.engine.device_images_mib * 2**20,
         text=text.concepts if text else None,
         text_numbers=text_size or 0,
         remote=remote,
@@ -127,8 +130,7 @@ def assemble(
     start = _start(config, run_sites) if at_server else {}
     checks.check_nets(config, run_sites)
     run_sites.privacy = protection(config, run_sites)
-    plan = plan_of(config)
-    return PreparedRun(config, run_sites, plan, federation, start, text, quarantined=list(quarantined))
+    return PreparedRun(config, run_sites, plan_of(config), federation, start, text, quarantined=list(quarantined))
 
 
 def _start(config: Config, run_sites: RunSites) -> Tree:
@@ -211,20 +213,6 @@ def plan_of(config: Config) -> Plan:
     )
 
 
-def devices(wanted: str) -> tuple[str, ...]:
-    """The devices that sites are spread over."""
-    if wanted == "auto":
-        if torch.cuda.is_available():
-            return tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
-        return ("mps",) if torch.backends.mps.is_available() else ("cpu",)
-    device_type = wanted.split(":")[0]
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available.get(device_type, False):
-        here = [name for name, there in available.items() if there]
-        raise ConfigError(f"engine.device = {wanted!r} is not on this machine", hint=f"Here: auto, {', '.join(here)}.")
-    return (wanted,)
-
-
 def engine_for(prepared: PreparedRun, memory: TreeStore | None = None, worker_pool: WorkerPool | None = None) -> Engine:
     """The engine that [engine] names; `worker_pool` lends worker processes to the pool."""
     settings = prepared.config.engine
@@ -232,9 +220,8 @@ def engine_for(prepared: PreparedRun, memory: TreeStore | None = None, worker_po
     if settings.name == "local":
         return LocalEngine(run_sites, threads=settings.threads, strict=settings.strict, memory=memory)
     run_sites.share_images()
-    return PoolEngine(
-        run_sites, workers=settings.workers, threads=settings.threads, memory=memory, worker_pool=worker_pool
-    )
+    workers = worker_count(settings, run_sites.devices, len(run_sites.ids))
+    return PoolEngine(run_sites, workers=workers, threads=settings.threads, memory=memory, worker_pool=worker_pool)
 
 
 def _class_text(config: Config, method: Method, task: Task) -> EmbeddedClasses | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -24,6 +23,7 @@ from crossward.errors import ConfigError
 from crossward.methods import METHODS, method_class
 from crossward.names import nearest
 from crossward.runs.architectures import NetPlan
+from crossward.runs.devices import device_cautions
 from crossward.runs.sites import RunSites
 from crossward.tasks.segmentation import Segmentation
 
@@ -152,19 +152,12 @@ def _features_of_noise(net: Net, shape: tuple[int, int, int]) -> Tensor:
 def cautions(config: Config, run_sites: RunSites) -> list[str]:
     """What is no reason to refuse a run, but worth knowing before it."""
     return [
-        *_about_engine(config),
+        *device_cautions(config.engine, run_sites.devices, len(run_sites.ids)),
         *_about_batches(config, run_sites),
         *_about_nets(config, run_sites),
         *_about_empty_masks(run_sites),
         *_about_method(config, run_sites),
     ]
-
-
-def _about_engine(config: Config) -> list[str]:
-    cores = os.cpu_count()
-    if config.engine.name == "pool" and config.engine.workers * config.engine.threads > (cores or 1):
-        return [f"{config.engine.workers} workers of {config.engine.threads} threads on {cores} cores"]
-    return []
 
 
 def _about_batches(config: Config, run_sites: RunSites) -> list[str]:

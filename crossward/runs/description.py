@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from crossward.data.near_leaks import MOST
 from crossward.disk import write_atomically
 from crossward.runs.architectures import NetPlan
 from crossward.runs.build import PreparedRun
+from crossward.runs.devices import device_facts, repeats_to_the_bit
 from crossward.runs.run_directory import FORMAT, RunDir
 from crossward.runs.sites import RunSites
 
@@ -33,7 +35,7 @@ def describe(rundir: RunDir, prepared: PreparedRun) -> None:
     """Write what is known of the run before it starts; run.json, which makes the folder a run, comes last."""
     config = prepared.config
     rundir.write("partition.json", manifest(prepared.federation))
-    rundir.write("environment.json", environment(config))
+    rundir.write("environment.json", environment(config, prepared.run_sites.devices))
     if prepared.quarantined:
         rundir.write("quarantine.json", {"left_out": prepared.quarantined})
     describe_near_leaks(rundir, prepared)
@@ -105,7 +107,7 @@ def _class_text(text: EmbeddedClasses) -> dict[str, Any]:
     }
 
 
-def environment(config: Config) -> dict[str, Any]:
+def environment(config: Config, devices: Sequence[str]) -> dict[str, Any]:
     return {
         "crossward": __version__,
         "python": sys.version.split()[0],
@@ -114,6 +116,9 @@ def environment(config: Config) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": config.engine.threads,
         "device": config.engine.device,
+        **device_facts(devices),
+        "deterministic": config.engine.deterministic,
+        "repeats": repeats_to_the_bit(devices, config.engine.deterministic),
         "packages": {name: metadata.version(name) for name in PACKAGES},
     }
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from crossward.config.reading import config_from
-from crossward.data.sources.folder import group_pattern
-from crossward.data.sources.settings import rule_of_pattern
+from crossward.data.sources.settings import group_pattern, rule_of_pattern
 from crossward.errors import ConfigError, DataError
 from crossward.foreign import quoted
 from crossward.names import nearest

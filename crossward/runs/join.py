@@ -23,10 +23,10 @@ from crossward.disk import present
 from crossward.errors import ConfigError, StorageError
 from crossward.runs.architectures import settings_by_site
 from crossward.runs.build import PreparedRun, partitioned, prepare
+from crossward.runs.checkpoint_writer import BEST, CHECKPOINT
 from crossward.runs.join_checks import check_collection, check_new, check_partition
 from crossward.runs.join_rounds import FirstRoundTraffic, join_turn
 from crossward.runs.lifecycle import start
-from crossward.runs.recorder import BEST, CHECKPOINT
 from crossward.runs.result import Result, load
 from crossward.runs.run_directory import RunDir
 

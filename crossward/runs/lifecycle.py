@@ -19,15 +19,19 @@ from crossward.disk import present
 from crossward.engines.pool import WorkerPool
 from crossward.errors import ConfigError, CrosswardError, Interrupted, StorageError
 from crossward.runs.build import PreparedRun, engine_for, prepare
+from crossward.runs.checkpoint_writer import CheckpointWriter, read_checkpoint
 from crossward.runs.description import describe, describe_near_leaks, now
 from crossward.runs.observers.options import check_packages, run_logs
-from crossward.runs.recorder import Images, Recorder, checkpoint, deploy
+from crossward.runs.receipts import RunReceipts, SimulatedReceipts
+from crossward.runs.recorder import Images, Keep, Recorder, deploy
 from crossward.runs.result import Result, load, summarised
 from crossward.runs.run_directory import RunDir
 from crossward.runs.run_files import TERMS
+from crossward.runs.sites import RunSites
 
 FREE_TO_CHANGE = (
-    "engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:", "observe:", "observe.",
+    "engine.name:", "engine.workers:", "engine.memory_mib:", "engine.device_images_mib:", "checkpoint.every:",
+    "run.out:", "run.name:", "observe:", "observe.",
 )  # fmt: skip
 PRIVACY = "privacy"  # the folder of the sites' ledgers, and the name of what they come to
 StartEngine = Callable[[TreeStore], Engine]  # given the clients' memory
@@ -135,12 +139,14 @@ def execute(
     turn: Turn | None = None,
     wrap: Wrap = lambda observer: observer,
     without_weights: Callable[[Mapping[str, str]], None] = lambda reasons: None,
+    receipts: RunReceipts | None = None,
 ) -> None:
     """From the last checkpoint, or from the start, to the last round; every run goes through here, within `held`.
 
     `images` gives test images for overlays, where they are on this machine. `initial` is where a run starts that
     does not start from the method's own state, `turn` what happens in its rounds; `wrap` changes what observers are
     told. `without_weights` is called with the sites that could not keep their trained network, and the reason of each.
+    `receipts` keeps those of the sites; None: they are simulated.
     """
     config = prepared.config
     check_packages(config)
@@ -149,25 +155,52 @@ def execute(
     else:
         describe(rundir, prepared)
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
-    progress = checkpoint(rundir, memory) or initial or Progress(prepared.start)
+    progress = read_checkpoint(rundir, memory) or initial or Progress(prepared.start)
     rundir.mark("running")
     run_sites = prepared.run_sites
     if run_sites.privacy is not None:
         run_sites.privacy = replace(run_sites.privacy, folder=rundir.folder / PRIVACY, run=rundir.folder.name)
     engine = start_engine(memory)
-    keep_predictions = config.evaluate.keep_predictions and not prepared.run_sites.remote
-    recorder = Recorder(rundir, memory, keep_predictions, images)
+    recorder = Recorder(rundir, _checkpoints(rundir, memory, prepared), kept_predictions(config, run_sites), images)
+    receipts = receipts or SimulatedReceipts(rundir, config, run_sites.method.discloses)
     try:
-        with run_logs(config, rundir) as logs:
-            observers = [wrap(observer) for observer in (recorder, *logs, *observers_of(engine))]
+        with recorder.checkpoints, run_logs(config, rundir) as logs:
+            observers = [wrap(observer) for observer in (receipts, recorder, *logs, *observers_of(engine))]
             run_rounds(prepared.run_sites, engine, prepared.plan, observers, progress, turn)
         without_weights(deploy(rundir, prepared.run_sites, engine))
+        _keep_accounts(rundir, run_sites, receipts)
+    except BaseException:
+        with suppress(CrosswardError):  # why the run ends is the error to report
+            _keep_accounts(rundir, run_sites, receipts)
+        raise
     finally:
         engine.close()
-    if run_sites.privacy is not None:
-        rundir.write(f"{PRIVACY}.json", run_sites.privacy.facts())
     rundir.write("summary.json", summarised(rundir))
     rundir.mark("finished", finished=now())
+
+
+def _keep_accounts(rundir: RunDir, run_sites: RunSites, receipts: RunReceipts) -> None:
+    """Write what the sites have spent of their privacy so far, and what left them; also of a run that fails."""
+    facts = run_sites.privacy.facts() if run_sites.privacy else {}
+    if facts:
+        rundir.write(f"{PRIVACY}.json", facts)
+    receipts.write(facts)
+
+
+def _checkpoints(rundir: RunDir, memory: TreeStore, prepared: PreparedRun) -> CheckpointWriter:
+    """The writer of a run's checkpoints. Sites elsewhere keep what belongs to the last one: a round across hospitals
+    ends when its checkpoint is on disk."""
+    if prepared.run_sites.remote:
+        return CheckpointWriter(rundir, memory, every=1, in_background=False)
+    return CheckpointWriter(rundir, memory, prepared.config.checkpoint.every)
+
+
+def kept_predictions(config: Config, run_sites: RunSites) -> Keep:
+    """Of which rounds predictions are stored; those of hospitals stay there."""
+    wanted = config.evaluate.keep_predictions
+    if run_sites.remote or wanted is False:
+        return "none"
+    return "all" if wanted is True else wanted
 
 
 def folder_for(config: Config) -> Path:

@@ -56,8 +56,9 @@ def run_hash(result: Result) -> str:
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """Without the settings that change nothing in a run: its place, its name, who computes it and who observes it."""
-    idle = {"run": ("out", "name"), "data": ("path", "root"), "engine": ("name", "workers", "memory_mib")}
-    kept = {name: section for name, section in config.items() if name != "observe"}
+    engine = ("name", "workers", "memory_mib", "device_images_mib")
+    idle = {"run": ("out", "name"), "data": ("path", "root"), "engine": engine}
+    kept = {name: section for name, section in config.items() if name not in ("observe", "checkpoint")}
     for name, keys in idle.items():
         kept[name] = {key: value for key, value in config[name].items() if key not in keys}
     return kept

@@ -11,7 +11,14 @@ from crossward.core.method import Method
 from crossward.core.plugin import Plugin
 from crossward.errors import ConfigError
 from crossward.privacy.example_gradients import unsupported_layers
-from crossward.privacy.method_support import EPOCHS, dp_refusal, plugin_refusal, private_epochs
+from crossward.privacy.method_support import (
+    EPOCHS,
+    dp_refusal,
+    first_epochs,
+    planned_statistics,
+    plugin_refusal,
+    private_epochs,
+)
 from crossward.privacy.run_privacy import RunPrivacy, plan_privacy
 from crossward.runs.sites import RunSites
 
@@ -44,6 +51,8 @@ def protection(config: Config, run_sites: RunSites) -> RunPrivacy | None:
     if settings.unit is None:
         return None
     _check_layers(run_sites, by_image=settings.unit != "site")
+    if settings.unit != "site":
+        _check_task(run_sites)
     if run_sites.remote:
         return None
     federation = run_sites.federation
@@ -60,7 +69,22 @@ def protection(config: Config, run_sites: RunSites) -> RunPrivacy | None:
         batch_size=config.train.batch_size,
         epochs=private_epochs(run_sites.method, config.train) if settings.unit != "site" else config.train.epochs,
         rounds=config.run.rounds,
+        first_epochs=first_epochs(run_sites.method, config.train) if settings.unit != "site" else 0,
+        statistics=planned_statistics(run_sites.method, run_sites.carried, config.run.rounds)
+        if settings.unit != "site"
+        else {},
     )
+
+
+def _check_task(run_sites: RunSites) -> None:
+    task = run_sites.task.name
+    mixing = [type(plugin).__name__.lower() for plugin in run_sites.carried if task not in plugin.private_tasks]
+    if mixing:
+        raise ConfigError(
+            f"[privacy] does not cover {', '.join(mixing)} in {task}, where what one image adds to its loss depends on "
+            "the others of a batch",
+            hint="Leave it out, or train without [privacy].",
+        )
 
 
 def _check_layers(run_sites: RunSites, by_image: bool) -> None:
@@ -74,7 +98,8 @@ def _check_layers(run_sites: RunSites, by_image: bool) -> None:
                 "[privacy] with a network that has BatchNorm, which mixes the images of a batch and keeps statistics "
                 "of them that no noise covers:",
                 details=norms[:SHOWN],
-                hint='Use net.norm = "group" (resnet18, resnet50, resnext, senet …), or a net without, such as cnn.',
+                hint='Use net.norm = "group" (resnet18, resnet50, resnext, senet …), or a net without, such as cnn; '
+                'with mh-pflgb, method.norm = "group" as well.',
             )
         if by_image and (lines := unsupported_layers(net, trained)):
             raise ConfigError(

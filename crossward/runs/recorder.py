@@ -1,7 +1,8 @@
-"""Recorder: writes a run into its directory as it goes, so that a kill at any moment loses at most the round that runs.
+"""Recorder: writes a run into its directory as it goes, so that a kill at any moment loses little.
 
-Order within a round: predictions, pictures, metrics and traffic lines, then the checkpoint in one atomic replacement.
-Whatever stands after the last checkpoint is dropped on resuming and computed again, to the same bits.
+Order within a round: predictions, pictures, metrics and traffic lines, then, if one is due, the checkpoint in one
+atomic replacement. Whatever stands after the last checkpoint is dropped on resuming and computed again, to the same
+bits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -19,24 +20,24 @@ from crossward.core.cohort import Cohort
 from crossward.core.engine import SERVER, Engine
 from crossward.core.evaluation import EvaluatedSites
 from crossward.core.run import Observer, Plan, Progress, RoundRecord
-from crossward.core.store import TreeStore
 from crossward.core.tree import Tree
 from crossward.runs import overlays
+from crossward.runs.checkpoint_writer import BEST, CHECKPOINT, CheckpointWriter
 from crossward.runs.run_directory import RunDir
 
-CHECKPOINT = "checkpoint/last.safetensors"
-BEST = "checkpoint/best.safetensors"
 Images = Callable[[int, Tensor], tuple[Tensor, list[str]]]  # site, rows of its test set -> (n, H, W, C) uint8, names
+Keep = Literal["best", "all", "none"]  # predictions of the best and the last round, of all rounds, or of no round
 
 
 class Recorder(Observer):
     def __init__(
-        self, rundir: RunDir, memory: TreeStore, keep_predictions: bool = True, images: Images | None = None
+        self, rundir: RunDir, checkpoints: CheckpointWriter, keep: Keep = "best", images: Images | None = None
     ) -> None:
         """`images`: where they are to be had, if overlays are wanted."""
-        self.rundir, self.memory, self.keep_predictions, self.images = rundir, memory, keep_predictions, images
-        self._best_files: set[str] = set()
+        self.rundir, self.checkpoints, self.keep, self.images = rundir, checkpoints, keep, images
         self._classes: tuple[str, ...] = ()
+        if keep == "best":
+            checkpoints.written = self._discard_predictions
 
     def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
         self._classes = sites.task.classes
@@ -44,13 +45,12 @@ class Recorder(Observer):
         self.rundir.forget_after(progress.done)
         if progress.done == 0:
             self._keep_targets(sites)
-        elif progress.best_round:
-            self._best_files = set(self.rundir.tree(BEST)["memory"].values())
+        self.checkpoints.resume(progress)
 
     def on_round(self, record: RoundRecord) -> None:
         with uninterrupted():
             evaluation = record.evaluation
-            if evaluation and evaluation.predictions and self.keep_predictions:
+            if evaluation and evaluation.predictions and self.keep != "none":
                 self.rundir.keep_predictions(f"round-{record.round:04d}", evaluation.predictions)
             for name, images in record.pictures.items():
                 self.rundir.keep_picture(f"{name}-round-{record.round:04d}", images, self._classes)
@@ -58,27 +58,19 @@ class Recorder(Observer):
                 self._keep_overlays(record.round, evaluation.predictions)
             self.rundir.append("metrics.jsonl", [metrics_line(record)])
             self.rundir.append("traffic.jsonl", [asdict(t) | {"round": t.round + 1} for t in record.traffic])
-            self._checkpoint(record)
+            self.checkpoints.round_ended(record)
 
-    def _checkpoint(self, record: RoundRecord) -> None:
-        progress = record.progress
-        files = self.memory.commit()
-        if record.is_best:
-            self.rundir.keep(BEST, {"round": record.round, "state": progress.state, "memory": files})
-        best = {} if progress.best_value is None else {"best_value": progress.best_value}
-        self.rundir.keep(
-            CHECKPOINT,
-            {
-                "done": progress.done,
-                "best_round": progress.best_round,
-                **best,
-                "state": progress.state,
-                "memory": files,
-            },
-        )
-        if record.is_best:
-            self._best_files = set(files.values())
-        self.memory.discard_unnamed(self._best_files)
+    def on_end(self, progress: Progress) -> None:
+        self.checkpoints.finish()
+        if self.keep == "best":  # once more: a run that was killed after its last checkpoint may have kept others
+            self._discard_predictions(progress)
+
+    def _discard_predictions(self, progress: Progress) -> None:
+        """Predictions of rounds before the checkpoint that are neither of the best round nor of the last one."""
+        numbers = [number for number in self.rundir.predicted_rounds() if number <= progress.done]
+        for number in numbers[:-1]:
+            if number != progress.best_round:
+                self.rundir.forget_predictions(number)
 
     def _keep_overlays(self, round: int, predictions: Tree) -> None:
         """Of every site's test set, at the best round so far."""
@@ -123,15 +115,6 @@ def traffic(record: RoundRecord) -> dict[str, int]:
     for row in record.traffic:
         totals[row.direction] += row.bytes
     return dict(totals)
-
-
-def checkpoint(rundir: RunDir, memory: TreeStore) -> Progress | None:
-    """Where an interrupted run stands; the clients' memory is taken up with it. None: before its first round."""
-    if not (rundir.folder / CHECKPOINT).exists():
-        return None
-    stored = rundir.tree(CHECKPOINT)
-    memory.restore(stored["memory"])
-    return Progress(stored["state"], stored["done"], stored["best_round"], stored.get("best_value"))
 
 
 def deploy(rundir: RunDir, sites: EvaluatedSites, engine: Engine) -> dict[str, str]:

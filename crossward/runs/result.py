@@ -66,6 +66,13 @@ class Result:
 
     def predictions(self, round: int) -> dict[str, dict[str, Tensor]]:
         """By site, then "val", "test" (and "common_test" of personal networks): probabilities or class maps."""
+        stored = self._rundir.predicted_rounds()
+        if round not in stored:
+            here = f"those of {', '.join(map(str, stored))} are" if stored else "none are"
+            raise StorageError(
+                f"{self.folder} does not hold the predictions of round {round}; {here} stored",
+                hint='evaluate.keep_predictions = "best" keeps those of the best and the last round, "all" every one.',
+            )
         return self._rundir.predictions(f"round-{round:04d}")
 
     def targets(self) -> dict[str, dict[str, Tensor]]:

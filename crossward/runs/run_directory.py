@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import escape
@@ -25,6 +26,7 @@ from crossward.runs.run_files import FAILURE
 
 FORMAT = 1
 LOOK = 0.5  # seconds between two looks at a lock
+FAST = 1  # how hard to compress: masks become small anyway
 
 
 class RunDir:
@@ -141,9 +143,9 @@ class RunDir:
         for name in ("metrics.jsonl", "traffic.jsonl"):
             kept = [line for line in self.lines(name) if line["round"] <= round]
             write_atomically(self.folder / name, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for file in (self.folder / "predictions").glob("round-*.safetensors"):
-            if int(file.stem.removeprefix("round-")) > round:
-                file.unlink()
+        for number in self.predicted_rounds():
+            if number > round:
+                self.forget_predictions(number)
         for file in (self.folder / "pictures").glob("*-round-*.png"):
             if int(file.stem.rpartition("-round-")[2]) > round:
                 file.unlink()
@@ -172,6 +174,14 @@ class RunDir:
         packed = {site: {part: pack(t) for part, t in parts.items()} for site, parts in predictions.items()}
         self.keep(f"predictions/{name}.safetensors", packed)
 
+    def predicted_rounds(self) -> list[int]:
+        """The rounds whose predictions are here."""
+        files = (self.folder / "predictions").glob("round-*.safetensors")
+        return sorted(int(file.stem.removeprefix("round-")) for file in files)
+
+    def forget_predictions(self, round: int) -> None:
+        (self.folder / "predictions" / f"round-{round:04d}.safetensors").unlink(missing_ok=True)
+
     def predictions(self, name: str) -> dict[str, dict[str, Tensor]]:
         """By site and set: a round ("round-0003") or the truth ("targets")."""
         tree = self.tree(f"predictions/{name}.safetensors")
@@ -179,16 +189,23 @@ class RunDir:
 
 
 def pack(values: Tensor) -> Tensor | Tree:
-    """Binary masks at one bit a pixel; everything else as it is."""
-    if values.dtype != torch.uint8 or values.ndim < 3 or (values.numel() and int(values.max()) > 1):
+    """Masks: of two classes at one bit a pixel, of several compressed. Everything else as it is."""
+    if values.dtype != torch.uint8 or values.ndim < 3:
         return values
+    shape = torch.tensor(values.shape)
+    if values.numel() and int(values.max()) > 1:
+        squeezed = zlib.compress(values.contiguous().numpy().tobytes(), FAST)
+        return {"zlib": torch.from_numpy(np.frombuffer(bytearray(squeezed), np.uint8)), "shape": shape}
     bits = torch.from_numpy(np.packbits(values.numpy().reshape(-1)))
-    return {"bits": bits, "shape": torch.tensor(values.shape)}
+    return {"bits": bits, "shape": shape}
 
 
 def unpack(stored: Tensor | Tree) -> Tensor:
     if isinstance(stored, Tensor):
         return stored
     shape = stored["shape"].tolist()
-    flat = np.unpackbits(stored["bits"].numpy(), count=int(np.prod(shape)))
-    return torch.from_numpy(flat).view(shape)
+    count = int(np.prod(shape))
+    if "zlib" in stored:
+        pixels = zlib.decompressobj().decompress(stored["zlib"].numpy().tobytes(), count)
+        return torch.from_numpy(np.frombuffer(bytearray(pixels), np.uint8)).view(shape)
+    return torch.from_numpy(np.unpackbits(stored["bits"].numpy(), count=count)).view(shape)

@@ -24,6 +24,7 @@ from crossward.core.metric_sum import metric_value
 from crossward.disk import write_atomically
 from crossward.errors import CrosswardError, StorageError
 from crossward.names import nearest
+from crossward.runs.protection import run_protection
 from crossward.user_folders import cache_folder
 
 FORMAT = 1  # of run directories, as runs/run_directory.py writes them; that module imports torch
@@ -240,7 +241,9 @@ def run_details(folder: Path) -> dict[str, Any]:
     about = _read_about(folder)
     ended = folder / "privacy.json"  # what was spent; before a run's end, what is planned
     privacy = _read(ended) if ended.exists() else about.get("privacy", {})
-    return asdict(entry) | {"about": about, "summary": summary, "sizes": size_by_part(folder), "privacy": privacy}
+    protection = run_protection(folder).words()
+    more = {"about": about, "summary": summary, "sizes": size_by_part(folder)}
+    return asdict(entry) | more | {"privacy": privacy, "protection": protection}
 
 
 def config_differences(one: Path, other: Path) -> list[tuple[str, Any, Any]]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from crossward.core.concepts import Concepts
+from crossward.core.determinism import fix_order_of_sums
+from crossward.core.device_copy import DeviceCopy
 from crossward.core.engine import SERVER
 from crossward.core.method import PERSONAL, Method, Server
 from crossward.core.net import Net, NetSpec
@@ -25,10 +27,13 @@ from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.data.federation import Federation, Split
+from crossward.privacy.gate import Gate, SiteRules
 from crossward.privacy.run_privacy import RunPrivacy
 from crossward.runs.architectures import NetFactory, NetPlan, architecture_of
 
 PARTS = ("train", "val", "test")
+DEVICE_IMAGES = 2 << 30  # bytes
+ONLY_HERE = ("device", "_device_copy")  # each worker process has its own
 
 
 @dataclass
@@ -48,10 +53,14 @@ class RunSites:
     std: tuple[float, ...] = (0.25,)
     augment: Augment | None = None
     devices: tuple[str, ...] = ("cpu",)
+    deterministic: bool = False  # on devices other than the CPU
+    compiles: bool = False  # whether the networks of sites are compiled
+    device_images: int = DEVICE_IMAGES  # bytes of images and masks that may be kept on a device
     text: Concepts | None = None
     text_numbers: int = 0  # of the embedding of a class, where the text itself is not at hand
     remote: bool = False  # the images are at the hospitals, not here
     privacy: RunPrivacy | None = None  # what bounds and noises the replies of sites
+    rules: SiteRules | None = None  # of the people at the one site whose images are here
     _networks: dict[str, Net] = field(default_factory=dict, init=False, repr=False)
     _holders: list[IO[bytes] | tempfile.TemporaryDirectory[str]] = field(default_factory=list, init=False, repr=False)
 
@@ -60,7 +69,7 @@ class RunSites:
             self.federation = self.federation.pooled()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name != "device"}  # each worker has its own
+        state = {name: value for name, value in self.__dict__.items() if name not in ONLY_HERE}
         return state | {"_networks": {}, "_holders": []}
 
     def share_images(self) -> None:
@@ -143,6 +152,8 @@ class RunSites:
             not fresh and self._personal_weights(site) and PERSONAL not in memory
         ):  # its first time: as its own seed says
             Weights.of(self._build_network(site), ~self.method.travels).into(network)
+        if self.device.type != "cpu":  # networks are built on the CPU: a process that opens no site holds no device
+            network.to(self.device)
         for buffer in network.buffers():
             if not buffer.is_floating_point():
                 buffer.zero_()
@@ -163,9 +174,16 @@ class RunSites:
             device=self.device,
             architecture=self.architecture(site),
         )
-        if self.privacy is not None and site != SERVER:
-            self.privacy.attach(opened)
+        if site != SERVER:
+            self._protect(opened)
         return opened
+
+    def _protect(self, opened: Site) -> None:
+        """Let nothing out of the site but what its rules and its noise allow; without either, there is no gate."""
+        if self.privacy is not None:
+            self.privacy.attach(opened)
+        if self.privacy is not None or self.rules is not None:
+            opened.gate = Gate(self.privacy.settings.unit if self.privacy else None, self.rules)
 
     def server(self, round: int) -> Server:
         rng = torch.Generator().manual_seed(derive(self.seed, "server", round))
@@ -194,7 +212,17 @@ class RunSites:
     @cached_property
     def device(self) -> torch.device:
         """Workers take the devices in turn."""
-        return torch.device(self.devices[int(os.environ.get("CROSSWARD_WORKER", "0")) % len(self.devices)])
+        device = torch.device(self.devices[int(os.environ.get("CROSSWARD_WORKER", "0")) % len(self.devices)])
+        fix_order_of_sums(device, self.deterministic)
+        return device
+
+    @cached_property
+    def _device_copy(self) -> DeviceCopy | None:
+        """All images on the device, for the sites and rounds to come; made when a first batch is wanted."""
+        if self.device.type == "cpu":
+            return None
+        collection = self.federation.collection
+        return DeviceCopy(collection.images, collection.targets, self.device, self.device_images)
 
     def _split(self, site: int) -> Split:
         return self.federation.server if site == SERVER else self.federation.sites[site]
@@ -206,7 +234,14 @@ class RunSites:
     def _samples(self, rows: Tensor, shrink: int, part: str = "") -> Samples:
         collection = self.federation.collection
         samples = Samples(
-            collection.images, collection.targets, rows, self.mean, self.std, device=self.device, shrink=shrink
+            collection.images,
+            collection.targets,
+            rows,
+            self.mean,
+            self.std,
+            device=self.device,
+            shrink=shrink,
+            device_copy=self._device_copy,
         )
         if part != "train":
             return samples
@@ -221,7 +256,7 @@ class RunSites:
         like = site if architecture is None else self.architectures[architecture]
         with seeded(derive(self.seed, "network", site)):
             network = self.method.build(self.net_factory(like)(), self.spec(like))
-        return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def _personal_weights(self, site: int) -> list[str]:
         """The weights that never leave a site."""
@@ -230,5 +265,9 @@ class RunSites:
     def _shared_network(self, site: int) -> Net:
         architecture = self.architecture(site)
         if architecture not in self._networks:
-            self._networks[architecture] = self._build_network(SERVER, architecture if site != SERVER else None)
+            network = self._build_network(SERVER, architecture if site != SERVER else None)
+            if self.compiles:
+                network.body.compile()
+                network.head.compile()
+            self._networks[architecture] = network
         return self._networks[architecture]

@@ -13,7 +13,7 @@ from crossward.config.toml_lines import Key, Where, place
 from crossward.errors import ConfigError
 from crossward.studies.grid import GridCell, grid, setting_name
 from crossward.studies.identity import DIGITS, Collections, run_digest
-from crossward.studies.study_file import NOT_VALID, StudyFile
+from crossward.studies.study_file import ENSEMBLE, LOCAL, NOT_VALID, StudyFile
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def resolve_cells(study: StudyFile, out: Path, collections: Collections | None =
     cells: dict[Path, Cell] = {}
     local: dict[tuple[str, int], Path] = {}
     for written, config in checked:
+        config = _with_all_predictions(config) if ENSEMBLE in study.settings.baselines else config
         cell = make_cell(written, config, folder, collections.fingerprint(config.data))
         if written.derived:
             cell = replace(cell, members=local[cell.setting_name, cell.seed])
@@ -71,6 +72,13 @@ def resolve_cells(study: StudyFile, out: Path, collections: Collections | None =
         cells[cell.folder] = cell
     _check_settings_differ(study, list(cells.values()))
     return list(cells.values())
+
+
+def _with_all_predictions(config: Config) -> Config:
+    """An ensemble is made of what local networks predicted in each round."""
+    if config.method.name != LOCAL or config.evaluate.keep_predictions != "best":
+        return config
+    return config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"keep_predictions": "all"})})
 
 
 def make_cell(written: GridCell, config: Config, folder: Path, fingerprint: str) -> Cell:

@@ -109,7 +109,7 @@ def _mean_predictions(local: Result, round: int) -> dict[str, Tensor]:
         raise RunError(
             f"the predictions of round {round} of {local.folder} are not stored, so that there is no ensemble",
             details=[error.what],
-            hint="Write evaluate.keep_predictions = true. `study prune` removes predictions of older rounds.",
+            hint='Write evaluate.keep_predictions = "all". `study prune` removes predictions of older rounds.',
         ) from None
     parts: dict[str, list[Tensor]] = {}
     for sets in by_site.values():

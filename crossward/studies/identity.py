@@ -22,8 +22,8 @@ from crossward.errors import DataError
 
 DIGITS = 10  # hexadecimal, at the end of a folder's name
 FREE_TO_CHANGE = (
-    "engine.name:", "engine.workers:", "engine.memory_mib:", "run.out:", "run.name:", "data.path:", "data.bad_files:",
-    "observe.",
+    "engine.name:", "engine.workers:", "engine.memory_mib:", "engine.device_images_mib:", "run.out:", "run.name:",
+    "data.path:", "data.bad_files:", "observe.",
 )  # fmt: skip
 SEEN_IN_TRAINING = {"normalise", "augment"}  # settings of a source that change no image of its collection
 GENERATED = ("phantom",)  # sources whose images are drawn from their settings
@@ -71,7 +71,8 @@ def _changed_settings(config: Config) -> dict[str, Any]:
     for section, key in (("run", "out"), ("run", "name"), ("data", "path")):
         full[section].pop(key, None)
     full.pop("observe")
-    for key in ("name", "workers", "memory_mib"):
+    full.pop("checkpoint")
+    for key in ("name", "workers", "memory_mib", "device_images_mib"):
         full["engine"].pop(key)
     changed: dict[str, Any] = _without_defaults(full, defaults)
     changed["data"] = {**changed.get("data", {}), "source": config.data.source}

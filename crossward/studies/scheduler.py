@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import selectors
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,10 +49,6 @@ class Listener:
 
 
 Execute = Callable[[Sequence[Job], Listener], None]  # runs jobs to their end and notifies the listener
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
@@ -116,7 +111,7 @@ class Scheduler:
         if not self._has_memory_for(job, idle):
             return None
         if idle is None:
-            idle = WorkerProcess(self.command)
+            idle = WorkerProcess(self.command, self.workers)
             self._pool[idle] = None
             self._selector.register(idle, selectors.EVENT_READ)
         return idle

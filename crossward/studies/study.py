@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from crossward.comparison.study_tables import StudyTables
+from crossward.core.cores import usable_cores
 from crossward.errors import ConfigError
 from crossward.runs.result import Result, load
 from crossward.studies.cells import Cell, resolve_cells, run_task, study_folder
@@ -30,7 +31,7 @@ from crossward.studies.planned_cell import PlannedCell, plan_cell
 from crossward.studies.progress import StudyProgress
 from crossward.studies.race import RaceReport, run_race, serving_methods
 from crossward.studies.records import Record, run_records
-from crossward.studies.scheduler import Execute, Job, Listener, on_this_machine, usable_cores
+from crossward.studies.scheduler import Execute, Job, Listener, on_this_machine
 from crossward.studies.search import due_searches, run_search
 from crossward.studies.search_checks import check_search
 from crossward.studies.states import BLOCKED, FAILED, FINISHED, STORED, TO_DO, WAITING

@@ -29,7 +29,8 @@ NOT_VALID = "the study is not valid:"
 SECTION_AXES = ("data", "net", "partition")  # axes whose values are the section itself, with a label
 REPLACED = ("data", "net", "site")  # sections that an axis replaces: their keys depend on their name
 SECTIONS = (
-    "run", "data", "partition", "task", "net", "site", "train", "text", "engine", "evaluate", "observe", "robust",
+    "run", "data", "partition", "task", "net", "site", "train", "text", "engine", "evaluate", "checkpoint", "observe",
+    "robust", "privacy",
 )  # fmt: skip
 WHOLE_STUDY = ("run.seed", "run.name", "run.out", "run.batch_order")  # keys that the study sets by itself
 BASELINES: Mapping[str, str] = MappingProxyType(

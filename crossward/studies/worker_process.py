@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from crossward.core.cores import worker_environment
 from crossward.foreign import printable
 
 COMMAND = (sys.executable, "-m", "crossward.studies.worker")
@@ -24,13 +25,14 @@ TAIL = 4000  # bytes of its errors that are looked at
 class WorkerProcess:
     """Owned by one thread of one study."""
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, workers: int = 1) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            env=os.environ | worker_environment(workers),
             start_new_session=True,  # Ctrl-C is for the study, which stops its workers in order
         )
         assert self._process.stdout is not None

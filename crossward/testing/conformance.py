@@ -29,6 +29,7 @@ from crossward.methods.fedavg import FedAvg
 from crossward.methods.local import Local
 from crossward.runs.sites import RunSites
 from crossward.testing.cases import Case, method_replies, reference_run
+from crossward.testing.declared_items import check_declared_items
 from crossward.testing.engine_wrappers import DroppingEngine, Order, RecordingEngine, ReorderingEngine
 from crossward.testing.short_runs import (
     ROUNDS,
@@ -269,6 +270,7 @@ CHECKS: tuple[Check, ...] = (
     check_resume,
     check_drop_out,
     check_replies,
+    check_declared_items,
     check_class_nobody_has,
     check_small_sites,
     check_buffers,

@@ -2,6 +2,8 @@
 method runs across them and then in one process; the results must be equal to the bit.
 
     python -m crossward.testing.e2e [METHOD ...]
+
+`secure:METHOD` sums its weights securely.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from crossward.hospitals.flower.federation_runs import RunOptions, follow_run, s
 from crossward.hospitals.flower.local_federation import COORDINATOR, START_TIMEOUT, LocalFederation, add_site_data
 from crossward.hospitals.flower.processes import free_port
 from crossward.hospitals.kit import FederationKit, create_federation
+from crossward.runs.checkpoint_writer import CHECKPOINT
 from crossward.runs.lifecycle import run as run_locally
-from crossward.runs.recorder import CHECKPOINT
 from crossward.testing.short_runs import assert_same
 
 METHODS = ("fedbm", "fedcd", "fednpr-per", "mh-pflgb")
@@ -34,10 +36,19 @@ IMAGES_PER_SITE = {"train": 40, "val": 12, "test": 12, "global_test": 0}
 MIXED_NETS: Mapping[str, Any] = {"name": ["cnn", "resnet8", "cnn"]}  # for MH-pFLGB, whose networks may differ
 
 
-def config(method: str, seed: int = 0) -> Config:
+SECURE = "secure:"  # before the name of a method
+SECURE_SETTINGS: Mapping[str, Any] = {  # no rule can look below masks, and the configuration must say so
+    "privacy": {"secure_aggregation": True},
+    "robust": {"rule": "none", "largest_share": 1.0},
+}
+
+
+def config(name: str, seed: int = 0) -> Config:
     """Two short rounds on the phantom hospitals."""
+    method = name.removeprefix(SECURE)
     return config_from(
         {
+            **(SECURE_SETTINGS if name.startswith(SECURE) else {}),
             "run": {"rounds": 2, "seed": seed},
             "data": {"source": "phantom", "size": 24, "sites": len(SITES), **IMAGES_PER_SITE},
             "net": MIXED_NETS if method.startswith("mh-pflgb") else {"name": "cnn"},
@@ -58,7 +69,10 @@ def running_federation(folder: Path, sites: Sequence[str] = SITES) -> Iterator[L
     settings = config("fedavg").canonical()
     for name in SITES:
         file = kit.site(name) / "site.toml"
-        file.write_text(file.read_text().replace("min_class_count = 5", "min_class_count = 0"))  # as in one process
+        text = file.read_text().replace("min_class_count = 5", "min_class_count = 0")  # as in one process
+        file.write_text(
+            text.replace("update_noise = 2.0", "update_noise = 0.0").replace("min_images = 16", "min_images = 1")
+        )
         add_site_data(file, settings["data"], settings["partition"] | {"seed": settings["run"]["seed"]}, name)
     federation = LocalFederation(kit)
     try:
@@ -79,9 +93,10 @@ def compare_with_local_run(kit: FederationKit, method: str, say: Say = print, na
 
 def start_method(kit: FederationKit, method: str, name: str | None = None) -> Path:
     """Start a run of a method across the hospitals; its directory."""
-    file = kit.folder / f"{method}.toml"
+    plain_name = method.replace(":", "-")
+    file = kit.folder / f"{plain_name}.toml"
     file.write_text(to_toml(config(method).canonical()))
-    options = RunOptions(name=name or method, wait=START_TIMEOUT, deadline=START_TIMEOUT)
+    options = RunOptions(name=name or plain_name, wait=START_TIMEOUT, deadline=START_TIMEOUT)
     return start_run(file, kit.coordinator, [], options)
 
 
@@ -89,7 +104,8 @@ def assert_same_as_local(kit: FederationKit, folder: Path, method: str) -> float
     """Check that the same run in one process ends with the same bits. Returns the seconds of a round in `folder`."""
     settings = config(method).canonical()
     settings["run"] |= {"name": folder.name, "out": str(kit.folder / "here")}
-    settings["robust"] = asdict(Robust().against_hostile_sites())  # which a run across hospitals has by itself
+    if not method.startswith(SECURE):
+        settings["robust"] = asdict(Robust().against_hostile_sites())  # which a run across hospitals has by itself
     local = run_locally(config_from(settings))
     assert_same(read_tree(folder / CHECKPOINT)["state"], read_tree(local.folder / CHECKPOINT)["state"], method)
     rounds = _read_rounds(folder)

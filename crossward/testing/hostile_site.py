@@ -18,7 +18,7 @@ from crossward.hospitals.flower.loopback_grid import LoopbackGrid
 from crossward.hospitals.flower.records import from_records, to_records
 from crossward.hospitals.messages import SiteMessage
 from crossward.hospitals.service import Hospital, Service
-from crossward.runs.recorder import CHECKPOINT
+from crossward.runs.checkpoint_writer import CHECKPOINT
 from crossward.runs.run_directory import RunDir
 from crossward.testing.loopback_federation import ALLOW_ALL, create_grid
 

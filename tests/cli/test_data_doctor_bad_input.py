@@ -116,10 +116,10 @@ def test_twenty_thousand_by_twenty_thousand_pixels(cli, tmp_path):
         ("one.png", None, "is one file, of the format PNG"),
         ("set.tar.gz", b"\x1f\x8b\x08\0", "Unpack it into a folder"),
         ("cut.zip", b"PK\3\4 no", "neither a folder nor a readable .zip archive"),
-        ("empty.csv", b"", "has no column of paths"),
-        ("binary.csv", b"\0\1\2\xff\xfe" * 50, "has no column of paths"),
+        ("empty.csv", b"", "has no column that names images"),
+        ("binary.csv", b"\0\1\2\xff\xfe" * 50, "has no column that names images"),
         ("rows.csv", b"path,label\n", "has no rows"),
-        ("xlsx.csv", b"PK\3\4" + bytes(100), "has no column of paths"),
+        ("xlsx.csv", b"PK\3\4" + bytes(100), "is a spreadsheet, not text"),
     ],
 )
 def test_what_is_no_set_of_images(cli, tmp_path, name, content, words):

@@ -29,7 +29,8 @@ def study_file(tmp_path, monkeypatch) -> Path:
     """A study in the current folder."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "tiny.toml"
-    file.write_text(f'[study]\nseeds = [0, 1]\nmethod = ["fedavg", "fedprox"]\n{SHARED}')
+    all_predictions = '[evaluate]\nkeep_predictions = "all"\n'
+    file.write_text(f'[study]\nseeds = [0, 1]\nmethod = ["fedavg", "fedprox"]\n{SHARED}\n{all_predictions}')
     return file
 
 

@@ -199,7 +199,7 @@ def test_differences():
     old = config_from({"train": {"lr": 0.1}}).canonical()
     new = config_from({"train": {"lr": 0.2}, "engine": {"workers": 7}}).canonical()
     assert differences(old, old) == []
-    assert differences(old, new) == ["train.lr: 0.1 in the run, 0.2 now", "engine.workers: 2 in the run, 7 now"]
+    assert differences(old, new) == ["train.lr: 0.1 in the run, 0.2 now", "engine.workers: 'auto' in the run, 7 now"]
     assert differences({"a": {"b": 1}}, {}) == ["a: {'b': 1} in the run, None now"]
 
 

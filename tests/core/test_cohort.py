@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from crossward.core.cohort import Cohort, Traffic
+from crossward.core.disclosure import SAMPLE_COUNT
 from crossward.core.engine import Job
 from crossward.core.method import Method, RoundContext
 from crossward.core.net import Net
@@ -44,6 +45,7 @@ class TwoSteps(Method):
     """Ask for sizes; then tell each client its share and ask for an echo."""
 
     steps: ClassVar[tuple[str, ...]] = ("count", "echo")
+    discloses: ClassVar = dict.fromkeys(("n", "bad", "share"), SAMPLE_COUNT)
     sick: int = -9
 
     def round(self, state, clients, ctx):

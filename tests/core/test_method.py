@@ -11,6 +11,7 @@ import torch
 
 from crossward.core import select
 from crossward.core.cohort import Cohort
+from crossward.core.disclosure import WEIGHTS, ReplyRefused
 from crossward.core.loop import Diverged
 from crossward.core.method import (
     PERSONAL,
@@ -103,6 +104,8 @@ def test_unknown_steps_are_refused(line, step):
 
 @dataclass(frozen=True)
 class Random(Method):
+    discloses: ClassVar = dict.fromkeys(("own", "global", "marks", "fits"), WEIGHTS)
+
     def train(self, site, down):
         site.scratch["mark"] = site.scratch.get("mark", 0) + 1
         own = torch.rand(1, generator=site.rng)
@@ -126,6 +129,8 @@ def test_answers_depend_on_the_seed_alone(line):
 
 @dataclass(frozen=True)
 class Says(Method):
+    discloses: ClassVar = {"deep": WEIGHTS}
+
     reply: float = 0.0
     memory: float = 0.0
 
@@ -139,6 +144,17 @@ def test_what_is_not_finite_is_not_sent(line, method):
     with pytest.raises(Diverged, match="its reply to 'train' holds NaN or infinity"):
         answer(method, line(), "train", {}, 0)
     assert answer(Says(), line(), "train", {}, 0)["deep"]["r"].tolist() == [1, 0]
+
+
+@dataclass(frozen=True)
+class Undeclared(Method):
+    def train(self, site, down):
+        return {"ages": torch.tensor([71])}
+
+
+def test_what_is_not_declared_is_not_sent(line):
+    with pytest.raises(ReplyRefused, match="Undeclared answers 'train' with what it does not declare: ages"):
+        answer(Undeclared(), line(), "train", {}, 0)
 
 
 def test_a_method_is_frozen():

@@ -16,6 +16,22 @@ def counted(n, **known):
     return Samples(images, torch.arange(n), torch.arange(n), (0.0,), (1 / 255,), **known)
 
 
+class Drawing:
+    """An augmentation that draws one number for each image, and adds `step` to its pixels."""
+
+    def __init__(self, step=0.0):
+        self.step = step
+        self.drawn = []
+
+    def draw(self, shape, generator):
+        self.drawn.append(torch.rand(shape[0], generator=generator))
+        return (self.drawn[-1],)
+
+    def apply(self, x, y, numbers, normalise=None):
+        assert len(numbers[0]) == len(x)
+        return (normalise(x) if normalise else x) + self.step, y
+
+
 def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
@@ -128,22 +144,17 @@ def test_in_order_is_never_joined():
 
 
 def test_augment_only_when_shuffled():
-    drawn = []
-
-    def add_ten(x, y, generator):
-        drawn.append(float(torch.rand((), generator=generator)))
-        return x + 10, y
-
-    samples = counted(5, augment=add_ten)
+    adding = Drawing(10.0)
+    samples = counted(5, augment=adding)
     assert sorted(torch.cat([x.flatten() for x, _ in samples.shuffled(2, rng())]).tolist()) == [10, 11, 12, 13, 14]
-    assert len(drawn) == 2  # two batches: 2 and 3
+    assert [len(drawn) for drawn in adding.drawn] == [2, 3]
     assert [x.flatten().tolist() for x, _ in samples.in_order(5)] == [[0, 1, 2, 3, 4]]
     assert samples.take(torch.tensor([3]))[0].item() == 3
-    assert len(drawn) == 2
-    again = drawn.copy()
-    drawn.clear()
+    assert len(adding.drawn) == 2
+    first = torch.cat(adding.drawn)
+    adding.drawn.clear()
     list(samples.shuffled(2, rng()))
-    assert drawn == again  # its draws come from the site's generator
+    assert torch.equal(torch.cat(adding.drawn), first)  # its draws come from the site's generator
 
 
 def test_an_empty_set_has_no_batches():
@@ -153,15 +164,10 @@ def test_an_empty_set_has_no_batches():
 
 def drawing(samples, generator):
     """The rows of two passes of batches of 3, and what augmentation and a later draw took from the generator."""
-    drawn = []
-
-    def keep(x, y, own):
-        drawn.append(torch.rand(3, generator=own).tolist())
-        return x, y
-
-    augmented = replace(samples, augment=keep)
+    augment = Drawing()
+    augmented = replace(samples, augment=augment)
     passes = [[y.tolist() for _, y in augmented.shuffled(3, generator)] for _ in range(2)]
-    return passes, [*drawn, torch.rand(1, generator=generator).item()]
+    return passes, [*torch.cat(augment.drawn).tolist(), torch.rand(1, generator=generator).item()]
 
 
 def test_another_batch_order_changes_the_order_of_rows_and_nothing_else():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from crossward.core import select
+from crossward.core import site as site_module
 from crossward.core.loop import Diverged
+from crossward.core.samples import Samples
 from crossward.core.site import PREDICT_BATCH, Fit
 from crossward.core.training import Training
 from crossward.core.weights import Weights
@@ -185,6 +188,34 @@ def test_predict_in_order_and_in_batches(line, pixels):
     predicted = site.predict(twice, samples)
     assert predicted.flatten().tolist() == [2 * (i % 256) for i in range(n)]
     assert sizes == [PREDICT_BATCH, 3]
+
+
+def test_predict_takes_fewer_images_at_a_time_where_a_device_has_no_memory_for_more(line, pixels, monkeypatch):
+    site, samples = line(), pixels(list(range(20)), [0] * 20)
+    expected = site.predict(site.model, samples)
+    asked = []
+
+    def short_of_memory(x):
+        asked.append(len(x))
+        if len(x) > 8:
+            raise torch.OutOfMemoryError
+        return site.model(x)
+
+    monkeypatch.setattr(site_module, "_prediction_batch_sizes", lambda _: [32, 16, 8, 4])
+    assert torch.equal(site.predict(short_of_memory, samples), expected)
+    assert asked == [20, 16, 8, 8, 4]
+    monkeypatch.setattr(site_module, "_prediction_batch_sizes", lambda _: [32, 16])
+    with pytest.raises(torch.OutOfMemoryError):
+        site.predict(short_of_memory, samples)
+
+
+@pytest.mark.parametrize(("side", "sizes"), [(28, [256]), (64, [256, 128, 64, 49]), (224, [128, 64, 32, 16])])
+def test_devices_predict_many_images_at_a_time(side, sizes):
+    none = torch.zeros(0, dtype=torch.int64)
+    here = Samples(torch.zeros(1, side, side, 1, dtype=torch.uint8), none, none, (0.5,), (0.5,))
+    there = replace(here, device=torch.device("meta"))
+    assert site_module._prediction_batch_sizes(there) == sizes
+    assert site_module._prediction_batch_sizes(here) == sizes[-1:]
 
 
 def test_predict_uses_running_statistics():

@@ -231,3 +231,18 @@ def test_write_whole_leaves_the_old_file_whole(tmp_path, monkeypatch, where):
 def test_write_whole_into_no_folder(tmp_path):
     with pytest.raises(StorageError, match="No such file or directory"):
         write_atomically(tmp_path / "absent" / "deeper" / "state", b"x")
+
+
+def test_a_snapshot_stays_as_it_was(tmp_path):
+    store = TreeStore(tmp_path, budget=250)
+    store[0], store[1] = tree(0), tree(1)
+    before = store.snapshot()
+    store[0], store[2], store[3] = tree(10), tree(12), tree(13)  # replaced, added, and some go to disk
+    names = store.commit(before)
+    assert {key: value(decode((tmp_path / name).read_bytes())) for key, name in names.items()} == {"0": 0, "1": 1}
+    store.discard_unnamed(snapshots=[before])
+    assert {*names.values()} <= {*files(tmp_path)}
+    store.commit()
+    store.discard_unnamed()
+    assert names["0"] not in files(tmp_path)
+    assert [value(each) for each in store.values()] == [10, 1, 12, 13]

@@ -15,6 +15,7 @@ import pytest
 from crossward.hospitals.certificates import create_authority, create_site_certificate, create_site_key
 from crossward.hospitals.flower.federation_runs import follow_run
 from crossward.hospitals.flower.federation_status import federation_status
+from crossward.hospitals.peers import read_peers
 from crossward.testing.e2e import (
     COORDINATOR,
     SITES,
@@ -61,14 +62,22 @@ def test_a_method_across_hospitals_ends_as_in_one_process(federation: LocalFeder
     }  # fmt: skip
     for site in SITES:
         sent = [json.loads(line) for line in (federation.kit.site(site) / "sent.jsonl").read_text().splitlines()]
-        assert [line["step"] for line in sent] == ["open", *["train", "judge"] * 2, "deploy", "deploy"]
+        assert [line["step"] for line in sent] == ["open", *["train", "judge"] * 2, "deploy", "deploy", "receipt"]
         assert all(file.suffix == ".sealed" for file in (federation.kit.site(site) / "memory").glob("*/0*"))
+
+    for site in SITES:
+        receipt = federation.kit.coordinator / "runs" / "fednpr-per" / "receipts" / f"{site}.json"
+        own = str(federation.kit.site(site))
+        checked = run_command("verify", str(receipt), "--federation", str(federation.kit.folder), "--site", own)
+        assert checked.returncode == 0, checked.stdout
+        assert "not checked" not in checked.stdout
+        assert "as many as came in" in checked.stdout
 
 
 def test_a_key_that_nobody_registered_is_refused(federation: LocalFederation, tmp_path):
     folder = tmp_path / "hospital-1"
     subprocess.run(["cp", "-r", str(federation.kit.site("hospital-1")), str(folder)], check=True)
-    for name in ("hospital-1", "hospital-1.pub"):
+    for name in ("hospital-1", "hospital-1.pub", "peers.txt"):  # the last names the key that was there
         (folder / name).unlink()
     create_site_key(folder, "hospital-1")
     authority, certificate = federation.kit.authority, folder / "hospital-1.crt"
@@ -116,3 +125,23 @@ def test_the_coordinator_killed_between_rounds(federation: LocalFederation):
     federation.start(COORDINATOR)
     follow_run(run, print)
     assert_same_as_local(federation.kit, run, "scaffold")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("method", ["fedavg", "fedbm", "mh-pflgb"])
+def test_a_secure_sum_across_hospitals_ends_as_in_one_process(federation: LocalFederation, method: str):
+    """The sites draw fresh keys for every sum; masks cancel, so that the result is the same to the bit."""
+    compare_with_local_run(federation.kit, f"secure:{method}")
+    run = federation.kit.coordinator / "runs" / f"secure-{method}"
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert not [event for event in events if "receipt" in event["event"] and event.get("why")]
+    for site in SITES:
+        folder = federation.kit.site(site)
+        sent = [json.loads(line) for line in (folder / "sent.jsonl").read_text().splitlines()]
+        masked = [item for line in sent if line["step"] == "secure_mask" for item in line["items"]]
+        assert {item["item"] for item in masked} >= {"secure/masked"}
+        assert all(line["step"] != "train" or {i["item"] for i in line["items"]} <= {"layout", "losses"}
+                   for line in sent if line["run"] == sent[-1]["run"])  # fmt: skip
+        events = [json.loads(line)["event"] for line in (folder / "sums.jsonl").read_text().splitlines()]
+        assert events[-4:] == ["begun", "masked", "confirmed", "unmasked"]
+    assert read_peers(federation.kit.site("hospital-1") / "peers.txt").keys() == {*SITES}

@@ -203,15 +203,24 @@ def test_classes_are_drawn_alike_and_so_are_the_images_of_each():
     torch.testing.assert_close(places / 4800, expected, atol=0.02, rtol=0)
 
 
-def negative(x: Tensor, y: Tensor, rng: Generator) -> Batch:
-    return -x, y
+class Negative:
+    """An augmentation that draws nothing."""
+
+    def draw(self, shape, rng: Generator) -> tuple[Tensor, ...]:
+        return ()
+
+    def apply(self, x: Tensor, y: Tensor, numbers, normalise=None) -> Batch:
+        return -(x if normalise is None else normalise(x)), y
+
+    def __call__(self, x: Tensor, y: Tensor, rng: Generator) -> Batch:
+        return self.apply(x, y, ())
 
 
 def test_drawn_images_are_augmented_and_depend_on_the_sites_own_chance_alone():
     run_sites = TWO.run_sites(OFF)
     site = run_sites.open(0, 0, {})
     plain, again, other = ([x for x, _ in balanced(replace(site, rng=rng(seed)))] for seed in (0, 0, 1))
-    run_sites.augment = negative
+    run_sites.augment = Negative()
     turned = [x for x, _ in balanced(replace(run_sites.open(0, 0, {}), rng=rng()))]
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))

@@ -12,7 +12,7 @@ from crossward.core.store import TreeStore
 from crossward.engines.pool import WorkerPool
 from crossward.errors import Interrupted
 from crossward.runs import lifecycle as api
-from crossward.runs.recorder import BEST, Recorder
+from crossward.runs.checkpoint_writer import BEST, CheckpointWriter
 from crossward.runs.run_directory import RunDir
 
 
@@ -85,7 +85,7 @@ def second():
 
 ANYWHERE = {  # for every method, whether it has memory or not
     "before round 1 is done": lambda: At(("outcome", 1, 1)),
-    "between the lines and the checkpoint": lambda: dying(Recorder, "_checkpoint", second()),
+    "between the lines and the checkpoint": lambda: dying(CheckpointWriter, "round_ended", second()),
     "after round 2": lambda: At(("round", 2)),
     "in the middle of a line": lambda: dying(RunDir, "append", torn_line),
     "between two deployed networks": lambda: dying(RunDir, "keep", lambda d, name, t: name.startswith("weights/best")),

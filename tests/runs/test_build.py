@@ -15,7 +15,7 @@ from crossward.core.run import Plan
 from crossward.engines.local import LocalEngine
 from crossward.errors import ConfigError, DataError
 from crossward.runs import lifecycle as api
-from crossward.runs.build import devices, engine_for, prepare
+from crossward.runs.build import engine_for, prepare
 from crossward.user_folders import cache_folder, data_root
 
 
@@ -49,14 +49,6 @@ def test_pooled_training_keeps_the_partition_as_it_was(config):
 def test_normalisation(config, normalise, mean, std):
     run_sites = prepare(config_from(config(data={"normalise": normalise}))).run_sites
     assert (run_sites.mean, run_sites.std) == (mean, std)
-
-
-def test_the_device_that_is_asked_for():
-    assert devices("cpu") == ("cpu",)
-    assert all(torch.device(name) for name in devices("auto"))
-    with pytest.raises(ConfigError, match=r"engine\.device = 'tpu' is not on this machine") as error:
-        devices("tpu")
-    assert "cpu" in error.value.hint
 
 
 def test_too_many_workers_are_told(config):

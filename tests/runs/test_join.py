@@ -16,8 +16,8 @@ from crossward.core.weights import Weights
 from crossward.data.manifest import manifest
 from crossward.errors import ConfigError, CrosswardError, DataError, StorageError
 from crossward.runs.build import prepare
+from crossward.runs.checkpoint_writer import BEST, CHECKPOINT
 from crossward.runs.join import join
-from crossward.runs.recorder import BEST, CHECKPOINT
 from crossward.runs.run_directory import RunDir
 
 LEFT_OUT = {"partition": {"leave_out": ["hospital-2"]}, "run": {"rounds": 2}}

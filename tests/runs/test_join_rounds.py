@@ -8,8 +8,8 @@ from contextlib import nullcontext
 import pytest
 
 from crossward.core.weights import Weights
+from crossward.runs.checkpoint_writer import BEST, CHECKPOINT
 from crossward.runs.join import join
-from crossward.runs.recorder import BEST, CHECKPOINT
 from crossward.runs.run_directory import RunDir
 
 LEFT_OUT = {"partition": {"leave_out": ["hospital-2"]}, "run": {"rounds": 2, "seed": 5}}  # a run of these tests alone

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import crossward
 from crossward.cli.main import app
 from crossward.config.reading import config_from, plugins_of
-from crossward.core.disclosure import DisclosureKind
+from crossward.core.disclosure import Made
 from crossward.errors import ConfigError, CrosswardError
 from crossward.methods import METHODS, method_class
 from crossward.privacy.ledger import PrivacyLedger
@@ -55,7 +55,7 @@ def test_the_epsilon_of_a_run_is_that_of_an_independent_computation(tmp_path):
         assert ledger.verify() == []
     assert result.summary
     shown = CliRunner().invoke(app, ["runs", "show", str(folder)])
-    assert "each image: epsilon = " in shown.output
+    assert "each image: ε = " in shown.output
     assert "noise 1, clip 1" in shown.output
 
 
@@ -106,11 +106,16 @@ def test_a_site_as_the_unit(tmp_path):
         (IMAGE, {"train": {"batch_size": 500}}, "sampling protects nothing"),
         (IMAGE, {"train": {"amp": True}}, "train.amp"),
         (IMAGE, {"net": {"name": "resnet18", "width": 0.125}}, "net.norm = \"group\""),
-        (IMAGE, {"method": {"name": "fedproto"}}, "prototypes"),
-        (IMAGE, {"method": {"name": "fedlc"}}, "class counts"),
-        (IMAGE, {"method": {"name": "mh-pflgb"}}, "its bypass has BatchNorm"),
-        (IMAGE, {"method": {"name": "fedavg+bsm"}}, "class counts"),
-        (IMAGE, {"method": {"name": "fedavg+npr"}}, "prototypes are means"),
+        (IMAGE, {"method": {"name": "fedcd"}}, "FedCD sends what no mechanism bounds: prototypes"),
+        (IMAGE, {"method": {"name": "fedsm"}}, "FedSM sends what no mechanism bounds: gradient"),
+        (IMAGE, {"method": {"name": "apfl"}}, "a mixture of two networks"),
+        (IMAGE | {"unit": "site"}, {"method": {"name": "fedproto"}}, "prototypes"),
+        (IMAGE | {"feature_clip": 0.0}, {}, "privacy.feature_clip"),
+        (IMAGE, {"method": {"name": "mh-pflgb"}}, 'with mh-pflgb, method.norm = "group"'),
+        (IMAGE, {"method": {"name": "fedcb", "tau": "auto"}}, "give tau as a number"),
+        (IMAGE, {"method": {"name": "balancefl"}}, "draws images by their classes"),
+        (IMAGE | {"statistics": 1.0}, {}, "privacy.statistics"),
+        (IMAGE | {"statistics_noise": 0.0}, {}, "privacy.statistics_noise"),
         (IMAGE | {"unit": "site"}, {"method": {"name": "scaffold"}}, "more than one network"),
     ],
 )  # fmt: skip
@@ -123,16 +128,17 @@ def test_what_is_refused_before_training(tmp_path, privacy, sections, words):
 def test_methods_that_send_more_than_weights_are_refused_by_the_item():
     for name in METHODS:
         method = method_class(name)()
-        bounded = (DisclosureKind.WEIGHTS, DisclosureKind.SAMPLE_COUNT)
-        unbounded = [item for item, about in method.discloses.items() if about.kind not in bounded]
+        unbounded = [item for item, about in method.discloses.items() if about.made not in (Made.WEIGHTS, Made.SIZE)]
         for unit in ("image", "site"):
             reason = dp_refusal(method, unit)
-            assert all(item in reason for item in unbounded)
+            noised = [item for item in unbounded if unit == "image" and method.discloses[item].can_be_noised]
+            assert all(item in reason for item in unbounded if item not in noised)
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    "name", ["fedprox", "scaffold", "feddyn", "moon", "fedrep", "ditto", "feddc", "fedavg+prox+ft"]
+    "name",
+    ["fedprox", "scaffold", "feddyn", "moon", "fedrep", "ditto", "feddc", "fedavg+prox+ft", "fedlc", "fednpr-per"],
 )
 def test_methods_that_are_covered_run(tmp_path, name):
     """And their sites count as many steps as were planned."""
@@ -146,8 +152,11 @@ def test_methods_that_are_covered_run(tmp_path, name):
 
 
 def test_crossward_methods_says_what_noise_can_protect():
-    said = CliRunner().invoke(app, ["methods", "fedproto"]).output
+    said = CliRunner().invoke(app, ["methods", "fedcd"]).output
     assert "Noise cannot protect images or patients" in said
+    assert "Noise can protect images or patients." in CliRunner().invoke(app, ["methods", "fedproto"]).output
+    bypass = CliRunner().invoke(app, ["methods", "mh-pflgb"]).output
+    assert 'Noise can protect images or patients, with norm = "group".' in bypass
     assert "Noise can protect images or patients." in CliRunner().invoke(app, ["methods", "fedavg"]).output
 
 

@@ -9,8 +9,12 @@ import threading
 import pytest
 
 from crossward.core.evaluation import LOWER_IS_BETTER, mean, worst
+from crossward.core.run import Progress
+from crossward.core.store import TreeStore
 from crossward.errors import StorageError
-from crossward.runs.recorder import BEST, CHECKPOINT, uninterrupted
+from crossward.runs.checkpoint_writer import BEST, CHECKPOINT, CheckpointWriter
+from crossward.runs.recorder import Recorder, uninterrupted
+from crossward.runs.result import Result
 from crossward.runs.run_directory import RunDir
 from crossward.tasks import task as make_task
 
@@ -53,7 +57,7 @@ def rescored(result, round):
 
 @pytest.mark.parametrize("method", ["fedavg", "local", "fedavg+ft", "central"])
 def test_predictions_give_the_logged_metrics_again(finished_run, method):
-    result = finished_run(method)
+    result = finished_run(method, evaluate={"keep_predictions": "all"})
     for line in result.rounds:
         again = rescored(result, line["round"])
         assert line["metrics"]["val"]["local"] == again["val"]["local"]
@@ -61,7 +65,7 @@ def test_predictions_give_the_logged_metrics_again(finished_run, method):
 
 
 def test_kept_masks_give_the_logged_metrics_again(finished_run):
-    result = finished_run(**POLYPS)
+    result = finished_run(**POLYPS, evaluate={"keep_predictions": True})
     for line in result.rounds:
         assert line["metrics"]["test"] == rescored(result, line["round"])["test"]
     assert [("hd95" in line["metrics"]["test"]["global"]) for line in result.rounds] == [
@@ -108,7 +112,7 @@ def test_without_validation_the_last_round_is_the_best(finished_run):
 
 
 def test_evaluating_every_second_round(finished_run):
-    result = finished_run(evaluate={"every": 2})
+    result = finished_run(evaluate={"every": 2, "keep_predictions": "all"})
     assert [line["metrics"] is not None for line in result.rounds] == [False, True, True]
     kept = {file.stem for file in (result.folder / "predictions").iterdir()}
     assert kept == {"targets", "round-0002", "round-0003"}
@@ -123,8 +127,22 @@ def test_never_evaluating(finished_run):
 def test_predictions_need_not_be_kept(finished_run):
     result = finished_run(evaluate={"keep_predictions": False})
     assert {file.stem for file in (result.folder / "predictions").iterdir()} == {"targets"}
-    with pytest.raises(StorageError, match=r"round-0001\.safetensors"):
+    with pytest.raises(StorageError, match=r"predictions of round 1; none are stored"):
         result.predictions(1)
+
+
+def test_predictions_of_the_best_and_the_last_round_are_kept(tmp_path):
+    rundir = RunDir.create(tmp_path / "run")
+    for round in range(1, 7):
+        rundir.keep_predictions(f"round-{round:04d}", {})
+    rundir.write("run.json", {"format": 1})
+    writer = CheckpointWriter(rundir, TreeStore())
+    Recorder(rundir, writer)
+    writer.written(Progress({}, done=5, best_round=2))
+    assert rundir.predicted_rounds() == [2, 5, 6]  # round 6 is after the checkpoint
+    with pytest.raises(StorageError, match="of round 3; those of 2, 5, 6 are stored") as caught:
+        Result(rundir).predictions(3)
+    assert '"all"' in caught.value.hint
 
 
 def test_what_the_method_shows_is_kept_for_people(finished_run):

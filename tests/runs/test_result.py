@@ -49,7 +49,7 @@ def test_overrides_of_a_mapping(config):
 def test_another_seed_gives_another_result(finished_run):
     one, other = finished_run(), finished_run(run={"seed": 1})
     assert one.folder != other.folder
-    assert not one.predictions(1)["server"]["test"].equal(other.predictions(1)["server"]["test"])
+    assert not one.predictions(3)["server"]["test"].equal(other.predictions(3)["server"]["test"])
 
 
 def test_strict_and_plain_give_the_same(finished_run, run_contents):
@@ -63,7 +63,7 @@ def test_what_a_result_tells(finished_run):
     assert result.config["train"]["lr"] == 0.05
     assert [line["round"] for line in result.rounds] == [1, 2, 3]
     assert {row["item"] for row in result.traffic} == {"model", "n"}
-    assert result.predictions(2)["server"]["test"].shape == (16, 8)
+    assert result.predictions(3)["server"]["test"].shape == (16, 8)
     assert result.targets()["server"]["test"].shape == (16,)
     assert result.summary["rounds"] == 3
     assert result.summary["failures"] == 0

@@ -10,7 +10,7 @@ from PIL import Image
 from crossward.core.run import Observer
 from crossward.errors import ConfigError, DataError, StorageError
 from crossward.runs import lifecycle as api
-from crossward.runs.recorder import CHECKPOINT
+from crossward.runs.checkpoint_writer import CHECKPOINT
 from crossward.runs.run_directory import RunDir
 
 

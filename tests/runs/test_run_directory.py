@@ -16,14 +16,14 @@ from crossward.errors import StorageError
 from crossward.runs.run_directory import FORMAT, RunDir, pack, unpack
 
 DOCUMENTS = {"run.json", "partition.json", "environment.json", "summary.json", "config.toml", "metrics.jsonl",
-             "traffic.jsonl"}  # fmt: skip
+             "traffic.jsonl", "received.jsonl"}  # fmt: skip
 
 
 def test_what_a_run_leaves(finished_run):
     folder = finished_run("scaffold").folder
     assert {file.name for file in folder.iterdir() if file.is_file()} == DOCUMENTS
     assert {file.name for file in (folder / "predictions").iterdir()} == {
-        "targets.safetensors", "round-0001.safetensors", "round-0002.safetensors", "round-0003.safetensors",
+        "targets.safetensors", "round-0003.safetensors",
     }  # fmt: skip
     weights = {str(file.relative_to(folder / "weights")) for file in (folder / "weights").rglob("*.*")}
     assert weights == {"best/global.safetensors", "last/global.safetensors"}
@@ -111,8 +111,18 @@ def test_binary_masks_take_a_bit_a_pixel(shape):
     assert unpack(packed).dtype == torch.uint8
 
 
+def test_masks_of_several_classes_are_compressed():
+    mask = torch.zeros(4, 64, 64, dtype=torch.uint8)
+    mask[:, 10:30, 20:40] = 1
+    mask[:, 30:50, 5:25] = 3
+    packed = pack(mask)
+    assert packed["zlib"].numel() < mask.numel() / 50
+    assert unpack(packed).equal(mask)
+    assert unpack(packed).dtype == torch.uint8
+
+
 @pytest.mark.parametrize(
-    "values", [torch.tensor([[[0, 1], [2, 1]]], dtype=torch.uint8), torch.rand(4, 8), torch.tensor([0, 1, 1])]
+    "values", [torch.tensor([[0, 1], [2, 1]], dtype=torch.uint8), torch.rand(4, 8), torch.tensor([0, 1, 1])]
 )
 def test_everything_else_is_kept_as_it_is(values):
     assert pack(values) is values

@@ -11,8 +11,10 @@ from safetensors.torch import load_file
 
 import crossward
 from crossward.config.reading import config_from
+from crossward.core.method import Method
 from crossward.errors import ConfigError, CrosswardError
 from crossward.hospitals.build import build_site_run
+from crossward.privacy.secure_steps import SecureSteps
 from crossward.runs.build import prepare
 
 SETTINGS: dict[str, Any] = {
@@ -48,8 +50,10 @@ def test_both_engines_give_the_same_to_the_bit_and_what_a_plain_run_gives(tmp_pa
         assert tensor.allclose(plain[name], atol=1e-6), name
 
 
-def test_noise_in_training_is_the_same_and_counts_the_same(tmp_path: Path):
-    noise = {"unit": "image", "noise": 1.0, "delta": 1e-3}
+@pytest.mark.parametrize("unit", ["image", "site"])
+def test_noise_is_the_same_and_counts_the_same(tmp_path: Path, unit: str):
+    """Each site adds all of its noise itself, before the masks: a sum of it tells no more than its parts would."""
+    noise = {"unit": unit, "noise": 1.0, "delta": 1e-3}
     secure = weights(tmp_path, "local", secure=True, **noise)
     plain = weights(tmp_path, "local", secure=False, **noise)
     spent = {
@@ -74,10 +78,10 @@ def ledgers(run: Path) -> list[tuple[str, Path]]:
         ({"data": SETTINGS["data"] | {"sites": 2}}, "2 sites train in a round, and a secure sum needs 3"),
         ({"run": {"participation": 0.5}}, "2 sites train in a round"),
         ({"privacy": {"secure_aggregation": True, "secure_min_sites": 5}}, "a secure sum needs 5"),
-        ({"method": {"name": "fedcd"}}, "cannot serve FedCD: the server weighs"),
+        ({"method": {"name": "fedcd"}}, "cannot serve FedCD: the server must see"),
         ({"method": {"name": "fedproto"}}, "cannot serve FedProto"),
         ({"robust": {"rule": "median"}}, 'rule = "median" compares the weights'),
-        ({"privacy": {"secure_aggregation": True, "unit": "site", "noise": 1.0}}, "do not go together yet"),
+        ({"robust": {"largest_share": 0.5}}, "largest_share = 0.5 bounds how many images"),
     ],
 )
 def test_what_cannot_be_summed_securely_is_refused_before_round_1(changes: dict[str, Any], words: str):
@@ -85,8 +89,23 @@ def test_what_cannot_be_summed_securely_is_refused_before_round_1(changes: dict[
         prepare(config_from(SETTINGS | changes))
 
 
-def test_a_hospital_refuses_it_for_now():
-    run_settings = config_from(SETTINGS).canonical()
+def site_run(**changes: Any) -> Method:
+    run_settings = config_from(SETTINGS | changes).canonical()
+    sites = ["hospital-1", "hospital-2", "hospital-3"]
+    own = {"data": SETTINGS["data"], "take": "hospital-1", "partition": {"kind": "site"}}
+    return build_site_run(run_settings, sites, "hospital-1", own, 0).run_sites.method
 
-    with pytest.raises(CrosswardError, match="for simulations so far"):
-        build_site_run(run_settings, ["north", "south"], "north", {"data": SETTINGS["data"], "take": "hospital-1"}, 0)
+
+def test_a_hospital_takes_part_with_a_key_of_its_own():
+    method = site_run(robust={"rule": "none"})
+
+    assert isinstance(method, SecureSteps)
+    assert method.settings.seed is None
+
+
+def test_across_hospitals_the_configuration_must_say_that_it_does_without_a_rule():
+    """There, "auto" is a rule, and it would look below the masks."""
+    with pytest.raises(CrosswardError, match="hides what it would have to look at") as caught:
+        site_run()
+
+    assert 'robust.rule = "none"' in caught.value.hint

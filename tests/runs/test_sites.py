@@ -136,3 +136,12 @@ def test_workers_take_the_devices_in_turn(run_sites, monkeypatch, worker, expect
     assert made.device == torch.device(expected)
     monkeypatch.setenv("CROSSWARD_WORKER", "0")
     assert pickle.loads(pickle.dumps(made)).device == torch.device("cpu")  # each process finds its own
+
+
+def test_networks_of_sites_are_compiled_on_request(run_sites, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *_, **__: compiled.append(self))
+    made = replace(run_sites(), compiles=True)
+    network = made.open(0, 0, {}).model
+    made.open(1, 0, {})
+    assert compiled == [network.body, network.head]  # once for all sites that share it

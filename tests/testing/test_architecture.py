@@ -18,7 +18,10 @@ CONTAINERS = {"list", "dict", "set", "defaultdict", "OrderedDict", "Counter", "d
 DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MUTATORS = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
 GRADIENTS = (".backward", "autograd.grad")
-TAKE_GRADIENTS = ("crossward/core/loop.py", "crossward/core/gradient_descent.py", "crossward/report/grad_cam.py")
+TAKE_GRADIENTS = (
+    "crossward/core/loop.py", "crossward/core/gradient_descent.py", "crossward/report/grad_cam.py",
+    "crossward/audits/gradient_inversion.py",
+)  # fmt: skip
 PACKAGE_FILE_LINES = 500  # past this, ask whether the file is still one noun
 FUNCTION_LINES = 50
 SCAFFOLD_LINES = 60  # our measure of the core: SCAFFOLD fits on a page
@@ -66,13 +69,22 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "hospitals.flower": (*BELOW_HOSPITALS, "hospitals"),
     "comparison": (*FOUNDATION, "core", "nets", "methods.mh_pflgb", "runs"),
     "comparison.papers": (*FOUNDATION, "comparison", "nets", "runs"),
+    "audits": (*BELOW_HOSPITALS, "hospitals", "comparison", "methods.fedbm"),
     "studies": (*BELOW_HOSPITALS, "comparison"),
-    "report": (*BELOW_HOSPITALS, "data.doctor", "comparison", "studies", "report.sections"),
-    "report.sections": (*BELOW_HOSPITALS, "comparison", "studies", "report"),
+    "report": (*BELOW_HOSPITALS, "data.doctor", "comparison", "audits", "studies", "report.sections"),
+    "report.sections": (
+        *BELOW_HOSPITALS,
+        "comparison",
+        "audits",
+        "studies",
+        "report",
+        "hospitals.receipt_checks",
+    ),
     "report.dashboard": (*FOUNDATION, "core", "runs", "hospitals.federation_state", "report"),
     "demo": (*BELOW_HOSPITALS, "comparison", "studies", "report"),
     "cli": (
         *BELOW_HOSPITALS,
+        "audits",
         "data.doctor",
         "data.datasets",
         "demo",
@@ -85,7 +97,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "methods.mh_pflgb",
         "studies",
     ),
-    "testing": (*BELOW_HOSPITALS, "comparison", "hospitals", "hospitals.flower", "cli", "nets.parts"),
+    "testing": (*BELOW_HOSPITALS, "audits", "comparison", "hospitals", "hospitals.flower", "cli", "nets.parts"),
 }
 MAY_IMPORT_FLWR = ("crossward/hospitals/flower/", "crossward/testing/", "tests/", "benchmarks/")
 MAY_IMPORT_RAY = (*MAY_IMPORT_FLWR, "crossward/studies/ray_cluster.py")
@@ -281,7 +293,8 @@ def changed(source: Source) -> Iterator[str]:
 
 
 def one_training_loop(source: Source) -> Iterator[str]:
-    """A site's network takes its steps in loop.py, whatever a server fits in descent.py; Grad-CAM fits nothing."""
+    """A site's network takes its steps in loop.py, whatever a server fits in descent.py; Grad-CAM fits
+    nothing, and gradient inversion attacks the gradient itself."""
     if source.part and source.path not in TAKE_GRADIENTS:
         calls = [node.func for node in source.nodes if isinstance(node, ast.Call)]
         steps = [f for f in calls if isinstance(f, ast.Attribute) and ast.unparse(f).endswith(GRADIENTS)]

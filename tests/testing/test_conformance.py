@@ -12,6 +12,7 @@ import torch
 
 from crossward.core import engine as core_engine
 from crossward.core import select
+from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, WEIGHTS, Disclosure, ReplyRefused
 from crossward.core.method import Clients, Method, RoundContext, answer
 from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.plugin import Plugin
@@ -171,6 +172,8 @@ class Explodes(Method):
 
 @dataclass(frozen=True)
 class DividesByCounts(Method):
+    discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS, "n": SAMPLE_COUNT, "counts": CLASS_COUNTS}
+
     def train(self, site: Site, down: Tree) -> Tree:
         return super().train(site, down) | {"counts": site.task.counts(site.train.labels).float()}
 
@@ -179,7 +182,16 @@ class DividesByCounts(Method):
 
 
 @dataclass(frozen=True)
+class CallsMeansSums(DividesByCounts):
+    def train(self, site: Site, down: Tree) -> Tree:
+        reply = super().train(site, down)
+        return reply | {"counts": reply["counts"] / site.size}
+
+
+@dataclass(frozen=True)
 class WantsTwo(Method):
+    discloses: ClassVar[Mapping[str, Disclosure]] = {"model": WEIGHTS, "n": SAMPLE_COUNT, "spread": CLASS_COUNTS}
+
     def train(self, site: Site, down: Tree) -> Tree:
         return super().train(site, down) | {"spread": torch.tensor(1.0) / (site.size - 1)}
 
@@ -226,8 +238,9 @@ class WeighsByTurn(Method):
         (Leaks(what="flat"), "replies", "train: n holds an image"),
         (Leaks(what="memory"), "replies", "n/_personal is named as client memory"),
         (Leaks(what="head"), "replies", r"model holds \['head.bias', 'head.weight'\]"),
-        (Leaks(what="age"), "replies", "sent: .'age', 'model', 'n'"),
+        (Leaks(what="age"), "replies", "answers 'train' with what it does not declare: age"),
         (Leaks(what="no n"), "replies", r"declared and not sent: .'n'\]"),
+        (CallsMeansSums(), "declared_items", "train: counts is no sum over images"),
         (EditsPayload(), "replies", "site=0, step='train', round=0"),
         (Explodes(), "replies", "not finite: .*head.weight"),
         (DividesByCounts(), "class_nobody_has", "not finite: .*rarity"),
@@ -237,7 +250,7 @@ class WeighsByTurn(Method):
     ids=lambda value: type(value).__name__ if isinstance(value, Method) else value.split()[0],
 )
 def test_check_catches(method: Method, check: str, complaint: str):
-    with pytest.raises((AssertionError, TypeError, KeyError, RuntimeError), match=complaint) as caught:
+    with pytest.raises((AssertionError, TypeError, KeyError, RuntimeError, ReplyRefused), match=complaint) as caught:
         getattr(conformance, f"check_{check}")(Case(method, "classification"))
     assert not isinstance(caught.value, RunError)
 
@@ -267,10 +280,10 @@ STRICT, SCARCE = "strict_in_reverse_order", "class_nobody_has_at_small_sites"
         (EditsPayload(), Prox(), {STRICT, "replies"}),
         (WeighsByTurn(), Prox(), {STRICT}),
         (Leaks(what="images"), Prox(), {"replies"}),
-        (Leaks(what="age"), Prox(), {"replies"}),
+        (Leaks(what="age"), Prox(), {STRICT, "resume", "replies", SCARCE}),
         (Explodes(), Prox(), {"replies", SCARCE}),
-        (DividesByCounts(), Prox(), {"replies", SCARCE}),
-        (WantsTwo(), Prox(), {"replies", SCARCE}),
+        (DividesByCounts(), Prox(), {SCARCE}),
+        (WantsTwo(), Prox(), {SCARCE}),
         (FedAvg(), HiddenOnNetwork(), {STRICT, "resume"}),
         (FedAvg(), HiddenInProcess(), {STRICT, "resume"}),
         (FedAvg(), SendsMemory(), {STRICT, "resume"}),

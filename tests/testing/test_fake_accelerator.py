@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import torch
 
 from crossward.core.tree import CPU, on_device
 from crossward.core.weights import Weights
-from crossward.testing import fake_accelerator
+from crossward.testing import device_copies, fake_accelerator
 
 CANNOT_BE_TRIED = 75
 META = torch.device("meta")
@@ -28,6 +29,31 @@ def test_every_method_on_a_device_live_strict_resumed_spilled_and_on_two():
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 problem(s)" in done.stdout
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_nothing_goes_to_a_device_step_by_step_but_batches_that_are_not_there():
+    if reason := fake_accelerator.missing():
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "crossward.testing.device_copies"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    if done.returncode == CANNOT_BE_TRIED:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    counted = json.loads(done.stdout)
+    numbers = len(device_copies.AUGMENT)
+    next_pass = 5  # the first step after which rows and numbers of another pass are wanted
+    there = [[0, 0, 0]] * 11
+    there[next_pass] = [1 + numbers, 0, 0]  # rows, and what each operation draws, once in a pass
+    assert counted["on the device"]["steps"] == there
+    sent = counted["sent"]["steps"]
+    assert {(back, reads) for _, back, reads in sent} == {(0, 0)}
+    to_device = [there for there, _, _ in sent]
+    assert sum(to_device) in range(2 * 10 + numbers, 2 * 12 + numbers + 1)  # two for each batch: images and targets
+    for kind in counted.values():
+        assert kind["predict"][1:] == [1, 1]  # predictions come back, and whether they are finite, once in a set
+        assert kind["apart"] < 1e-4
 
 
 def test_a_tree_goes_to_a_device_whole():

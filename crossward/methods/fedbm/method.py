@@ -30,6 +30,9 @@ Departures:
 - classifier = "trained" is the ablation without LKCC: an ordinary head, trained; concepts still guide G.
 - statistics = "real" lets a client's BatchNorm statistics be those of its real images, measured once more after the
   fit: generated images have others, which the code mixes in, and which the generator is then taught to match.
+- With privacy, a site's own images are drawn by chance and their gradients clipped and noised; generated images, which
+  are the server's, add theirs after the noise, so that a step is the mean over both, as without. The moments that sites
+  tell are noisy means, of rows clipped to moments_clip. tau = "auto" is refused.
 - G is the paper's at 128 pixels; at other sizes it starts from another map and doubles more or less often, and feature
   maps end in a softplus where images have a sigmoid. generator_width makes it narrower for small networks.
 - Crop, flips and normalisation of x^ are one decision a batch (code); the crop moves by size/32, 4 pixels at 128, and
@@ -48,10 +51,19 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from crossward.core.concepts import Concepts
-from crossward.core.disclosure import SAMPLE_COUNT, VALIDATION_CONFUSION, WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.disclosure import (
+    SAMPLE_COUNT,
+    VALIDATION_CONFUSION,
+    WEIGHTS,
+    Bound,
+    Disclosure,
+    DisclosureKind,
+    Made,
+)
 from crossward.core.gradient_descent import minimise
 from crossward.core.method import Clients, RoundContext
 from crossward.core.net import Net, NetSpec
+from crossward.core.noisy_statistics import MOMENTS
 from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.samples import Batch
 from crossward.core.seeds import seeded
@@ -67,7 +79,9 @@ from crossward.nets.parts.feature_moments import (
     Moments,
     batchnorm_layers,
     forward_with_moments,
+    image_moments,
     measure_moments,
+    moments_of_mean,
     pool_moments,
     reset_batchnorm_statistics,
     running_moments,
@@ -87,8 +101,9 @@ class FedBM(FedCB):
         "model": WEIGHTS,
         "n": SAMPLE_COUNT,
         "confusion": VALIDATION_CONFUSION,
-        "moments": Disclosure(DisclosureKind.PROTOTYPES, "feature statistics"),
+        "moments": Disclosure(DisclosureKind.PROTOTYPES, "feature statistics", made=Made.MEAN, bound=Bound.CLIP),
     }
+    server_needs: ClassVar[str] = ""
     sometimes: ClassVar[tuple[str, ...]] = ("confusion", "moments")  # moments: no BatchNorm statistics at the server
 
     synthetic: Annotated[int, Ge(0)] = 16  # generated images in each batch
@@ -103,6 +118,9 @@ class FedBM(FedCB):
     conditions: Literal["concept", "label"] = "concept"  # what tells the generator the class
     statistics: Literal["mixed", "real"] = "mixed"  # that BatchNorm keeps: of all images in a fit, or of the real ones
     generate: Literal["images", "features"] = "images"  # what the generator makes
+    moments_clip: Annotated[float, Gt(0)] = (
+        2.0  # with privacy: most that the moments of an image are, as a root mean square
+    )
     cut: Annotated[int, Ge(0)] = 0  # features: behind how many modules of the body; 0: as deep as maps have 8 pixels
 
     def cautions(self, facts: RunFacts) -> list[str]:
@@ -123,6 +141,10 @@ class FedBM(FedCB):
                 "those of classes that a site lacks",
                 hint="Set method.balanced = true instead: it allows for both, real images and generated ones.",
             )
+
+    def noisy_statistics(self, rounds: int) -> Mapping[str, int]:
+        """With privacy no net has BatchNorm, so moments are measured whenever the generator is trained."""
+        return {**super().noisy_statistics(rounds), MOMENTS: rounds // self.cycle if self.lambda_dis else 0}
 
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: Net, spec: NetSpec) -> Net:
@@ -182,7 +204,7 @@ class FedBM(FedCB):
 
     def _train_generator(self, state: Tree, clients: Clients, ctx: RoundContext) -> Weights:
         spec, device, rng = ctx.server.spec, ctx.server.device, ctx.server.rng
-        teacher = ctx.server.new_net()
+        teacher = ctx.server.new_net().to(device)
         state["model"].into(teacher)
         self.set_classifier(teacher, state).eval().requires_grad_(False)
         targets = self._real_moments(teacher, state, clients, device)
@@ -249,7 +271,11 @@ class FedBM(FedCB):
             super().fit(site, down)
             return
         share = self.synthetic / (self.synthetic + site.training.batch_size)
-        site.fit(self.loss(site, share), batches=self.batches(site, down))  # Eq. 11
+        loss = self.loss(site, share)
+        if site.privacy is not None:
+            site.fit(loss, generated=self.generated_alone(site, down))  # the mean over both is Eq. 11, too
+            return
+        site.fit(loss, batches=self.batches(site, down))  # Eq. 11
         if self.statistics == "real":
             reset_batchnorm_statistics(site.model, (x for x, _ in site.train.in_order(CHUNK)))
 
@@ -260,6 +286,11 @@ class FedBM(FedCB):
             x_hat, y_hat = next(generated)
             both = ImagesAndMaps(x, x_hat) if self.generate == "features" else torch.cat([x, x_hat])
             yield both, torch.cat([y, y_hat])  # type: ignore[misc]
+
+    def generated_alone(self, site: Site, down: Tree) -> Iterator[Batch]:
+        """Batches without real images, whose own are drawn by chance and clipped."""
+        for x_hat, y_hat in self.generated_batches(site, down):
+            yield ImagesAndMaps(None, x_hat) if self.generate == "features" else x_hat, y_hat  # type: ignore[misc]
 
     def generated_batches(self, site: Site, down: Tree) -> Iterator[Batch]:
         """Fresh images and labels without end; generated in chunks, which is faster than a few at a time."""
@@ -281,12 +312,28 @@ class FedBM(FedCB):
         stays = Weights.of(site.model, ~self.travels)
         down["model"].into(site.model)
         site.model.eval()
+        layers = self._moments(site) if site.privacy is None else self._noisy_moments(site)
+        stays.into(site.model)
+        moments = {str(k): {"mean": m.mean, "variance": m.variance} for k, m in enumerate(layers)}
+        return {"moments": moments, "n": site.size}
+
+    def _moments(self, site: Site) -> list[Moments]:
         batches = site.train.in_order(CHUNK)
         if norms := batchnorm_layers(site.model):  # they normalise by the batch, so batches are drawn as in training
             batches = replace(site.train, augment=None, drop_last=False).shuffled(CHUNK, site.rng)
             for layer in norms:
                 layer.train()
-        layers = measure_moments(site.model, (x for x, _ in batches))
-        stays.into(site.model)
-        moments = {str(k): {"mean": m.mean, "variance": m.variance} for k, m in enumerate(layers)}
-        return {"moments": moments, "n": site.size}
+        return measure_moments(site.model, (x for x, _ in batches))
+
+    def _noisy_moments(self, site: Site) -> list[Moments]:
+        """Why it is private: they are made of one noisy sum over images, to which each adds a row of its own moments,
+        clipped; the network is the server's. Without clip and noise they are those of `_moments`."""
+        assert site.privacy is not None
+        channels: list[int] = []
+
+        def rows() -> Iterator[Tensor]:
+            for x, _ in site.train.in_order(CHUNK):
+                row, channels[:] = image_moments(site.model, x)
+                yield row
+
+        return moments_of_mean(site.privacy.statistics.mean(site, MOMENTS, rows(), clip=self.moments_clip), channels)

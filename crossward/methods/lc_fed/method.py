@@ -45,7 +45,7 @@ from annotated_types import Ge, Interval
 from torch import Tensor, nn
 
 from crossward.core import select
-from crossward.core.disclosure import WEIGHTS, Disclosure, DisclosureKind
+from crossward.core.disclosure import WEIGHTS, Disclosure, DisclosureKind, Made
 from crossward.core.method import Method, RoundContext, View
 from crossward.core.net import Net, NetSpec
 from crossward.core.samples import Batch
@@ -73,9 +73,12 @@ class LCFed(Method):
     discloses: ClassVar[Mapping[str, Disclosure]] = {
         "model": WEIGHTS,
         "head": Disclosure(
-            DisclosureKind.PERSONAL_WEIGHTS, "weights of the site's own segmentation head, for all sites"
+            DisclosureKind.PERSONAL_WEIGHTS,
+            "weights of the site's own segmentation head, for all sites",
+            made=Made.WEIGHTS,
         ),
     }
+    server_needs: ClassVar[str] = "it hands the head of each site to the others"
     recipe: ClassVar[Mapping[str, Any]] = {
         "optimizer": "adam", "lr": 1e-3, "batch_size": 6, "epochs": 1, "keep_state": True,
     }  # fmt: skip

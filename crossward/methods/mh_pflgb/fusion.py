@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.core.net import Net
-from crossward.methods.mh_pflgb.bypass import Bypass, classification_bypass, segmentation_bypass
+from crossward.methods.mh_pflgb.bypass import Bypass, Norm, classification_bypass, segmentation_bypass
 
 Rule = Literal["weighted", "add"]
 
@@ -66,11 +66,19 @@ def fuse(x_g: Tensor, x_l: Tensor, rule: Rule) -> Tensor:
 
 
 def with_bypass(
-    net: Net, channels: int, classes: int, size: int, *, rule: Rule = "weighted", body: bool = True, head: bool = True
+    net: Net,
+    channels: int,
+    classes: int,
+    size: int,
+    *,
+    rule: Rule = "weighted",
+    body: bool = True,
+    head: bool = True,
+    norm: Norm = "batch",
 ) -> FusedNet:
     """The network with a bypass of its own, whose task follows from the shape of the network's features."""
     x_l = _feature_shape(net.body, torch.empty(2, channels, size, size))
-    bypass = (classification_bypass if len(x_l) == 2 else segmentation_bypass)(channels, classes, size)
+    bypass = (classification_bypass if len(x_l) == 2 else segmentation_bypass)(channels, classes, size, norm)
     x_g = _feature_shape(bypass.body, torch.empty(2, channels, size, size))
     to_local = _adapter(x_g, x_l)
     to_global = _adapter(x_l, x_g)

@@ -25,6 +25,8 @@ Departures:
   said; ours is Adam (`[train] recipe = "paper"`).
 - "w/o features weighted fusion" is fusion = "add". Without the global head (head = false) the terms of y^g are left
   out, and without the global body (body = false) x_lf is x_l.
+- norm = "group" gives the bypass group norm for BatchNorm, with groups of 8 channels, so that it can be trained with
+  differential privacy for images and patients; both stages then count, since the second learns from the first.
 - A site that has not taken part yet predicts with its initial network and the bypass of the federation.
 """
 
@@ -44,6 +46,7 @@ from crossward.core.site import Out, Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.errors import ConfigError
+from crossward.methods.mh_pflgb.bypass import Norm
 from crossward.methods.mh_pflgb.fusion import FusedNet, Rule, with_bypass
 
 BYPASS = under("bypass")
@@ -61,6 +64,7 @@ class MHpFLGB(Method):
     fusion: Rule = "weighted"  # or "add": local and global features are only added
     body: bool = True  # whether the bypass has a body, whose features are fused
     head: bool = True  # whether the bypass has a head, which learns from the fused features
+    norm: Norm = "batch"  # of the bypass; "group" mixes no images, as privacy needs
 
     def __post_init__(self) -> None:
         if not (self.body or self.head):
@@ -68,7 +72,7 @@ class MHpFLGB(Method):
 
     def build(self, net: Net, spec: NetSpec) -> Net:
         sizes = (spec.channels, spec.classes, spec.size)
-        return with_bypass(net, *sizes, rule=self.fusion, body=self.body, head=self.head)
+        return with_bypass(net, *sizes, rule=self.fusion, body=self.body, head=self.head, norm=self.norm)
 
     def train(self, site: Site, down: Tree) -> Tree:
         down["model"].into(site.model)  # stage c of the last round: B_g, H_g of the federation

@@ -83,6 +83,37 @@ def measure_moments(net: Net, batches: Iterable[Tensor]) -> list[Moments]:
     return [pool_moments(layer, sizes) for layer in zip(*per_batch, strict=True)]
 
 
+def image_moments(net: Net, x: Tensor) -> tuple[Tensor, list[int]]:
+    """(B, D) a row for each image, in a net without BatchNorm: its mean and mean square in every channel behind every
+    convolution (or linear layer), and the channels of each. Numbers of a layer are over sqrt(2 x layers x channels), so
+    that a row is as long as they are in the root mean square; `moments_of_mean` undoes that."""
+    layers = convolutions_or_linear_layers(net)
+    parts: dict[int, Tensor] = {}
+
+    def record(index: int, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        pixels = output.float().flatten(2) if output.ndim > 2 else output.float()[:, :, None]
+        parts[index] = torch.cat([pixels.mean(2), pixels.square().mean(2)], dim=1)
+
+    handles = [layer.register_forward_hook(partial(record, k)) for k, layer in enumerate(layers)]
+    try:
+        with torch.no_grad():
+            net.features(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    passed = [parts[k] / (parts[k].shape[1] * len(parts)) ** 0.5 for k in sorted(parts)]
+    return torch.cat(passed, dim=1), [part.shape[1] // 2 for part in passed]
+
+
+def moments_of_mean(mean: Tensor, channels: Sequence[int]) -> list[Moments]:
+    """The moments over all images, layer by layer, from the mean of their rows of `image_moments`."""
+    found = []
+    for both in mean.split([2 * n for n in channels]):
+        first, second = (both * (len(both) * len(channels)) ** 0.5).chunk(2)
+        found.append(Moments(first, (second - first.square()).clamp_min(0)))
+    return found
+
+
 def reset_batchnorm_statistics(net: Net, batches: Iterable[Tensor]) -> None:
     """Set BatchNorm's running statistics to those of these batches, weighted by size.
 

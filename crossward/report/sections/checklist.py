@@ -29,6 +29,7 @@ from crossward.report.content import (
 from crossward.report.reporting_items import CLAIM, CLAIM_ADDRESS, TRIPOD, TRIPOD_ADDRESS, Item
 from crossward.report.source import ReportRun, ReportSource
 from crossward.report.wording import counted, listed, metric_name
+from crossward.runs.protection import run_protection
 
 SUPPLY = "the authors must supply"
 KNOWN = "from the runs"
@@ -165,7 +166,17 @@ def _evaluation_facts(source: ReportSource, run: ReportRun) -> dict[str, str]:
         "protocol": "configurations and hashes under Reproduce",
         "availability": "weights are in the run directories, the software is Crossward; sharing them: " + SUPPLY,
         "poor": "",
+        "privacy": shown("; ".join(f"{label}: {words}" for label, words in _protections(source).items()), 600),
     }  # fmt: skip
+
+
+def _protections(source: ReportSource) -> dict[str, str]:
+    """What bounds what left the hospitals, by method; methods that are alike in it share a line."""
+    found: dict[str, list[str]] = {}
+    for label in source.labels:
+        for run in source.of(label):
+            found.setdefault(run_protection(run.result.folder).words(), []).append(label)
+    return {listed(list(dict.fromkeys(labels)), MOST_NAMED): words for words, labels in found.items()}
 
 
 def _distinct_metrics(source: ReportSource) -> list[Any]:
@@ -183,6 +194,7 @@ def _model_card(source: ReportSource, facts: dict[str, str]) -> list[Block]:
         ("Data", Verdict(KNOWN), facts.get("sources", "–")),
         ("Partition", Verdict(KNOWN), facts.get("partitions", "–")),
         ("Chosen by", Verdict(KNOWN), facts.get("selection", "–")),
+        ("Privacy of what left the hospitals", Verdict(KNOWN), facts.get("privacy", "–")),
         ("Ethics, consent, de-identification", Verdict(SUPPLY), "–"),
         ("Performance in subgroups (age, sex, device)", Verdict(SUPPLY), "–"),
         ("Contact, licence, version", Verdict(SUPPLY), "–"),
@@ -217,6 +229,8 @@ def limitations(source: ReportSource) -> list[str]:
             f"{listed(small, MOST_NAMED)} {verb} fewer than {FEW_IMAGES} test images: figures there are unsure."
         )
     lines += _spread_lines(source)
+    if any(not run_protection(run.result.folder).unit for run in source.runs):
+        lines.append("Runs without differential privacy: nothing bounds what their weights tell of patients.")
     if "phantom" in str(source.runs[0].result.config["data"].get("source")):
         lines.append("The images are drawn by a program (a phantom): the figures say nothing of patients.")
     lines.append("Test images come from the hospitals that trained: how it does elsewhere is not known.")

@@ -29,6 +29,7 @@ from crossward.report.content import (
     shown,
 )
 from crossward.report.source import ReportRun, ReportSource
+from crossward.runs.protection import run_protection
 from crossward.runs.result import Result
 
 ADDRESS = re.compile(r"https://[^\s,;)]+")
@@ -154,6 +155,7 @@ def _settings_table(source: ReportSource) -> DataTable:
                     shown(changed, 400),
                     _buffers(run),
                     _robust(run),
+                    run_protection(run.result.folder).short(),
                     _networks(run),
                 )
             )
@@ -162,6 +164,7 @@ def _settings_table(source: ReportSource) -> DataTable:
         Column("options that differ from the paper's"),
         Column("BatchNorm statistics"),
         Column("robust rule"),
+        Column("privacy", help="What noise protects; without noise, nothing bounds what the weights tell."),
         Column("networks"),
     )
     foot = (

@@ -1,0 +1,43 @@
+"""DeviceCopy: a whole dataset as bytes on a device, so that nothing but numbers has to follow it there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceCopy:
+    """It is made when it is first asked for, and once."""
+
+    images: Tensor  # (N, H, W, C) uint8
+    targets: Tensor
+    device: torch.device
+    budget: int  # bytes
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, Tensor] | None:
+        """Images and targets; None if they do not fit."""
+        if not self._fits():
+            return None
+        try:
+            return self.images.to(self.device), self.targets.to(self.device)
+        except torch.OutOfMemoryError:
+            return None
+
+    def _fits(self) -> bool:
+        """Within the budget, and within half of what is free there: a network has to fit as well."""
+        needed = self.images.nbytes + self.targets.nbytes
+        free = torch.cuda.mem_get_info(self.device)[0] // 2 if self.device.type == "cuda" else needed
+        return needed <= min(self.budget, free)
+
+
+def rows_for(device: torch.device, source: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a tensor of the CPU on their way to a device: without waiting for it, where its kind allows that."""
+    if device.type != "cuda":
+        return source.index_select(0, rows).to(device, non_blocking=True)
+    pinned = torch.empty((len(rows), *source.shape[1:]), dtype=source.dtype, pin_memory=True)
+    return torch.index_select(source, 0, rows, out=pinned).to(device, non_blocking=True)
