@@ -19,4 +19,4 @@ def test_the_list_and_following_are_measured(capsys):
     assert figures["runs"] == 5
     assert figures["list"]["again"] > 0
     assert figures["following"]["received_bytes"] > 500
-    assert 0 < figures["following"]["share"] < 2
+    assert 0 <= figures["following"]["share"] < 2  # the system counts in hundredths of a second: it may be none
