@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossward.data.doctor.examination import Examination
+from crossward.data.doctor.reading import colour_counts
 from crossward.report.content import (
     Block,
     CodeBlock,
@@ -91,7 +92,7 @@ def _counts(examination: Examination) -> Section:
         ("modalities", files.modalities),
         ("sizes", dict(list(files.sizes.items())[:MOST_SIZES])),
         ("bits", files.bits),
-        ("colours", files.modes),
+        ("colours", colour_counts(files)),
         ("classes", images.get("classes")),
         ("sites", images.get("sites")),
         ("splits", images.get("splits")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def test_the_page_holds_what_was_found_and_no_image(cli, tmp_path):
     assert "are copies of others, to the pixel" in text
     assert "duplicates = &#34;drop&#34;" in text
     assert "data:image/png" not in text
+    assert re.search(r"colours</t[dh]>\s*<td[^>]*>(grey|colour): \d+<", text)  # not a mode of Pillow
 
 
 def test_many_bad_files_labels_in_two_spellings_and_images_elsewhere(cli, tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from crossward.data.doctor.file_scan import FileFacts
 from crossward.data.doctor.layout import Reading
 
 GREY = frozenset({"L", "1", "I", "I;16", "I;16B", "F", "LA"})  # modes of Pillow
+OTHER_COLOURS = {"RGBA": "colour with transparency", "P": "palette", "CMYK": "print colours"}  # further modes
 USUAL_BITS = (10, 12, 14)  # of detectors whose values are stored in 16 bits
 
 
@@ -19,3 +22,11 @@ def set_reading(draft: Reading, files: FileFacts) -> None:
         alike = all(mode.startswith("I") for mode in files.modes)
         value = f"range:bits:{bits}" if alike else "range:percentiles"
         draft.set("prepare", [value], f"the files of 16 bits hold values up to {files.largest}")
+
+
+def colour_counts(files: FileFacts) -> dict[str, int]:
+    """How many pictures are grey, coloured or stored in another way, in words."""
+    counts: Counter[str] = Counter()
+    for mode, n in files.modes.items():
+        counts["grey" if mode in GREY else OTHER_COLOURS.get(mode, "colour")] += n
+    return dict(counts.most_common())
