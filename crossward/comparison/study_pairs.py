@@ -229,16 +229,17 @@ def sentence(pair: PairFigure, column: Column) -> str:
     )
 
 
-def noise_floors(cells: Sequence[Cell], columns: Sequence[Column], level: float) -> Iterator[ColumnNoise]:
+def noise_floors(
+    cells: Sequence[Cell], stored: Sequence[LabelledFigures], columns: Sequence[Column], level: float
+) -> Iterator[ColumnNoise]:
     """The noise floor of each column, from runs that differ in the order of batches only; none without repeats."""
-    sets: dict[tuple[str, str, int], list[Cell]] = {}
-    for cell in cells:
-        sets.setdefault((cell.run.label, cell.run.setting, cell.run.seed), []).append(cell)
     for column in columns:
-        repeats = []
-        for same in sets.values():
-            figures = [value for cell in same if (value := figure(cell, column)) is not None]
-            if len(figures) > 1:
-                repeats.append(figures)
+        known = [(cell.run.label, cell.run.setting, cell.run.seed, figure(cell, column)) for cell in cells]
+        known += [(each.label, each.setting, each.seed, each.value(column)) for each in stored]
+        sets: dict[tuple[str, str, int], list[float]] = {}
+        for label, setting, seed, value in known:
+            if value is not None:
+                sets.setdefault((label, setting, seed), []).append(value)
+        repeats = [values for values in sets.values() if len(values) > 1]
         if repeats:
             yield ColumnNoise(column.name, noise_floor(repeats, column.metric, level=level))

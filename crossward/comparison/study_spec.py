@@ -39,6 +39,7 @@ class LabelledFigures:
     seed: int
     figures: Mapping[str, float]  # by column
     sites: Mapping[str, float] = field(default_factory=dict)  # by site, in the column that is shown site by site
+    repeat: int = 0  # above 0: the same run again with another order of batches, for the noise floor
 
     def value(self, column: Column) -> float | None:
         """As runs have it, fractions of 1; None if it is not stored."""

@@ -101,7 +101,8 @@ class _Study:
         self.scores = StudyScores(spec)
         self.cells = read_cells(runs, spec, memo)
         self.usable = [cell for cell in self.cells if not cell.facts.problem]
-        self.methods = _by_method(self.usable, stored, labels, settings)
+        self.stored = _without_folder(stored, self.usable)
+        self.methods = _by_method(self.usable, self.stored, labels, settings)
         self._check_columns(stored)
 
     def _check_columns(self, stored: Sequence[LabelledFigures]) -> None:
@@ -114,7 +115,7 @@ class _Study:
                 )
 
     def tables(self) -> StudyTables:
-        noise = tuple(noise_floors(self.usable, self.columns, self.spec.level))
+        noise = tuple(noise_floors(self.usable, self.stored, self.columns, self.spec.level))
         floors = {each.column: each.floor for each in noise}
         methods = tuple(self._method_figures())
         table = PairTable(self.methods, self.settings, self.scores, self.memo)
@@ -257,6 +258,12 @@ class _Study:
         return tuple(rows), notes
 
 
+def _without_folder(stored: Sequence[LabelledFigures], cells: Sequence[Cell]) -> list[LabelledFigures]:
+    """The stored figures of runs that are not among the cells."""
+    present = {(cell.run.label, cell.run.setting, cell.run.seed, cell.run.repeat) for cell in cells}
+    return [each for each in stored if (each.label, each.setting, each.seed, each.repeat) not in present]
+
+
 def _by_method(
     cells: Sequence[Cell], stored: Sequence[LabelledFigures], labels: Sequence[str], settings: Sequence[str]
 ) -> Methods:
@@ -267,8 +274,7 @@ def _by_method(
             by_place.setdefault((cell.run.label, cell.run.setting), []).append(cell)
     kept: dict[tuple[str, str], list[LabelledFigures]] = {}
     for figures in stored:
-        seeds = {cell.run.seed for cell in by_place.get((figures.label, figures.setting), ())}
-        if figures.seed not in seeds:
+        if not figures.repeat:
             kept.setdefault((figures.label, figures.setting), []).append(figures)
     places = [(label, setting) for setting in settings for label in labels]
     return {

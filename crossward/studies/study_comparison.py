@@ -25,7 +25,7 @@ def compare_study(
 ) -> StudyTables:
     """The tables of all cells that have figures; `rows` are stored figures by the keys of their cells."""
     finished = status.in_state(FINISHED)
-    gone = [cell for cell in status.in_state(STORED) if not cell.repeat]
+    gone = status.in_state(STORED)
     if not finished and not gone:
         raise StorageError(
             f"no cell of {study.file} has finished", hint=f"Run it by `crossward study run {study.file}`."
@@ -74,7 +74,7 @@ def default_columns(result: Result) -> tuple[str, ...]:
 
 
 def _stored_figures(cell: CellStatus, row: Mapping[str, Any], sites: str | None) -> LabelledFigures:
-    return LabelledFigures(cell.label, cell.setting, cell.seed, row_columns(row), row_sites(row, sites))
+    return LabelledFigures(cell.label, cell.setting, cell.seed, row_columns(row), row_sites(row, sites), cell.repeat)
 
 
 def _notes(study: StudyFile, status: StudyStatus, stored: Sequence[LabelledFigures]) -> list[str]:

@@ -131,6 +131,23 @@ def test_repeats_are_a_noise_floor_and_no_seeds(written, two_methods):
     assert "noise floor" in pair.sentence
 
 
+def test_the_noise_floor_counts_stored_figures_of_runs_that_are_gone(written, two_methods):
+    repeated = written("weak", 0, 0.5, repeat=1)
+    gone = [
+        LabelledFigures("weak", "", 1, {F1: 61.0}, repeat=1),  # the run itself is there
+        LabelledFigures("weak", "", 3, {F1: 64.0}),
+        LabelledFigures("weak", "", 3, {F1: 60.0}, repeat=1),
+        LabelledFigures("weak", "", 0, {F1: 1.0}, repeat=1),  # its folder is there, too
+    ]
+    tables = compare_runs([*two_methods, repeated], QUICK, stored=gone)
+    [noise] = tables.noise
+    gaps = [stored_figure(two_methods[3]) - stored_figure(repeated), stored_figure(two_methods[4]) - 0.61, 0.04]
+    deviation = np.sqrt(np.mean(np.square(gaps)) / 2)
+    assert noise.floor.standard_deviation == pytest.approx(deviation)
+    assert (noise.floor.sets, noise.floor.runs) == (3, 6)
+    assert tables.figure("weak", "", F1).seeds == (0, 1, 2, 3)
+
+
 def test_last_rounds_are_over_seeds_only_and_say_so(two_methods):
     tables = compare_runs(two_methods, replace(QUICK, columns=("last.worst.f1",), last=2))
     figure = tables.figure("weak", "", "last.worst.f1")

@@ -10,7 +10,7 @@ import pytest
 STUDIES = Path(__file__).parents[2] / "studies"
 README = (STUDIES / "README.md").read_text()
 # The rows of these methods are of the study as it was before its file changed; their figures are in its results file.
-FORMER = {"pbc_imbalance": {"fedbabu", "fedbabu+npr", "fedrs"}}
+FORMER = {"ham_hospitals": {"fedrs"}}
 # README names parts that were taken away, the study its variants.
 VARIANTS = {
     "whole": "fedcd",
@@ -130,9 +130,9 @@ def check_sites(shown: Printed, tables: list[Table]) -> int:
     ("study", "figures", "differences", "sites"),
     [
         ("pbc_small", 30, 10, 0),
-        ("pbc_imbalance", 77, 35, 0),
+        ("pbc_imbalance", 95, 40, 0),
         ("npr_constants", 35, 0, 0),
-        ("ham_hospitals", 80, 40, 0),
+        ("ham_hospitals", 75, 40, 0),
         ("polypgen_bypass", 15, 9, 30),
         ("breakhis_resolution", 16, 12, 16),
         ("oct_labels", 16, 12, 32),
