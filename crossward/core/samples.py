@@ -28,7 +28,7 @@ class Augment(Protocol):
         ...
 
     def apply(self, x: Tensor, y: Tensor, numbers: Numbers, normalise: Normalise | None = None) -> Batch:
-        """With `normalise`, x holds bytes, which it normalises when it likes."""
+        """x and y may be changed in place. With `normalise`, x holds bytes, which it normalises when it likes."""
         ...
 
     def __call__(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Batch:
