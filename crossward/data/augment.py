@@ -190,7 +190,9 @@ class Augmentation:
 
     def __call__(self, x: Tensor, y: Tensor, rng: Generator) -> Batch:
         numbers = tuple(drawn.to(x.device) for drawn in self.draw(x.shape, rng))
-        return self.apply(x.clone(), y.clone() if y.dim() == 3 else y, numbers)  # what the caller has stays as it is
+        if any(OPERATIONS[step.name].moves for step in self.steps):  # in place, perhaps: what the caller has stays
+            x, y = x.clone(), y.clone()
+        return self.apply(x, y, numbers)
 
     def draw(self, shape: Sequence[int], rng: Generator) -> tuple[Tensor, ...]:
         """The numbers of each operation, (B, ...) on the CPU, for images of this shape, (B, C, H, W)."""
