@@ -53,6 +53,7 @@ def check_images(settings: Mapping[str, Any]) -> ImageCheck:
     collection, left_out = config_from({"data": data}).data.load()
     counts = torch.zeros(len(collection.classes), dtype=torch.int64)
     for targets in collection.targets.split(COUNTED):
-        counts += torch.bincount(targets.flatten().long(), minlength=len(counts))
+        several = collection.task == "multi-label"
+        counts += targets.long().sum(0) if several else torch.bincount(targets.flatten().long(), minlength=len(counts))
     notes = tuple(near_pair_notes(collection))
     return ImageCheck(collection.classes, tuple(counts.tolist()), len(collection), tuple(left_out), notes)
