@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossward.core.image_size import sides
 from crossward.data import decode
 from crossward.data.archives import Files
 from crossward.data.collection import map_images
@@ -134,7 +135,7 @@ def _build(
     pieces = [Piece(some, "" if is_first else cache_key(some, frame, known.known)) for some in split_rows(rows, frame)]
     digests: Digests = {}
     keys = [piece.key for piece in pieces if piece.key]
-    entry = CacheEntry(VERSION, [0, frame.size, frame.size, frame.channels], [], [], [])
+    entry = CacheEntry(VERSION, [0, *sides(frame.size), frame.channels], [], [], [])
     with storage(cache), ExitStack() as stack:
         sweep(cache)
         sweep(cache, "segment-*", GIVEN_UP)

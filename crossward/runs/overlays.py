@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crossward.data.shown_pixels import shown_pixels
+
 Colour = tuple[int, int, int]
 SHOWN = 5  # images of a site, from the worst to the best
 RIGHT, MISSED, WRONG = (0, 205, 110), (255, 225, 0), (70, 130, 255)  # told apart on tissue, and without red and green
@@ -52,7 +54,7 @@ def draw(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
 def side_by_side(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
     """(n, 3, H, W, 3): (n, H, W, C) images as they are, with the truth, and with the prediction coloured by how right
     it is; truth and prediction are (n, H, W) class maps."""
-    plain = images.expand(*images.shape[:3], 3)
+    plain = shown_pixels(images)
     right = (prediction == truth) & (truth > 0)
     missed = (truth > 0) & ~right
     wrong = (prediction > 0) & (truth == 0)

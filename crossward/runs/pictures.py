@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from crossward.data.shown_pixels import shown_pixels
 from crossward.disk import cannot_write, write_atomically
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def write(file: Path, image: Image) -> None:
 
 def _check(images: Tensor, labels: Sequence[str], columns: Sequence[str]) -> None:
     shape = tuple(images.shape)
-    if images.dtype != torch.uint8 or len(shape) != 5 or shape[4] not in (1, 3) or 0 in shape:
-        raise ValueError(f"a grid is of uint8 images (rows, columns, H, W, 1 or 3), not of {images.dtype} {shape}")
+    if images.dtype != torch.uint8 or len(shape) != 5 or 0 in shape:
+        raise ValueError(f"a grid is of uint8 images (rows, columns, H, W, C), not of {images.dtype} {shape}")
     if len(labels) != shape[0]:
         raise ValueError(f"a grid of {shape[0]} rows with {len(labels)} names")
     if columns and len(columns) != shape[1]:
@@ -83,7 +84,7 @@ def _check(images: Tensor, labels: Sequence[str], columns: Sequence[str]) -> Non
 def _magnified(images: Tensor, factor: int) -> Tensor:
     """Every pixel as a square of `factor`, in colour: nothing is blurred or made up."""
     large = images.cpu().repeat_interleave(factor, 2).repeat_interleave(factor, 3)
-    return large.expand(*large.shape[:4], 3).contiguous()
+    return shown_pixels(large).contiguous()
 
 
 def _lines(name: str, font: FreeTypeFont | ImageFont, widest: float = WIDEST) -> list[str]:

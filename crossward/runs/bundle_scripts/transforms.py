@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from crossward.core.image_size import as_size, sides
 from crossward.data.decode import Frame, decode_image, is_image
 
 
@@ -23,10 +24,15 @@ class ReadImaged:
     """A file name becomes (C, H, W) float32 from 0 to 255."""
 
     def __init__(
-        self, keys: str | Sequence[str], size: int, channels: int, fit: str = "stretch", prepare: Sequence[str] = ()
+        self,
+        keys: str | Sequence[str],
+        size: int | Sequence[int],
+        channels: int,
+        fit: str = "stretch",
+        prepare: Sequence[str] = (),
     ) -> None:
         self.keys = [keys] if isinstance(keys, str) else list(keys)
-        self.frame = Frame(size, channels, fit, prepare=tuple(prepare))
+        self.frame = Frame(as_size(*sides(size)), channels, fit, prepare=tuple(prepare))
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         read = {}
