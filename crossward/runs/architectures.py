@@ -34,9 +34,8 @@ class NetPlan:
     shrink: int = 1  # how much larger the images are
 
     def __call__(self) -> Net:
-        sizes = {"channels": self.channels, "classes": self.classes, "size": self.size}
         try:
-            return nets.build(self.name, **sizes, **self.options)
+            return nets.build(self.name, channels=self.channels, classes=self.classes, size=self.size, **self.options)
         except ConfigError as error:
             if self.shrink == 1:
                 raise

@@ -73,8 +73,8 @@ def write(file: Path, image: Image) -> None:
 
 def _check(images: Tensor, labels: Sequence[str], columns: Sequence[str]) -> None:
     shape = tuple(images.shape)
-    if images.dtype != torch.uint8 or len(shape) != 5 or 0 in shape:
-        raise ValueError(f"a grid is of uint8 images (rows, columns, H, W, C), not of {images.dtype} {shape}")
+    if images.dtype != torch.uint8 or len(shape) != 5 or shape[4] not in (1, 3) or 0 in shape:
+        raise ValueError(f"a grid is of uint8 images (rows, columns, H, W, 1 or 3), not of {images.dtype} {shape}")
     if len(labels) != shape[0]:
         raise ValueError(f"a grid of {shape[0]} rows with {len(labels)} names")
     if columns and len(columns) != shape[1]:
