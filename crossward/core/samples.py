@@ -62,6 +62,11 @@ class Samples:
         """The same source restricted to `rows`, positions among ours."""
         return replace(self, index=self.index[rows])
 
+    def with_targets(self, targets: Tensor) -> Samples:
+        """The same images with other targets, one for each image of the dataset."""
+        copy = None if self.device_copy is None else self.device_copy.with_targets(targets)
+        return replace(self, targets=targets, device_copy=copy)
+
     def take(self, rows: Tensor) -> Batch:
         """(B, C, H, W) floats, normalised, channels last in memory, and their targets, for dataset rows."""
         return self.finish(*self.gather(rows))
