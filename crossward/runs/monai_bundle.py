@@ -153,9 +153,6 @@ def _standing_alone(module: str) -> str:
 
 def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> dict[str, Any]:
     classes = {str(k): name for k, name in enumerate(network.classes)}
-    known = {1: ("grey",), 3: ("red", "green", "blue")}
-    numbered = tuple(f"channel {number}" for number in range(1, network.channels + 1))
-    channels = {str(k): name for k, name in enumerate(known.get(network.channels, numbered))}
     segments = network.task == "segmentation"
     height, width = sides(network.size)
     return {
@@ -185,7 +182,7 @@ def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> di
                     "dtype": "float32",
                     "value_range": [0, 255],
                     "is_patch_data": False,
-                    "channel_def": channels,
+                    "channel_def": _channel_names(network.channels),
                 }
             },
             "outputs": {
@@ -202,6 +199,12 @@ def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> di
             },
         },
     }
+
+
+def _channel_names(channels: int) -> dict[str, str]:
+    known = {1: ("grey",), 3: ("red", "green", "blue")}
+    numbered = tuple(f"channel {number}" for number in range(1, channels + 1))
+    return {str(k): name for k, name in enumerate(known.get(channels, numbered))}
 
 
 def _inference(network: Deployed) -> dict[str, Any]:

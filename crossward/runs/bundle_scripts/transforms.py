@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from crossward.core.image_size import as_size, sides
 from crossward.data.decode import Frame, decode_image, is_image
 
 
@@ -32,7 +31,8 @@ class ReadImaged:
         prepare: Sequence[str] = (),
     ) -> None:
         self.keys = [keys] if isinstance(keys, str) else list(keys)
-        self.frame = Frame(as_size(*sides(size)), channels, fit, prepare=tuple(prepare))
+        pixels = size if isinstance(size, int) else (size[0], size[1])
+        self.frame = Frame(pixels, channels, fit, prepare=tuple(prepare))
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         read = {}
