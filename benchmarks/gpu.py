@@ -1,30 +1,43 @@
 """On a machine with a GPU: are all methods right there, and is it busy? Nobody here has one: please run it, and report.
 
-    python benchmarks/gpu.py [--device cuda:0 …] [--skip-methods] [--steps 50] [--json FILE] [--smoke]
+    python benchmarks/gpu.py [--device cuda:0 …] [--skip-methods] [--steps 50] [--json FILE] [--smoke] [--fake]
 
 First every method is run on the device: live, strict, resumed, with every tree on disk, by two workers, in mixed
 precision. All of these must end the same to the bit, and near the CPU's result
-(`crossward.testing.device_conformance`).
+(`crossward.testing.device_conformance`); a line for each method and task, and one for everything that is wrong.
 
 Then a site trains on 224-pixel images, with flips and a rotation: ResNet-18, ResNet-50 and EfficientNet-B0, in 32 bits
-and in bfloat16. For each: images a second; copies between host and device a step; the share of the time in which the
-device computes nothing (torch's profiler, kernels added up); the most memory that it took. `--smoke` does next to no
-work, on the CPU too: it shows that the program runs.
+and in bfloat16, with the images on the device and with images that are sent batch by batch. For each: images a second
+in training and in prediction; copies between host and device in a training step (none where the images are there, but
+rows and numbers once in a pass; two, images and targets, where they are sent); the share of the time in which the
+device computes nothing (kernels by torch's profiler, their overlaps counted once, against the time without it); the
+most memory that it took.
+
+Checked without a GPU, on an accelerator that computes on the CPU (`--fake`): which device every tensor is on, how many
+copies are made, the mixed precision of a generic device, float64 that mps lacks. Not checked, for want of a GPU, and so
+what a run of this program tells: whether CUDA's deterministic algorithms exist for all that methods compute; pinned
+memory and copies that do not wait; what of a device's memory is free, and out-of-memory errors; fused optimisers on
+CUDA; float16 and bfloat16 kernels; `engine.compile`; several real devices; mps and xpu; every figure of speed.
+
+`--smoke` does next to no work, on the CPU too: it shows that the program runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from crossward.core.mixed_precision import Precision
@@ -39,7 +52,7 @@ from crossward.runs.architectures import NetPlan
 from crossward.runs.devices import chosen_devices, device_facts
 from crossward.runs.sites import RunSites
 from crossward.tasks import task
-from crossward.testing import device_conformance
+from crossward.testing import device_conformance, fake_accelerator
 
 CLASSES = tuple(f"class {k}" for k in range(8))
 WORK: dict[str, dict[str, Any]] = {"resnet18": {}, "resnet50": {}, "efficientnet-b0": {}}
@@ -55,13 +68,25 @@ class Row:
 
     net: str
     precision: str
+    images: str  # "there", on the device, or "sent", batch by batch
     images_per_second: float
+    predicted_per_second: float
     copies_per_step: float  # between host and device, either way
-    idle: float  # the share of the time in which no kernel ran
+    idle: float | None  # the share of the time in which no kernel ran; None: not known
     memory_mib: float
 
 
-def open_site(net: str, options: dict[str, Any], size: int, images: int, device: str, amp: Precision) -> Site:
+@dataclass(frozen=True)
+class Work:
+    """What is measured."""
+
+    net: str
+    options: dict[str, Any]
+    amp: Precision
+    resident: bool  # whether the images are kept on the device
+
+
+def open_site(work: Work, size: int, images: int, device: str) -> Site:
     """One site with random images."""
     rng = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (images, size, size, 3), generator=rng, dtype=torch.uint8)
@@ -74,38 +99,65 @@ def open_site(net: str, options: dict[str, Any], size: int, images: int, device:
         federation,
         FedAvg(),
         task("classification", CLASSES),
-        NetPlan(net, 3, len(CLASSES), size, options),
-        training=Training(batch_size=BATCH, lr=0.01, momentum=0.9, amp=amp),
+        NetPlan(work.net, 3, len(CLASSES), size, work.options),
+        training=Training(batch_size=BATCH, lr=0.01, momentum=0.9, amp=work.amp),
         mean=MEAN,
         std=STD,
         augment=augmentation(AUGMENT, MEAN, STD),
         devices=(device,),
+        device_images=collection.images.nbytes * 2 if work.resident else 0,
     )
     return run_sites.open(0, 0, {})
 
 
-def measure(net: str, options: dict[str, Any], size: int, steps: int, device: str, amp: Precision) -> Row:
+def measure(work: Work, size: int, steps: int, device: str) -> Row:
     """Train for a few steps to warm up, then for `steps` under the clock, then for as many under the profiler."""
-    site = open_site(net, options, size, BATCH * steps, device, amp)
+    site = open_site(work, size, BATCH * steps, device)
     is_cuda = site.device.type == "cuda"
-    replace_steps(site, 5).fit()
+    replace_steps(site, min(5, steps)).fit()
     if is_cuda:
         torch.cuda.reset_peak_memory_stats(site.device)
-    seconds = timed(site)
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
-    with profile(activities=activities) as profiled:
-        busy_time = timed(site)
-    events = profiled.events() or []
-    kernels = sum(event.device_time for event in events if "memcpy" not in event.name.lower()) / 1e6
-    copies = sum("memcpy htod" in event.name.lower() or "memcpy dtoh" in event.name.lower() for event in events)
+    seconds = timed(site, site.fit)
+    copies, busy = observed(site)
+    predict = partial(site.predict, site.model, site.train)
+    timed(site, predict)
     return Row(
-        net,
-        "32 bits" if not amp else str(amp),
+        work.net,
+        "32 bits" if not work.amp else str(work.amp),
+        "there" if site.train.is_on_device else "sent",
         round(BATCH * steps / seconds, 1),
+        round(BATCH * steps / timed(site, predict), 1),
         round(copies / steps, 2),
-        round(max(0.0, 1 - kernels / busy_time), 3) if is_cuda else 0.0,
+        round(max(0.0, 1 - busy / seconds), 3) if is_cuda else None,
         round(torch.cuda.max_memory_allocated(site.device) / 2**20, 1) if is_cuda else 0.0,
     )
+
+
+def observed(site: Site) -> tuple[int, float]:
+    """Copies of an epoch between host and device, and the seconds in which the device computed."""
+    if site.device.type == fake_accelerator.NAME:
+        device = fake_accelerator.load()
+        device.reset_counts()
+        site.fit()
+        counts = device.counts()
+        return counts.to_device + counts.to_host, 0.0
+    is_cuda = site.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]) as profiled:
+        timed(site, site.fit)
+    there = [event for event in profiled.events() or [] if event.device_type != DeviceType.CPU]
+    kernels = [event.time_range for event in there if not event.name.lower().startswith(("memcpy", "memset"))]
+    copies = sum(event.name.lower().startswith(("memcpy htod", "memcpy dtoh")) for event in there)
+    return copies, covered((span.start, span.end) for span in kernels) / 1e6
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """How much of a line these pieces of it cover, where they overlap once."""
+    total = 0.0
+    reached = -math.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 def replace_steps(site: Site, steps: int) -> Site:
@@ -113,13 +165,34 @@ def replace_steps(site: Site, steps: int) -> Site:
     return replace(site, train=replace(site.train, index=site.train.index[: steps * BATCH]), fits=[])
 
 
-def timed(site: Site) -> float:
-    """Seconds of one epoch, the device waited for."""
+def timed(site: Site, work: Callable[[], object]) -> float:
+    """Seconds of the work, the device waited for."""
     begun = time.perf_counter()
-    site.fit()
-    if site.device.type == "cuda":
-        torch.cuda.synchronize(site.device)
+    work()
+    if site.device.type in ("cuda", "xpu", "mps"):
+        getattr(torch, site.device.type).synchronize()
     return time.perf_counter() - begun
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    print(
+        f"{'net':<18}{'precision':<11}{'images':<8}{'trained/s':>10}{'predicted/s':>12}{'copies/step':>12}{'idle':>8}"
+        f"{'MiB':>9}"
+    )
+    for row in rows:
+        idle = "?" if row.idle is None else f"{row.idle:.1%}"
+        note = "   the device waits" if row.idle is not None and row.idle > 1 - BUSY else ""
+        print(
+            f"{row.net:<18}{row.precision:<11}{row.images:<8}{row.images_per_second:>10}{row.predicted_per_second:>12}"
+            f"{row.copies_per_step:>12}{idle:>8}{row.memory_mib:>9}{note}"
+        )
+
+
+def devices_of(chosen: argparse.Namespace) -> tuple[str, ...]:
+    if chosen.fake:
+        fake_accelerator.load()
+        return tuple(fake_accelerator.device_name(name) for name in fake_accelerator.DEVICES)
+    return chosen_devices(chosen.device or ("cpu" if chosen.smoke else "all"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,10 +201,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--skip-methods", action="store_true", help="measure speed only")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--smoke", action="store_true", help="next to no work: does it run?")
+    parser.add_argument("--fake", action="store_true", help="on an accelerator that computes on the CPU")
     chosen = parser.parse_args(arguments)
     try:
-        devices = chosen_devices(chosen.device or ("cpu" if chosen.smoke else "all"))
+        devices = devices_of(chosen)
     except ConfigError as error:
         print(error)
         return error.exit_code
@@ -141,18 +215,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen.skip_methods:
         problems = device_conformance.check(["fedavg"] if chosen.smoke else [], devices)
     size, steps, nets = (32, 2, {"cnn": {}}) if chosen.smoke else (224, chosen.steps, WORK)
-    rows = [
-        measure(net, options, size, steps, devices[0], amp)
+    on_cpu = devices[0] == "cpu"
+    works = [
+        Work(net, options, amp, resident)
         for net, options in nets.items()
         for amp in (False, "bfloat16")
+        for resident in ((False,) if on_cpu else (True, False))
     ]
-    print(f"{'net':<18}{'precision':<12}{'images/s':>10}{'copies/step':>13}{'idle':>8}{'MiB':>9}")
-    for row in rows:
-        note = "" if row.idle <= 1 - BUSY else "   the device waits"
-        print(
-            f"{row.net:<18}{row.precision:<12}{row.images_per_second:>10}{row.copies_per_step:>13}"
-            f"{row.idle:>8.1%}{row.memory_mib:>9}{note}"
-        )
+    rows = [measure(work, size, steps, devices[0]) for work in works]
+    print_rows(rows)
     if chosen.json:
         figures = {"machine": machine, "problems": problems, "rows": [asdict(row) for row in rows]}
         chosen.json.write_text(json.dumps(figures, indent=1))

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from crossward.data.shown_pixels import shown_pixels
 from crossward.runs import pictures
 
 FOLDER = "audit"
@@ -20,7 +21,7 @@ def write_pairs(run: Path, name: str, pairs: Sequence[tuple[Tensor, Tensor]], co
     shown = [torch.stack([_bytes(a), _bytes(b)]) for a, b in pairs[:MOST]]
     file = run / FOLDER / f"{name}.png"
     labels = [str(number) for number in range(1, len(shown) + 1)]
-    pictures.write(file, pictures.grid(torch.stack(shown), labels, columns))
+    pictures.write(file, pictures.grid(shown_pixels(torch.stack(shown)), labels, columns))
     return file
 
 

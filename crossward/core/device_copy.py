@@ -28,6 +28,13 @@ class DeviceCopy:
         except torch.OutOfMemoryError:
             return None
 
+    def with_targets(self, targets: Tensor) -> DeviceCopy:
+        """The same images, where they are, with other targets, which are sent once."""
+        other = DeviceCopy(self.images, targets, self.device, self.budget)
+        there = self.tensors
+        other.__dict__["tensors"] = None if there is None else (there[0], targets.to(self.device))
+        return other
+
     def _fits(self) -> bool:
         """Within the budget, and within half of what is free there: a network has to fit as well."""
         needed = self.images.nbytes + self.targets.nbytes

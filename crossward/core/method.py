@@ -284,11 +284,16 @@ def site_metrics(method: Method, site: Site, down: Tree) -> Tree:
     predicted = predictions(method, site, down)
     sets = {"val": site.val, "test": site.test}
     metrics = {
-        name: site.task.metrics(predicted[name], samples.labels.long())
+        name: site.task.metrics(predicted[name], _wide(samples.labels))
         for name, samples in sets.items()
         if name in predicted
     }
     return {"metrics": json.dumps(metrics)}
+
+
+def _wide(targets: Tensor) -> Tensor:
+    """Targets as metrics take them: classes as int64, class maps as the bytes that they are."""
+    return targets if targets.ndim == 3 else targets.long()
 
 
 def _sets_by_view(

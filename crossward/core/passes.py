@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from crossward.core.cores import training_processes, usable_cores
 from crossward.core.prefetch import ahead, has_spare_core
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _gathered(samples: Samples, rows: Sequence[Tensor]) -> Iterator[Batch]:
         rows = torch.cat(list(rows)).to(samples.device).split([len(some) for some in rows])
         return (samples.gather(some) for some in rows)
     gathered = (samples.gather(some) for some in rows)
-    return ahead(gathered) if has_spare_core() else gathered
+    return ahead(gathered) if usable_cores() > training_processes() else gathered  # a device computes, not the cores
 
 
 class _PassNumbers:

@@ -28,7 +28,7 @@ class Augment(Protocol):
         ...
 
     def apply(self, x: Tensor, y: Tensor, numbers: Numbers, normalise: Normalise | None = None) -> Batch:
-        """With `normalise`, x holds bytes, which it normalises when it likes."""
+        """x and y may be changed in place. With `normalise`, x holds bytes, which it normalises when it likes."""
         ...
 
     def __call__(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Batch:
@@ -61,6 +61,11 @@ class Samples:
     def only(self, rows: Tensor) -> Samples:
         """The same source restricted to `rows`, positions among ours."""
         return replace(self, index=self.index[rows])
+
+    def with_targets(self, targets: Tensor) -> Samples:
+        """The same images with other targets, one for each image of the dataset."""
+        copy = None if self.device_copy is None else self.device_copy.with_targets(targets)
+        return replace(self, targets=targets, device_copy=copy)
 
     def take(self, rows: Tensor) -> Batch:
         """(B, C, H, W) floats, normalised, channels last in memory, and their targets, for dataset rows."""

@@ -110,8 +110,8 @@ class Site:
     def vectors(self, samples: Samples) -> Iterator[Batch]:
         """The features of every sample as the task's rows with their labels, some at a time, in eval mode."""
         with eval_mode(self.model):
-            for x, y in samples.in_order(predict_batch_size(samples)):
-                yield self.task.vectors(self.model.features(x), y)
+            for x, y in samples.in_order(prediction_batch_sizes(samples)[0]):
+                yield self.task.vectors(in_pieces(self.model.features, x), y)
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         size = self.training.batch_size
@@ -195,7 +195,7 @@ class Site:
     def predict(self, predictor: Predictor, samples: Samples) -> Tensor:
         """The task's prediction for every sample, from the predictor's logits: in order, on the CPU."""
         self.model.eval()
-        *sizes, least = _prediction_batch_sizes(samples)
+        *sizes, least = prediction_batch_sizes(samples)
         for size in sizes:
             try:
                 return self._predicted(predictor, samples, size)
@@ -216,7 +216,17 @@ class Site:
         return torch.cat(parts).cpu().clone()
 
 
-def _prediction_batch_sizes(samples: Samples) -> list[int]:
+def in_pieces(network: Predictor, x: Tensor) -> Tensor:
+    """What the network makes of a batch; of its halves one after the other where a device has no memory for all."""
+    try:
+        return network(x)
+    except torch.OutOfMemoryError:
+        if len(x) == 1:
+            raise
+    return torch.cat([in_pieces(network, half) for half in x.split(-(-len(x) // 2))])
+
+
+def prediction_batch_sizes(samples: Samples) -> list[int]:
     """How many images to predict at a time, and how many if a device has no memory for so many, down to the last."""
     least = predict_batch_size(samples)
     if samples.device.type == "cpu":

@@ -189,7 +189,10 @@ class Augmentation:
     black: tuple[float, ...] = (0.0,)  # what a pixel of 0 is once it is normalised, of each channel
 
     def __call__(self, x: Tensor, y: Tensor, rng: Generator) -> Batch:
-        return self.apply(x, y, tuple(numbers.to(x.device) for numbers in self.draw(x.shape, rng)))
+        numbers = tuple(drawn.to(x.device) for drawn in self.draw(x.shape, rng))
+        if any(OPERATIONS[step.name].moves for step in self.steps):  # in place, perhaps: what the caller has stays
+            x, y = x.clone(), y.clone()
+        return self.apply(x, y, numbers)
 
     def draw(self, shape: Sequence[int], rng: Generator) -> tuple[Tensor, ...]:
         """The numbers of each operation, (B, ...) on the CPU, for images of this shape, (B, C, H, W)."""
@@ -197,7 +200,8 @@ class Augmentation:
         return tuple(OPERATIONS[step.name].draw(images, step.amount or 0.0, rng) for step in self.steps)
 
     def apply(self, x: Tensor, y: Tensor, numbers: tuple[Tensor, ...], normalise: Normalise | None = None) -> Batch:
-        """With `normalise`, x holds bytes: they are moved as far as possible before they become floats."""
+        """x and y may be changed in place. With `normalise`, x holds bytes: they are moved as far as possible before
+        they become floats."""
         early = self._moves_first if normalise is not None else 0
         for step, drawn in zip(self.steps[:early], numbers, strict=False):
             x, y = self._apply_step(step, x, y, drawn)
@@ -306,15 +310,11 @@ def _where(chosen: Tensor, move: Callable[[Tensor], Tensor], x: Tensor, y: Tenso
     if x.device.type != "cpu" or x[:1].numel() <= small:  # reading the rows would stall a device
         moved = torch.where(chosen.view(-1, 1, 1, 1), move(x), x, out=torch.empty_like(x))
         return moved, torch.where(chosen.view(-1, 1, 1), move(y), y) if y.dim() == 3 else y
-    rows = torch.nonzero(chosen).flatten().tolist()
-    return _some_moved(rows, move, x), _some_moved(rows, move, y) if y.dim() == 3 else y
-
-
-def _some_moved(rows: list[int], move: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    moved = x.clone()
-    for row in rows:
-        moved[row] = move(x[row])
-    return moved
+    for row in torch.nonzero(chosen).flatten().tolist():  # in place: copying a large batch takes as long as moving it
+        x[row] = move(x[row])
+        if y.dim() == 3:
+            y[row] = move(y[row])
+    return x, y
 
 
 def _windows(images: Tensor, shifts: Tensor, pad: int, fill: Tensor | None) -> Tensor:

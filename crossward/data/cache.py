@@ -2,36 +2,36 @@
 
 An entry is <key>.images, <key>.masks (segmentation) and <key>.json, the last written last: without it there is no
 entry. The key is of the content, so that moved or touched files are found again and changed ones never are.
+
+Files that nobody has read before are read once: they are hashed while they are decoded. <key>.rows tells that a reading
+of such rows has begun. After that, the files whose stamps are not known are hashed first, as their images may be here.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from crossward.core.image_size import sides
 from crossward.data import decode
 from crossward.data.archives import Files
 from crossward.data.collection import map_images
 from crossward.data.decode import Frame
 from crossward.data.decode_pool import Piece, decoded_segments
+from crossward.data.file_digests import FileDigests, Reasons
 from crossward.data.reading_progress import reading
-from crossward.data.sealed_files import SealedNotes, digest, new_part, read_sealed, storage, sweep, write_sealed
-from crossward.data.segments import VERSION, Digests, cache_key, paths_of, segment_file, split_rows
+from crossward.data.sealed_files import new_part, read_sealed, storage, sweep, write_sealed
+from crossward.data.segments import VERSION, Digests, Segment, cache_key, key_of, paths_of, segment_file, split_rows
 from crossward.data.segments import ImagePaths as ImagePaths
 from crossward.disk import Draft
-from crossward.errors import DataError
 
-FRESH = 2_000_000_000  # ns: a file may change again within one tick of its clock, so that its stamp proves nothing yet
 GIVEN_UP = 7 * 24 * 3600  # s: a segment this old is of a reading that nobody goes on with
-
-Reasons = dict[str, str]  # path -> why it cannot be read
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,24 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
     """Every row decoded, from the cache when it has them; with masks when the frame counts their classes."""
     with storage(cache):
         cache.mkdir(parents=True, exist_ok=True)
-    digests, unreadable = _digests(files, rows, cache)
-    problems = [(place, reason) for place, row in enumerate(rows) for reason in _reasons(row, unreadable)]
-    usable = [place for place, row in enumerate(rows) if not _reasons(row, unreadable)]
+    digests = FileDigests(files, rows, cache)
+    begun = cache / f"{cache_key(rows, frame, {})}.rows"
+    is_first = not digests.met_before and not begun.exists()
+    if not is_first:
+        digests.read_rest()
+    problems = [(place, reason) for place, row in enumerate(rows) for reason in _reasons(row, digests.unreadable)]
+    usable = [place for place, row in enumerate(rows) if not _reasons(row, digests.unreadable)]
     wanted = [rows[place] for place in usable]
-    key = cache_key(wanted, frame, digests)
-    entry = _stored_entry(cache, key, frame)
+    key = cache_key(wanted, frame, digests.known)
+    entry = None if is_first else _stored_entry(cache, key, frame)
     if entry is None:
-        key, entry = _build(files, wanted, frame, cache, digests)
+        with storage(cache):
+            begun.touch()
+        key, entry, unread = _build(files, wanted, frame, cache, digests, is_first)
+        problems += [(usable[place], reason) for place, reason in unread]
+        lost = {place for place, _ in unread}
+        usable = [place for position, place in enumerate(usable) if position not in lost]
+        wanted = [rows[place] for place in usable]
     bad = {place for place, _ in entry.bad}
     problems += [(usable[place], reason) for place, reason in entry.bad]
     decoded_rows = tuple(place for position, place in enumerate(usable) if position not in bad)
@@ -100,31 +110,6 @@ def _reasons(row: ImagePaths, unreadable: Reasons) -> list[str]:
     return [prefix + unreadable[path] for path, prefix in named if path in unreadable]
 
 
-def _digests(files: Files, rows: Sequence[ImagePaths], cache: Path) -> tuple[Digests, Reasons]:
-    """The content hash of every file, remembered by its stamp, and why some could not be read."""
-    file = cache / f"index-{digest(str(files.root.resolve()).encode())}.json"
-    notes = SealedNotes(file)
-    digests: Digests = {}
-    unreadable: Reasons = {}
-    names = {path: row.name_of(path) for row in rows for path in row.files}
-    with reading("looking at files", len(names)) as count:
-        for path, name in names.items():
-            count(1)
-            try:
-                stamp = list(files.stamp(path))
-                if notes.known.get(name, [])[:-1] == stamp:
-                    digests[path] = notes.known[name][-1]
-                    continue
-                digests[path] = digest(files.read(path))
-            except DataError as error:
-                unreadable[path] = error.what
-                continue
-            if time.time_ns() - stamp[-1] > FRESH:
-                notes.learn(name, [*stamp, digests[path]])
-    notes.write()
-    return digests, unreadable
-
-
 def _raw_files(cache: Path, key: str) -> tuple[Path, Path]:
     return cache / f"{key}.images", cache / f"{key}.masks"
 
@@ -142,13 +127,15 @@ def _stored_entry(cache: Path, key: str, frame: Frame) -> CacheEntry | None:
 
 
 def _build(
-    files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path, expected: Digests
-) -> tuple[str, CacheEntry]:
-    """Decode everything; a row that fails is noted in the entry. Nothing is stored when all of them do. `expected` is
-    what the files held when they were looked at."""
-    pieces = [Piece(some, cache_key(some, frame, expected)) for some in split_rows(rows, frame)]
+    files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: Path, known: FileDigests, is_first: bool
+) -> tuple[str, CacheEntry, list[tuple[int, str]]]:
+    """Decode everything; a row that fails is noted in the entry. Nothing is stored when all of them do. Rows of files
+    that could not even be read are no part of the entry: they come back with their reasons. At the first reading nobody
+    knows what the files hold, nor has stored a segment."""
+    pieces = [Piece(some, "" if is_first else cache_key(some, frame, known.known)) for some in split_rows(rows, frame)]
     digests: Digests = {}
-    entry = CacheEntry(VERSION, [0, frame.size, frame.size, frame.channels], [], [], [])
+    keys = [piece.key for piece in pieces if piece.key]
+    entry = CacheEntry(VERSION, [0, *sides(frame.size), frame.channels], [], [], [])
     with storage(cache), ExitStack() as stack:
         sweep(cache)
         sweep(cache, "segment-*", GIVEN_UP)
@@ -158,29 +145,53 @@ def _build(
         segments = stack.enter_context(closing(decoded_segments(files, pieces, frame, cache)))
         start = 0
         for piece, segment in zip(pieces, segments, strict=True):
-            digests |= {path: known for path, known in zip(paths_of(piece.rows), segment.digests) if known}
+            read = {path: hashed for path, hashed in zip(paths_of(piece.rows), segment.digests) if hashed}
+            for path, hashed in read.items():
+                known.learn(path, hashed)
+            digests |= read
+            keys.append(key_of(segment, piece.rows, frame))
             images.stream.write(segment.images)
             if masks is not None:
                 masks.stream.write(segment.masks)
-            bad = {place for place, _ in segment.bad}
-            entry.hashes.extend(segment.hashes)
-            entry.ids.extend(row.name for place, row in enumerate(piece.rows) if place not in bad)
-            entry.bad.extend([start + place, reason] for place, reason in segment.bad)
-            entry.habits.extend([start + place, habit] for place, habit in segment.habits)
+            _add_segment(entry, piece, segment, start)
             start += len(piece.rows)
             count(len(piece.rows))
+        known.write()
+        entry, unread, readable = _without_unread(entry, rows, digests)
         # of what was really read: a file that changed since its stamp was taken gets the key of its new content
-        key = cache_key(rows, frame, digests)
-        entry.shape[0] = len(entry.ids)
+        key = cache_key(readable, frame, digests)
         if entry.ids:
             _publish(cache, key, entry, [part for part in (images, masks) if part is not None])
-        _remove_segments(cache, pieces)
-    return key, entry
+        _remove_segments(cache, keys)
+    return key, entry, unread
 
 
-def _remove_segments(cache: Path, pieces: Sequence[Piece]) -> None:
-    for piece in pieces:
-        segment_file(cache, piece.key).unlink(missing_ok=True)
+def _add_segment(entry: CacheEntry, piece: Piece, segment: Segment, start: int) -> None:
+    """Add what is known of the rows of a piece, the first of which is row number `start`."""
+    bad = {place for place, _ in segment.bad}
+    entry.hashes.extend(segment.hashes)
+    entry.ids.extend(row.name for place, row in enumerate(piece.rows) if place not in bad)
+    entry.bad.extend([start + place, reason] for place, reason in segment.bad)
+    entry.habits.extend([start + place, habit] for place, habit in segment.habits)
+    entry.shape[0] = len(entry.ids)
+
+
+def _without_unread(
+    entry: CacheEntry, rows: Sequence[ImagePaths], digests: Digests
+) -> tuple[CacheEntry, list[tuple[int, str]], list[ImagePaths]]:
+    """The entry without the rows of files that have no digest, these with their reasons, and the other rows."""
+    lost = {place for place, row in enumerate(rows) if not all(path in digests for path in row.files)}
+    unread = [(place, reason) for place, reason in entry.bad if place in lost]
+    kept = [place for place in range(len(rows)) if place not in lost]
+    place_of = {place: position for position, place in enumerate(kept)}
+    bad = [[place_of[place], reason] for place, reason in entry.bad if place in place_of]
+    habits = [[place_of[place], habit] for place, habit in entry.habits if place in place_of]
+    return replace(entry, bad=bad, habits=habits), unread, [rows[place] for place in kept]
+
+
+def _remove_segments(cache: Path, keys: Iterable[str]) -> None:
+    for key in keys:
+        segment_file(cache, key).unlink(missing_ok=True)
 
 
 def _publish(cache: Path, key: str, entry: CacheEntry, parts: Iterable[Draft]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crossward.core.image_size import MOST_CHANNELS, Size, sides, size_words
 from crossward.data.dicom_reading import refuse_too_many
 from crossward.data.file_format import DICOM, DICOMDIR, HEAD, NIFTI, PICTURES, SUFFIXES, content_format, name_format
 from crossward.data.masks import HABITS as MASK_HABITS
@@ -32,6 +33,7 @@ PAGED = ("TIFF", "GIF", "WEBP")
 EXACT = ("PNG", "TIFF")  # whose 16-bit values Pillow gives as they are: others it may spread over the whole range
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG2000": b"\xff\xd9"}  # the marks whose absence Pillow forgives
 MOST_PIXELS = 100_000_000  # of one image, unless data.max_pixels says otherwise
+COLOURS = (1, 3)  # channels that a picture has, or can be brought to
 SMALL_PART = 8  # values below this part of their range make an image too dark to see anything
 IMAGE_HABITS = {  # of images that were read, though not as their files suggest
     "misnamed": "have the extension of another format: read by their content",
@@ -50,10 +52,11 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class Frame:
-    """What every image becomes: `size` x `size` pixels of `channels`. `fit` makes it square: "stretch", "crop" (the
-    largest square in its middle), or "centre:200" (a square of 200 pixels of the original in its middle)."""
+    """What every image becomes: `size` pixels of `channels`. `fit` gives it these proportions: "stretch", "crop" (the
+    largest part of them in its middle), or "centre:200" (a square of 200 pixels of the original in its middle). Other
+    numbers of channels than 1 and 3 are so many pages of a TIFF, or volumes of a NIfTI file."""
 
-    size: int
+    size: Size
     channels: int = 3
     fit: str = "stretch"
     classes: int = 0  # of the masks; 0 when there are none
@@ -62,10 +65,18 @@ class Frame:
     burned_in: bool = False  # DICOM that may show names in its pixels is read, too
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"size is {self.size}.", hint="Use a number of pixels, such as 64.")
-        if self.channels not in (1, 3):
-            raise ConfigError(f"channels is {self.channels}.", hint="Use 1 (grey) or 3 (colour).")
+        if min(sides(self.size)) < 1:
+            raise ConfigError(f"size is {self.size}.", hint="Use a number of pixels, such as 64, or [height, width].")
+        if not 1 <= self.channels <= MOST_CHANNELS:
+            raise ConfigError(
+                f"channels is {self.channels}.",
+                hint=f"Use 1 (grey), 3 (colour), or as many as TIFF files have pages, up to {MOST_CHANNELS}.",
+            )
+        if self.fit.startswith("centre:") and not isinstance(self.size, int):
+            raise ConfigError(
+                f'fit = "{self.fit}" cuts squares, but images become {size_words(self.size)}.',
+                hint='Use "crop" or "stretch", or a size of one number.',
+            )
         if not re.fullmatch(FIT, self.fit):
             raise ConfigError(f'fit is "{self.fit}".', hint='Use "stretch", "crop", or "centre:200" (pixels).')
         _ = self.preparation  # understood now, or refused
@@ -73,6 +84,12 @@ class Frame:
     @cached_property
     def preparation(self) -> Preparation:
         return preparation(self.prepare, self.channels)
+
+    @property
+    def width_and_height(self) -> tuple[int, int]:
+        """As Pillow has it."""
+        height, width = sides(self.size)
+        return width, height
 
 
 @dataclass(frozen=True)
@@ -148,7 +165,8 @@ def _image_opener(data: bytes, path: str, frame: Frame) -> Callable[[str], Decod
             if not part and images.frames > 1:
                 raise DataError(f'holds {images.frames} frames: read it with source = "dicom"')
             pixels, habit = images.pixels(int(part or 0), frame.preparation.wanted_range)
-            return _fitted(pixels, frame, habit)
+            _check_channels(1, frame.channels, "images")
+            return _fitted([pixels], frame, habit)
 
         return dicom_frame
     if kind == NIFTI:
@@ -158,8 +176,10 @@ def _image_opener(data: bytes, path: str, frame: Frame) -> Callable[[str], Decod
 
         def volume_slice(part: str) -> Decoded:
             axis, number = _slice(part)
-            pixels = volume.pixels(axis, number, frame.preparation.wanted_range, frame.max_pixels)
-            return _fitted(pixels, frame, volume.habit, volume.placement)
+            _check_channels(volume.channels, frame.channels, "volumes")
+            wanted = frame.preparation.wanted_range
+            layers = [volume.pixels(axis, number, wanted, frame.max_pixels, k) for k in range(volume.channels)]
+            return _fitted(layers, frame, volume.habit, volume.placement)
 
         return volume_slice
     return lambda part: _decode_picture(data, path, frame)
@@ -175,12 +195,15 @@ def _mask_opener(data: bytes, path: str, frame: Frame) -> Callable[[str], Decode
     volume = open_volume(data)
 
     def mask_slice(part: str) -> Decoded:
+        if volume.channels > 1:
+            raise DataError(f"holds {volume.channels} volumes, where a mask is one: save it as one, of class ids")
         ids = volume.slice(*_slice(part))
         top = frame.classes - 1
         if ids.min() < 0 or ids.max() > top or (ids != ids.astype(np.uint8)).any():
             raise DataError(f"has values other than the whole numbers from 0 to {top}, one for each class")
         whole = Image.fromarray(np.ascontiguousarray(ids.astype(np.uint8)))
-        small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=crop_box(whole.size, frame.fit))
+        box = crop_box(whole.size, frame.fit, frame.size)
+        small = whole.resize(frame.width_and_height, Image.Resampling.NEAREST, box=box)
         return Decoded(np.asarray(small, dtype=np.uint8), whole.size, "", volume.placement)
 
     return mask_slice
@@ -193,46 +216,85 @@ def _slice(part: str) -> tuple[str, int]:
     return axis, int(number)
 
 
-def _fitted(pixels: Pixels, frame: Frame, habit: str, placement: tuple[float, ...] = ()) -> Decoded:
-    """(H, W) or (H, W, 3) in the frame."""
+def _check_channels(layers: int, channels: int, noun: str) -> None:
+    """A file that holds so many layers can become so many channels; one layer can become grey or colour."""
+    if layers == channels or (layers == 1 and channels in COLOURS):
+        return
+    if layers == 1:
+        raise DataError(f"holds one image, where data.channels = {channels}: set data.channels to 1 or 3")
+    raise DataError(
+        f"holds {layers} {noun}: set data.channels = {layers} to read them as channels, or save each of them as a file"
+    )
+
+
+def _fitted(layers: Sequence[Pixels], frame: Frame, habit: str, placement: tuple[float, ...] = ()) -> Decoded:
+    """(H, W) or (H, W, 3), or an (H, W) for each of the channels, in the frame."""
     from PIL import Image
 
-    picture = Image.fromarray(pixels)
-    plain = picture.convert("L" if frame.channels == 1 else "RGB")
-    return Decoded(_resized(plain, plain.size, frame), picture.size, habit, placement)
+    pictures = [Image.fromarray(pixels) for pixels in layers]
+    if len(layers) == 1:
+        pictures = [pictures[0].convert("L" if frame.channels == 1 else "RGB")]
+    return Decoded(_resized(pictures, pictures[0].size, frame), pictures[0].size, habit, placement)
 
 
-def _resized(plain: Image, original: tuple[int, int], frame: Frame) -> Pixels:
+def _resized(layers: Sequence[Image], original: tuple[int, int], frame: Frame) -> Pixels:
     from PIL import Image
 
-    box = _box_in(plain.size, original, frame.fit)
-    small = plain.resize((frame.size, frame.size), Image.Resampling.BILINEAR, box=box)
-    pixels = np.asarray(small, dtype=np.uint8).reshape(1, frame.size, frame.size, frame.channels)
-    prepared: Pixels = frame.preparation(pixels)[0]
+    box = _box_in(layers[0].size, original, frame)
+    small = [layer.resize(frame.width_and_height, Image.Resampling.BILINEAR, box=box) for layer in layers]
+    arrays = [np.asarray(layer, dtype=np.uint8) for layer in small]
+    pixels = arrays[0] if len(arrays) == 1 else np.stack(arrays, 2)
+    prepared: Pixels = frame.preparation(pixels.reshape(1, *sides(frame.size), frame.channels))[0]
     return prepared
 
 
 def _decode_picture(data: bytes, path: str, frame: Frame) -> Decoded:
     from PIL import ImageOps
 
+    if frame.channels not in COLOURS:
+        return _decode_pages(data, path, frame)
     with _open_image(data, path, frame.max_pixels) as picture:
         shape = _upright_size(picture)
-        least = 2 * frame.size * _enlargement(shape, frame.fit)
+        least = 2 * max(sides(frame.size)) * _enlargement(shape, frame)
         picture.draft(None, (least, least))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
         bits = _stored_bits(picture, data)
         ImageOps.exif_transpose(picture, in_place=True)
         mode = "L" if frame.channels == 1 else "RGB"
-        preparation = frame.preparation
-        habit = ""
-        if preparation.window:
-            plain = _windowed(picture, preparation.window)
-        elif preparation.value_range:
-            plain = _ranged(picture, preparation.value_range, bits)
-        else:
-            plain, habit = _eight_bits(picture, bits)
+        plain, habit = _in_range(picture, frame.preparation, bits)
         plain = plain if plain.mode == mode else plain.convert(mode)
         misnamed = "misnamed" if name_format(path) != _format(picture) else ""
-        return Decoded(_resized(plain, shape, frame), shape, habit or misnamed)
+        return Decoded(_resized([plain], shape, frame), shape, habit or misnamed)
+
+
+def _in_range(picture: Image, preparation: Preparation, bits: int) -> tuple[Image, str]:
+    """The picture in 8 bits, and its habit."""
+    if preparation.window:
+        return _windowed(picture, preparation.window), ""
+    if preparation.value_range:
+        return _ranged(picture, preparation.value_range, bits), ""
+    return _eight_bits(picture, bits)
+
+
+def _decode_pages(data: bytes, path: str, frame: Frame) -> Decoded:
+    """The pages of a TIFF as channels."""
+    from PIL import ImageOps
+
+    layers = []
+    habits = []
+    with _open_image(data, path, frame.max_pixels, pages=frame.channels) as picture:
+        shape = _upright_size(picture)
+        for page in range(frame.channels):
+            picture.seek(page)
+            bits = _stored_bits(picture, data)
+            upright = ImageOps.exif_transpose(picture)
+            if upright.size != shape:
+                raise DataError(f"has pages of different sizes: page {page + 1} is {upright.width} x {upright.height}")
+            if upright.mode not in ("1", "L", "F") and not upright.mode.startswith("I"):
+                raise DataError(f"has a page in colour (page {page + 1}): a page is one channel, in grey")
+            plain, habit = _in_range(upright, frame.preparation, bits)
+            layers.append(plain.convert("L"))
+            habits.append(habit)
+    return Decoded(_resized(layers, shape, frame), shape, next(filter(None, habits), ""))
 
 
 def _decode_mask_picture(data: bytes, path: str, frame: Frame) -> Decoded:
@@ -244,7 +306,8 @@ def _decode_mask_picture(data: bytes, path: str, frame: Frame) -> Decoded:
         two = frame.classes == 2
         ids, habit = foreground(picture, lossy) if two else (class_ids(picture, lossy, frame.classes), "")
         whole = Image.fromarray(ids)
-        small = whole.resize((frame.size, frame.size), Image.Resampling.NEAREST, box=crop_box(whole.size, frame.fit))
+        box = crop_box(whole.size, frame.fit, frame.size)
+        small = whole.resize(frame.width_and_height, Image.Resampling.NEAREST, box=box)
         return Decoded(np.asarray(small, dtype=np.uint8), whole.size, habit)
 
 
@@ -260,7 +323,7 @@ def habit_notes(habits: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 @contextmanager
-def _open_image(data: bytes, path: str, most_pixels: int) -> Iterator[Image]:
+def _open_image(data: bytes, path: str, most_pixels: int, pages: int = 1) -> Iterator[Image]:
     from PIL import Image, UnidentifiedImageError
 
     suffix = PurePosixPath(path).suffix.lower()
@@ -273,8 +336,7 @@ def _open_image(data: bytes, path: str, most_pixels: int) -> Iterator[Image]:
     try:
         with Image.open(BytesIO(data), formats=list(PICTURES)) as picture:
             refuse_too_many(*picture.size, most_pixels)
-            if _format(picture) in PAGED and getattr(picture, "n_frames", 1) > 1:
-                raise DataError(f"holds {getattr(picture, 'n_frames', 1)} pages: export one image per file")
+            _check_pages(picture, pages)
             if ENDS.get(_format(picture), b"") not in data:
                 raise DataError("is cut short: its end is missing")
             yield picture
@@ -290,6 +352,17 @@ def _open_image(data: bytes, path: str, most_pixels: int) -> Iterator[Image]:
         raise DataError(f"cannot be decoded ({error or type(error).__name__})") from error
 
 
+def _check_pages(picture: Image, pages: int) -> None:
+    held = getattr(picture, "n_frames", 1) if _format(picture) in PAGED else 1
+    if pages == 1 and held > 1:
+        raise DataError(f"holds {held} pages: export one image per file")
+    if pages > 1 and (held != pages or _format(picture) != "TIFF"):
+        raise DataError(
+            f"is {_format(picture)} of {held} page(s), where data.channels = {pages} are the pages of a TIFF: set "
+            "data.channels to 1 or 3, or save the channels so"
+        )
+
+
 def _format(picture: Image) -> str:
     return "JPEG" if picture.format == "MPO" else str(picture.format)  # MPO: what phones and cameras call a JPEG
 
@@ -301,11 +374,15 @@ def _upright_size(picture: Image) -> tuple[int, int]:
     return (height, width) if picture.getexif().get(Base.Orientation, 1) in (5, 6, 7, 8) else (width, height)
 
 
-def crop_box(size: tuple[int, int], fit: str) -> Box:
-    """What of an image of (width, height) pixels is kept: left, top, right, bottom."""
+def crop_box(size: tuple[int, int], fit: str, shown: Size) -> Box:
+    """What of an image of (width, height) pixels is kept, to be shown at another size: left, top, right, bottom."""
     width, height = size
     if fit == "stretch":
         return 0, 0, width, height
+    if not isinstance(shown, int):
+        across = min(width, height * shown[1] / shown[0])
+        down = min(height, width * shown[0] / shown[1])
+        return (width - across) / 2, (height - down) / 2, (width + across) / 2, (height + down) / 2
     side = min(width, height)
     if fit.startswith("centre:"):
         side = min(side, int(fit.removeprefix("centre:")))
@@ -314,18 +391,18 @@ def crop_box(size: tuple[int, int], fit: str) -> Box:
     return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
 
 
-def _enlargement(size: tuple[int, int], fit: str) -> int:
+def _enlargement(size: tuple[int, int], frame: Frame) -> int:
     """How many times the kept part goes into the image: so much larger must the whole be decoded."""
-    left, _, right, _ = crop_box(size, fit)
-    return math.ceil(min(size) / (right - left)) if fit.startswith("centre:") else 1
+    left, _, right, _ = crop_box(size, frame.fit, frame.size)
+    return math.ceil(min(size) / (right - left)) if frame.fit.startswith("centre:") else 1
 
 
-def _box_in(decoded: tuple[int, int], original: tuple[int, int], fit: str) -> Box:
+def _box_in(decoded: tuple[int, int], original: tuple[int, int], frame: Frame) -> Box:
     """What is kept of an image that may have been decoded at a part of its size."""
-    if decoded == original or not fit.startswith("centre:"):
-        return crop_box(decoded, fit)
+    if decoded == original or not frame.fit.startswith("centre:"):
+        return crop_box(decoded, frame.fit, frame.size)
     across, down = decoded[0] / original[0], decoded[1] / original[1]
-    left, top, right, bottom = crop_box(original, fit)
+    left, top, right, bottom = crop_box(original, frame.fit, frame.size)
     return left * across, top * down, right * across, bottom * down
 
 

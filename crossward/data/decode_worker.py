@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from crossward.core.image_size import as_size, sides
 from crossward.data.archives import open_files
 from crossward.data.decode import Frame
 from crossward.data.segments import ImagePaths, decode_segment, key_of, store_segment
@@ -25,7 +26,8 @@ def serve(connection: Connection) -> None:
     """Decode one segment after another until the parent closes the connection."""
     opening: dict[str, Any] = json.loads(connection.recv_bytes())
     settings = opening["frame"]
-    frame = Frame(**settings | {"prepare": tuple(settings["prepare"])})
+    size = as_size(*sides(settings["size"]))
+    frame = Frame(**settings | {"prepare": tuple(settings["prepare"]), "size": size})
     cache = Path(opening["cache"])
     with open_files(Path(opening["root"])) as files:
         while True:

@@ -118,7 +118,7 @@ class Number:
 class Operation:
     apply: Callable[..., object]  # changes Values in place; a window or range is made of its numbers
     numbers: tuple[Number, ...]
-    channels: tuple[int, ...]  # of the images that it is for
+    channels: tuple[int, ...]  # of the images that it is for; none: any
     example: str
 
 
@@ -127,11 +127,11 @@ RANGES = ("window", "range")  # operations that make the 8 bits
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         "shades-of-grey": Operation(shades_of_grey, (Number("norm", 1, 12, 6, int),), (3,), "shades-of-grey:6"),
-        "brightness": Operation(brightness, (Number("target", TINY, 1, 0.5),), (1, 3), "brightness:0.5"),
+        "brightness": Operation(brightness, (Number("target", TINY, 1, 0.5),), (), "brightness:0.5"),
         "window": Operation(
             Window, (Number("level", -32768, 32767), Number("width", TINY, 65535)), (1,), "window:40:80"
         ),
-        "range": Operation(Limits, (), (1, 3), "range:percentiles"),
+        "range": Operation(Limits, (), (), "range:percentiles"),
     }
 )
 
@@ -232,10 +232,12 @@ def _problem(text: str, channels: int | None) -> str:
 
 
 def _channel_problem(name: str, channels: int | None) -> str:
-    if channels is None or channels in OPERATIONS[name].channels:
+    needed = OPERATIONS[name].channels
+    if channels is None or not needed or channels in needed:
         return ""
-    needs, is_ = ("colour", "grey") if channels == 1 else ("grey", "colour")
-    return f"{name} needs {needs} images, but these are {is_} (channels = {channels})"
+    words = {1: "grey", 3: "colour"}
+    is_ = f"are {words[channels]}" if channels in words else "have others"
+    return f"{name} needs {words[needed[0]]} images, but these {is_} (channels = {channels})"
 
 
 def _bad(number: Number, written: str) -> str:

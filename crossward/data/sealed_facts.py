@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from crossward.core.cores import usable_cores
 from crossward.data.archives import Files
-from crossward.data.cache import FRESH
+from crossward.data.file_digests import FRESH
 from crossward.data.reading_progress import reading
 from crossward.data.sealed_files import SealedNotes, digest, storage
 from crossward.data.site_key import SiteKey
@@ -44,7 +45,7 @@ def read_facts(
         except DataError as error:
             return path, [0], error.what
 
-    with ThreadPoolExecutor(2) as pool, reading("reading headers", len(paths)) as count:
+    with ThreadPoolExecutor(max(2, usable_cores())) as pool, reading("reading headers", len(paths)) as count:
         for start in range(0, len(paths), CHUNK):
             for path, stamp, found in pool.map(look, paths[start : start + CHUNK]):
                 count(1)

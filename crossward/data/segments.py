@@ -8,6 +8,7 @@ processes that decode start in a fraction of a second.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from crossward.core.image_size import sides
 from crossward.data import decode
 from crossward.data.archives import Files
 from crossward.data.decode import Decoded, Frame
@@ -109,7 +111,7 @@ def paths_of(rows: Sequence[ImagePaths]) -> list[str]:
 def split_rows(rows: Sequence[ImagePaths], frame: Frame) -> list[Sequence[ImagePaths]]:
     """The rows, cut into segments: small ones first, by which the time of all is judged, then larger ones. The rows of
     one file stay together as far as the memory allows: it is opened once."""
-    most = max(1, MOST_BYTES // (frame.size * frame.size * (frame.channels + 1)))
+    most = max(1, MOST_BYTES // (math.prod(sides(frame.size)) * (frame.channels + 1)))
     wanted = 1
     start = 0
     pieces: list[Sequence[ImagePaths]] = []

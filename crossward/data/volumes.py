@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossward.core.image_size import MOST_CHANNELS
 from crossward.data.archives import LARGEST
 from crossward.data.dicom_reading import INSTALL, check_size
 from crossward.data.value_range import (
@@ -35,7 +36,8 @@ APART = 1e-2  # of voxel sizes, in parts of their size
 
 @dataclass(frozen=True)
 class Volume:
-    """(X, Y, Z) stored voxels in the order right, front, head, and what makes values of them."""
+    """(X, Y, Z) stored voxels in the order right, front, head, and what makes values of them; (X, Y, Z, C) of a file
+    that holds several volumes of the same place."""
 
     voxels: NDArray[Any]
     slope: float
@@ -47,40 +49,51 @@ class Volume:
         """How many slices there are along the axis."""
         return int(self.voxels.shape[AXES[axis]])
 
-    def slice(self, axis: str, number: int) -> NDArray[Any]:
+    @property
+    def channels(self) -> int:
+        """How many volumes there are."""
+        return int(self.voxels.shape[3]) if self.voxels.ndim == 4 else 1
+
+    def _channel(self, channel: int) -> NDArray[Any]:
+        voxels: NDArray[Any] = self.voxels[..., channel] if self.voxels.ndim == 4 else self.voxels
+        return voxels
+
+    def slice(self, axis: str, number: int, channel: int = 0) -> NDArray[Any]:
         """(H, W) stored voxels of a slice, the right way up."""
         if not 0 <= number < self.count(axis):
             raise DataError(f"has {self.count(axis)} {axis} slice(s), and none with the number {number}")
-        turned: NDArray[Any] = np.flip(self.voxels.take(number, AXES[axis])).T
+        turned: NDArray[Any] = np.flip(self._channel(channel).take(number, AXES[axis])).T
         return turned
 
-    def pixels(self, axis: str, number: int, wanted: Window | ValueRange | None, most_pixels: int) -> Pixels:
+    def pixels(
+        self, axis: str, number: int, wanted: Window | ValueRange | None, most_pixels: int, channel: int = 0
+    ) -> Pixels:
         """(H, W) of a slice. Without a wanted range, and by percentiles, the range is that of the whole volume."""
-        stored = self.slice(axis, number)
+        stored = self.slice(axis, number, channel)
         check_size(stored.shape[1], stored.shape[0], most_pixels)
         if isinstance(wanted, Window):
             return wanted(self._values(stored))
-        low, high = self._limits(wanted)
+        low, high = self._limits(wanted, channel)
         return stretch(self._values(stored), low, high)
 
     def labelled(self, axis: str) -> list[int]:
         """The slices that hold a voxel other than 0."""
-        others = tuple(place for place in range(3) if place != AXES[axis])
+        others = tuple(place for place in range(self.voxels.ndim) if place != AXES[axis])
         return np.flatnonzero(self.voxels.any(axis=others)).tolist()
 
     def _values(self, stored: Numbers) -> NDArray[np.float64]:
         return stored.astype(np.float64) * self.slope + self.intercept
 
-    def _limits(self, wanted: ValueRange | None) -> tuple[float, float]:
+    def _limits(self, wanted: ValueRange | None, channel: int) -> tuple[float, float]:
         if isinstance(wanted, FromTags):
             raise DataError('has no tags, as DICOM has: set prepare = ["window:40:80"] or ["range:percentiles"]')
         default = StoredBits() if self.voxels.dtype == np.uint8 and self._unscaled else Percentiles()
         chosen = wanted or default
         if isinstance(chosen, Percentiles):
-            ends = self._values(np.percentile(self.voxels, (chosen.low, chosen.high)))
+            ends = self._values(np.percentile(self._channel(channel), (chosen.low, chosen.high)))
             return float(ends.min()), float(ends.max())
         bits = 8 * self.voxels.dtype.itemsize if self._unscaled else None
-        return chosen.limits(self.voxels, ImageRange(bits, self.voxels.dtype.kind == "i"))
+        return chosen.limits(self._channel(channel), ImageRange(bits, self.voxels.dtype.kind == "i"))
 
     @property
     def _unscaled(self) -> bool:
@@ -108,7 +121,7 @@ def open_volume(data: bytes) -> Volume:
     slope, intercept = _scaling(image.dataobj)
     _check_numbers(stored, slope, intercept)
     affine, habit = _affine(nibabel, header)
-    turned = nibabel.orientations.apply_orientation(_three_dimensional(stored), nibabel.io_orientation(affine))
+    turned = nibabel.orientations.apply_orientation(_with_three_sides(stored), nibabel.io_orientation(affine))
     return Volume(turned, slope, intercept, _placement(nibabel, affine, stored.shape), habit)
 
 
@@ -144,22 +157,20 @@ def _inflated(data: bytes) -> bytes:
 
 def _check_header(header: Any, length: int) -> None:
     shape = header.get_data_shape()
-    if not 2 <= len([side for side in shape if side > 1] or [1]) <= 3 or any(side < 1 for side in shape):
-        sides = " x ".join(map(str, shape))
-        more = any(side > 1 for side in shape[3:])
-        raise DataError(
-            f"has {sides} voxels: "
-            + ("save each of its volumes as a file" if more else "it is neither slice nor volume")
-        )
-    if any(side > 1 for side in shape[3:]):
-        raise DataError(f"has {' x '.join(map(str, shape))} voxels: save each of its volumes as a file")
+    words = " x ".join(map(str, shape))
+    if any(side < 1 for side in shape) or len([side for side in shape[:3] if side > 1]) < 2:
+        raise DataError(f"has {words} voxels: it is neither slice nor volume")
+    if any(side > 1 for side in shape[4:]) or (len(shape) > 3 and shape[3] > MOST_CHANNELS):  # times, not contrasts
+        raise DataError(f"has {words} voxels: save each of its volumes as a file")
     needed = header.get_data_offset() + int(np.prod(shape, dtype=np.float64)) * header.get_data_dtype().itemsize
     if length < needed:
         raise DataError(f"is cut short: it has {length} of {needed} bytes")
 
 
-def _three_dimensional(stored: NDArray[Any]) -> NDArray[Any]:
-    return stored.reshape((*stored.shape, 1, 1)[:3])
+def _with_three_sides(stored: NDArray[Any]) -> NDArray[Any]:
+    """(X, Y, Z), or (X, Y, Z, C) where there are several volumes."""
+    volumes = stored.shape[3:4] if stored.ndim > 3 and stored.shape[3] > 1 else ()
+    return stored.reshape((*stored.shape, 1, 1)[:3] + volumes)
 
 
 def _scaling(proxy: Any) -> tuple[float, float]:

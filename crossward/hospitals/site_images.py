@@ -15,6 +15,7 @@ from crossward.data.sources import setting_names
 from crossward.errors import ConfigError
 from crossward.hospitals.kit import SiteKit
 
+COUNTED = 256  # masks at a time: as int64, all of a site might not fit into memory
 SOURCES_BY_SUFFIX = {".csv": "table", ".npz": "npz"}  # of a path given by --data; any other is a folder
 
 
@@ -50,7 +51,9 @@ def check_images(settings: Mapping[str, Any]) -> ImageCheck:
     if "bad_files" in setting_names(str(data.get("source", "phantom"))):
         data.setdefault("bad_files", "quarantine")
     collection, left_out = config_from({"data": data}).data.load()
-    targets = collection.targets.flatten().long()
-    counts = torch.bincount(targets, minlength=len(collection.classes)).tolist()
+    counts = torch.zeros(len(collection.classes), dtype=torch.int64)
+    for targets in collection.targets.split(COUNTED):
+        several = collection.task == "multi-label"
+        counts += targets.long().sum(0) if several else torch.bincount(targets.flatten().long(), minlength=len(counts))
     notes = tuple(near_pair_notes(collection))
-    return ImageCheck(collection.classes, tuple(counts), len(collection), tuple(left_out), notes)
+    return ImageCheck(collection.classes, tuple(counts.tolist()), len(collection), tuple(left_out), notes)

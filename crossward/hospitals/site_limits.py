@@ -8,6 +8,7 @@ the main memory of a step, is watched by the site's worker, see `site_worker`.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from annotated_types import Ge, Gt
 from pydantic import ConfigDict, Strict
 
 from crossward.config.schema import Config
+from crossward.core.image_size import sides
 from crossward.core.method import COMMON_STEPS
 from crossward.core.training import Training
 from crossward.data.archives import open_files
@@ -210,7 +212,7 @@ def _decoded_bytes(config: Config) -> int:
     except (OSError, CrosswardError):
         return 0  # reading them reports what is wrong
     channels = getattr(config.data, "channels", 3)
-    return int(count * getattr(config.data, "size", 0) ** 2 * (channels + 1))  # and a mask
+    return int(count * math.prod(sides(getattr(config.data, "size", 0))) * (channels + 1))  # and a mask
 
 
 def _folder_bytes(folder: Path) -> int:

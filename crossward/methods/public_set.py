@@ -17,7 +17,7 @@ from crossward.core.method import PERSONAL, Server
 from crossward.core.optimiser_memory import OPTIMISER
 from crossward.core.samples import Batch, Samples
 from crossward.core.seeds import stream
-from crossward.core.site import Site, predict_batch_size
+from crossward.core.site import Site, in_pieces, prediction_batch_sizes
 
 
 def draw_public_rows(server: Server, most: int) -> Tensor:
@@ -32,7 +32,7 @@ def unlabelled_samples(public: Samples | None, rows: Tensor) -> Samples:
     index = public.index[rows.cpu()]  # indices stay on the CPU, where the images are
     places = torch.zeros(len(public.images), dtype=torch.int64)
     places[index] = torch.arange(len(index))
-    return replace(public, index=index, targets=places)
+    return replace(public.with_targets(places), index=index)
 
 
 def train_before_first_round(site: Site, epochs: int | None) -> None:
@@ -46,8 +46,9 @@ def train_before_first_round(site: Site, epochs: int | None) -> None:
 def public_logits(site: Site, rows: Tensor) -> Tensor:
     """(n, K) or (n, K, H, W): the logits of the site's network for these rows, in eval mode, on the CPU."""
     samples = unlabelled_samples(site.public, rows)
+    batches = samples.in_order(prediction_batch_sizes(samples)[0])
     with eval_mode(site.model):
-        return torch.cat([site.model(x).float().cpu() for x, _ in samples.in_order(predict_batch_size(samples))])
+        return torch.cat([in_pieces(site.model, x).float().cpu() for x, _ in batches])  # maps of all would be large
 
 
 def default_batch_size(rows: Tensor) -> int:

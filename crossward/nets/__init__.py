@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from crossward.core.image_size import Size
 from crossward.errors import ConfigError
 from crossward.names import nearest
 from crossward.nets.catalogue import CatalogueNet
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from crossward.core.net import Net
 
 NETS: Mapping[str, CatalogueNet] = MappingProxyType({
-    "cnn": CatalogueNet("crossward.nets.cnn", "cnn", "classification"),
+    "cnn": CatalogueNet("crossward.nets.cnn", "cnn", "classification", both_sides=True),
     "resnet18": CatalogueNet("crossward.nets.resnet", "resnet18", "classification"),
     "resnet50": CatalogueNet("crossward.nets.resnet", "resnet50", "classification"),
-    "efficientnet-b0": CatalogueNet("crossward.nets.efficientnet", "efficientnet_b0", "classification"),
+    "efficientnet-b0": CatalogueNet(
+        "crossward.nets.efficientnet", "efficientnet_b0", "classification", both_sides=True
+    ),
     "efficientnet-lite0": CatalogueNet("crossward.nets.efficientnet_lite", "efficientnet_lite0", "classification"),
     "resnet17": CatalogueNet("crossward.nets.resnet_shallow", "resnet17", "classification"),
     "resnet11": CatalogueNet("crossward.nets.resnet_shallow", "resnet11", "classification"),
@@ -48,8 +51,8 @@ def suggestion(name: str) -> str:
     return form + nearest(name, NETS)
 
 
-def build(name: str, *, channels: int, classes: int, size: int, **options: Any) -> Net:
-    """A freshly initialised net for images of `size` x `size` pixels; torch.manual_seed decides its weights."""
+def build(name: str, *, channels: int, classes: int, size: Size, **options: Any) -> Net:
+    """A freshly initialised net for images of this size; torch.manual_seed decides its weights."""
     if is_user_net(name):
         from crossward.nets.user_net import load_user_net
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from crossward.core.image_size import Size, sides
 from crossward.names import module_source, nearest
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class CatalogueNet:
     module: str
     function: str
     task: str
+    both_sides: bool = False  # of images that are not square the builder must know both sides, not the shorter alone
 
     @cached_property
     def description(self) -> str:
@@ -57,9 +59,10 @@ class CatalogueNet:
             return f"{option}: must be {TYPE_NAMES[expected]}, not {value!r}."
         return ""
 
-    def build(self, *, channels: int, classes: int, size: int, **options: Any) -> Net:
+    def build(self, *, channels: int, classes: int, size: Size, **options: Any) -> Net:
         builder = getattr(import_module(self.module), self.function)
-        return cast("Net", builder(channels=channels, classes=classes, size=size, **options))
+        known = size if self.both_sides else min(sides(size))
+        return cast("Net", builder(channels=channels, classes=classes, size=known, **options))
 
     @cached_property
     def _definition(self) -> ast.FunctionDef:

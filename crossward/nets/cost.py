@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from crossward.core.image_size import Size, sides
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -17,11 +19,11 @@ class Cost:
     flops: int  # one image forward; a multiplication and an addition count two
 
 
-def cost(net: nn.Module, channels: int, size: int) -> Cost:
+def cost(net: nn.Module, channels: int, size: Size) -> Cost:
     """Counts on a copy on the meta device, which leaves the network and the random numbers untouched."""
     copy = deepcopy(net).to("meta").eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        copy(torch.empty(1, channels, size, size, device="meta"))
+        copy(torch.empty(1, channels, *sides(size), device="meta"))
     return Cost(
         parameters=sum(p.numel() for p in net.parameters()),
         buffers=sum(b.numel() for b in net.buffers() if b.is_floating_point()),

@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 
 from torch import nn
 
+from crossward.core.image_size import Size, sides, size_words
 from crossward.core.net import Net
 from crossward.errors import ConfigError
 from crossward.nets.layers import require_size_and_width
@@ -17,6 +18,7 @@ from crossward.nets.requirements import require_rates
 STEM = 32  # channels of the first convolution
 TOP = 1280  # channels of the last convolution
 EPS = 1e-3  # of BatchNorm
+HALVINGS = 5  # of an image on its way through the net
 MIN_SIZE = 16  # pixels a side
 
 
@@ -90,7 +92,7 @@ def efficientnet_b0(
     *,
     channels: int,
     classes: int,
-    size: int,
+    size: Size,
     start: str = "",
     width: float = 1.0,
     dropout: float = 0.2,
@@ -107,20 +109,33 @@ def efficientnet_b0(
 
     Importing MONAI takes seconds. Its padding depends on the image size, hence `size`.
     """
-    require_size_and_width("efficientnet-b0", size, width, MIN_SIZE)
+    require_size_and_width("efficientnet-b0", min(sides(size)), width, MIN_SIZE)
+    _require_alike(size)
     require_rates("efficientnet-b0", dropout=dropout, drop_connect=drop_connect, norm_momentum=norm_momentum)
     if start == "imagenet":
         raise ConfigError(
             "The net 'efficientnet-b0' has no ImageNet weights of its own.",
             hint="Set start to a .safetensors file, such as timm's or torchvision's, or use efficientnet-lite0.",
         )
-    body = _body(channels, size, width, drop_connect, norm_momentum)
+    body = _body(channels, min(sides(size)), width, drop_connect, norm_momentum)
     features = cast(nn.Conv2d, body.get_submodule("top.1")).out_channels
     net = Net(body, classifier(classes, dropout, features), features)
     if start:
         names = module_translation(B0, MONAI, EFFICIENTNET_PYTORCH, TORCHVISION, TIMM)
         load_weights_file(net, start, "efficientnet-b0", names)
     return net
+
+
+def _require_alike(size: Size) -> None:
+    """Padding is fixed when the net is built, by whether a side is odd at each of five halvings: the same for both."""
+    height, width = sides(size)
+    for _ in range(HALVINGS):
+        if height % 2 != width % 2:
+            raise ConfigError(
+                f"The net 'efficientnet-b0' cannot take images of {size_words(size)}.",
+                hint=f"Choose a height and a width that are multiples of {2**HALVINGS}, or another net.",
+            )
+        height, width = -(-height // 2), -(-width // 2)
 
 
 def classifier(classes: int, dropout: float, features: int = TOP) -> nn.Sequential:

@@ -10,23 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from crossward.core.image_size import Size, sides
 from crossward.core.net import Net
 from crossward.errors import ConfigError
 from crossward.names import nearest
 
 CONTRACT_HINT = (
-    "It is called with channels, classes and size, and gives an nn.Module with two parts: `body` (or `features`), from "
+    "It is called with channels, classes and size (a number, or height and width where they differ), and gives an "
+    "nn.Module with two parts: `body` (or `features`), from "
     "images to features (B, D) or (B, D, H, W), and `head`, from these to logits."
 )
 NAME_HINT = 'Write "package.module:function"; PYTHONPATH names the folder that it is found in.'
 SPLIT_HINT = "Put what lies before or between the two into the body, and what comes after them into the head."
 
 
-def load_user_net(name: str, *, channels: int, classes: int, size: int, **options: Any) -> Net:
+def load_user_net(name: str, *, channels: int, classes: int, size: Size, **options: Any) -> Net:
     """Call the builder of that name, and check on two images that the network is the head of its body."""
     module = _build(name, channels=channels, classes=classes, size=size, **options)
     net = _as_net(name, module)
-    x = torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, channels, *sides(size), generator=torch.Generator().manual_seed(0))
     z, logits = _features_and_logits(name, net, module, x)
     _check_shapes(name, z, logits, classes, size)
     width = z.shape[1]
@@ -86,11 +88,11 @@ def _as_net(name: str, module: nn.Module) -> Net:
     return Net(body, head, width=0)
 
 
-def _check_shapes(name: str, z: Tensor, logits: Tensor, classes: int, size: int) -> None:
-    expected = (2, classes, size, size) if z.ndim == 4 else (2, classes)
+def _check_shapes(name: str, z: Tensor, logits: Tensor, classes: int, size: Size) -> None:
+    expected = (2, classes, *sides(size)) if z.ndim == 4 else (2, classes)
     if z.ndim not in (2, 4) or z.shape[1] == 0 or logits.shape != expected:
         shapes = f"features {tuple(z.shape)} and logits {tuple(logits.shape)}"
-        wanted = f"(2, {classes}) or (2, {classes}, {size}, {size})"
+        wanted = f"(2, {classes}) or {(2, classes, *sides(size))}"
         raise ConfigError(
             f"The net {name!r} gives {shapes} for two images; logits should be {wanted}.", hint=CONTRACT_HINT
         )

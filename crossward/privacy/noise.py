@@ -35,7 +35,7 @@ def gaussian_like(tensor: Tensor, deviation: float, rng: torch.Generator) -> Ten
 
 def clipped_update(update: Weights, clip: float) -> Weights:
     """The update, scaled down where its norm over all weights is above `clip`."""
-    squares = [tensor.double().square().sum() for tensor in update.values()]
+    squares = [tensor.cpu().double().square().sum() for tensor in update.values()]  # not all devices have float64
     norm = torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
     return update * float(clip_factors(norm, clip))
 

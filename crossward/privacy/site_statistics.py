@@ -44,9 +44,9 @@ class SiteStatistics:
     def _released_counts(self, site: Site) -> Tensor:
         """An image adds its own counts over the most that they can be: at most 1 in norm."""
         noise, rng = self._release(site, CLASS_COUNTS)
-        labels = site.train.labels.long()
+        labels = site.train.labels
         most = math.sqrt(site.num_classes) if site.task.name == "multi-label" else labels[:1].numel()
-        rows = torch.stack([site.task.counts(labels[i : i + 1]).float() / most for i in range(len(labels))])
+        rows = torch.stack([site.task.counts(labels[i : i + 1].long()).float() / most for i in range(len(labels))])
         counts = noisy_counts(self.weights @ clipped_rows(rows, 1.0), noise=noise, rng=rng)
         per_unit = len(labels) / self.units  # images: a patient is counted as so many
         return (counts * most * per_unit).clamp_min(LEAST_COUNT)

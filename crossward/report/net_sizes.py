@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from crossward.core.image_size import as_size, sides
 from crossward.errors import CrosswardError
 from crossward.nets import NETS, build
 from crossward.nets.cost import cost
@@ -43,7 +44,7 @@ def _size(net: str) -> tuple[int, int] | None:
     if plan.get("name") not in NETS:
         return None
     try:
-        size = int(plan["size"])  # of the images that the network sees, already shrunk
+        size = as_size(*sides(plan["size"]))  # of the images that the network sees, already shrunk
         built = build(
             plan["name"], channels=plan["channels"], classes=plan["classes"], size=size, **plan.get("options", {})
         )

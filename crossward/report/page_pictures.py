@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossward.data.shown_pixels import shown_pixels
 from crossward.report.content import Picture
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ LARGE = 300_000  # bytes; larger pictures are reduced to 256 colours
 
 def thumbnail(image: Tensor) -> Tensor:
     """(h, w, 3) uint8: made smaller if a side is longer than SIDE, larger if both are shorter than SMALLEST / 2."""
-    colour = image.expand(*image.shape[:2], 3)
+    colour = shown_pixels(image)
     longest = max(colour.shape[:2])
     if longest <= SIDE:
         factor = max(1, SMALLEST // longest)

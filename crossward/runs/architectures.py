@@ -11,6 +11,7 @@ import torch
 
 from crossward import nets
 from crossward.config.schema import Config, NetSettings, SiteSettings
+from crossward.core.image_size import Size, as_size, sides, size_words
 from crossward.core.net import Net
 from crossward.core.seeds import seeded
 from crossward.data.collection import Collection
@@ -28,14 +29,13 @@ class NetPlan:
     name: str
     channels: int
     classes: int
-    size: int  # pixels that the network sees
+    size: Size  # pixels that the network sees, of a side, or height and width
     options: dict[str, Any] = field(default_factory=dict)
     shrink: int = 1  # how much larger the images are
 
     def __call__(self) -> Net:
-        sizes = {"channels": self.channels, "classes": self.classes, "size": self.size}
         try:
-            return nets.build(self.name, **sizes, **self.options)
+            return nets.build(self.name, channels=self.channels, classes=self.classes, size=self.size, **self.options)
         except ConfigError as error:
             if self.shrink == 1:
                 raise
@@ -51,7 +51,7 @@ class NetPlan:
             if option not in defaults or value != defaults[option]:
                 words.append(f"{option}={_shortest(value)}")
         if self.shrink > 1:
-            words.append(f"at {self.size} px")
+            words.append(f"at {size_words(self.size)}")
         return " ".join(words).replace("/", "|")  # a name in a tree has no slash
 
 
@@ -75,9 +75,6 @@ def architecture_of(factory: NetFactory) -> str:
 
 def plan_nets(config: Config, collection: Collection, sites: Sequence[str]) -> NetPlan | tuple[NetPlan, ...]:
     """One plan for all, or one for each of the sites."""
-    height, width = collection.size
-    if height != width:
-        raise ConfigError(f"images of {height} x {width} pixels: networks take square ones", hint="Set data.size.")
     settings = settings_by_site(config, sites)
     plans = [_plan(site, settings[site], collection) for site in sites]
     for plan in {plan.architecture: plan for plan in plans}.values():
@@ -114,8 +111,10 @@ def _listed_nets(config: Config) -> tuple[str, ...]:
 
 def _plan(site: str, settings: SiteSettings, collection: Collection) -> NetPlan:
     assert settings.net is not None
-    pixels, shrink = collection.size[0], settings.shrink
-    if shrink > 1 and pixels % shrink:
+    height, width = collection.size
+    shrink = settings.shrink
+    if shrink > 1 and (height % shrink or width % shrink):
+        pixels = height if height == width else f"{height} x {width}"
         raise ConfigError(
             f"{site}: shrink = {shrink} does not divide the {pixels} pixels of an image",
             hint="Its last rows and columns would never be seen: choose another data.size.",
@@ -125,14 +124,15 @@ def _plan(site: str, settings: SiteSettings, collection: Collection) -> NetPlan:
     name = str(settings.net.name)
     if name == "auto":
         name = DEFAULT_NETS[collection.task]
-    return NetPlan(name, collection.channels, len(collection.classes), pixels // shrink, settings.net.options, shrink)
+    size = as_size(height // shrink, width // shrink)
+    return NetPlan(name, collection.channels, len(collection.classes), size, settings.net.options, shrink)
 
 
 def _check_task(plan: NetPlan, task: str) -> None:
     """The network serves the task; a user's own net shows by its logits which it serves."""
     if nets.is_user_net(plan.name):
         with seeded(0), torch.no_grad():
-            logits = plan().eval()(torch.zeros(2, plan.channels, plan.size, plan.size))
+            logits = plan().eval()(torch.zeros(2, plan.channels, *sides(plan.size)))
         served = "segmentation" if logits.ndim == 4 else "classification"
     else:
         served = nets.NETS[plan.name].task

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from crossward.config.schema import Config
 from crossward.core.disclosure import WEIGHTS
 from crossward.core.evaluation import LOWER_IS_BETTER
+from crossward.core.image_size import sides
 from crossward.core.method import Method, Need
 from crossward.core.metric_sum import summed_metrics
 from crossward.core.net import Net
@@ -122,7 +123,7 @@ def _input_shape(run_sites: RunSites, site: int) -> tuple[int, int, int]:
     """Channels, height and width of what a site's network sees."""
     collection = run_sites.federation.collection
     factory = run_sites.net_factory(site)
-    height, width = (factory.size, factory.size) if isinstance(factory, NetPlan) else collection.size
+    height, width = sides(factory.size) if isinstance(factory, NetPlan) else collection.size
     return collection.channels, height, width
 
 

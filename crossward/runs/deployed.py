@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.config.reading import config_from, method_of
+from crossward.core.image_size import as_size, sides
 from crossward.core.method import restore_predictor
 from crossward.core.net import Net, NetSpec
 from crossward.core.samples import Samples
@@ -46,7 +47,7 @@ class Deployed:
         method = method_of(config)
         net_facts = about.get("nets", {}).get(site, about["net"])
         self.classes = tuple(about["task"]["classes"])
-        self.size = about["images"]["size"][0]
+        self.size = as_size(*about["images"]["size"])
         self.channels = net_facts["channels"]
         self.shrink = net_facts.get("shrink", 1)
         self.mean = tuple(about["images"]["mean"])
@@ -55,17 +56,17 @@ class Deployed:
         self.prepare = getattr(config.data, "prepare", ())
         spec = NetSpec(
             self.channels,
-            net_facts["size"],
+            as_size(*sides(net_facts["size"])),
             len(self.classes),
             text=about.get("text", {}).get("numbers", 0),
             mean=self.mean,
             std=self.std,
             sites=len(about["sites"]),
         )
-        plan = _without_start(NetPlan(**net_facts))
+        plan = _without_start(NetPlan(**{**net_facts, "size": spec.size}))
         net = method.build(plan(), spec)
         task = make_task(about["task"]["name"], self.classes, **config.task)
-        none = self._samples(torch.zeros(0, self.size, self.size, self.channels, dtype=torch.uint8))
+        none = self._samples(torch.zeros(0, *sides(self.size), self.channels, dtype=torch.uint8))
         self._no_images = none
         self._site = Site(0, "deployed", net, task, none, none, none, Training(), architecture=plan.architecture)
         self._predictor = restore_predictor(method, self._site, stored)
@@ -161,7 +162,7 @@ class Deployed:
         """A predicted class map, (height, width) as its image; what the network was not shown is background."""
         from PIL import Image
 
-        left, top, right, bottom = (round(edge) for edge in crop_box(size, self.fit))
+        left, top, right, bottom = (round(edge) for edge in crop_box(size, self.fit, self.size))
         shown = Image.fromarray(predicted.numpy()).resize((right - left, bottom - top), Image.Resampling.NEAREST)
         whole = Image.new("L", size)
         whole.paste(shown, (left, top))

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from crossward import __version__
+from crossward.core.image_size import sides
 from crossward.runs.deployed import Deployed
 from crossward.runs.result import Result
 
@@ -25,9 +26,9 @@ def model_facts(result: Result, network: Deployed, site: str | None, which: str)
     return {
         "task": network.task,
         "classes": list(network.classes),
-        "size": [network.size, network.size],
+        "size": list(sides(network.size)),
         "channels": network.channels,
-        "colour": "grey" if network.channels == 1 else "RGB",
+        "colour": colour_word(network.channels),
         "layout": "NHWC",
         "dtype": "uint8",
         "value_range": [0, 255],
@@ -46,6 +47,10 @@ def model_facts(result: Result, network: Deployed, site: str | None, which: str)
         "run_hash": run_hash(result),
         "weights_sha256": hashlib.sha256(result.weights_file(site, which).read_bytes()).hexdigest(),
     }
+
+
+def colour_word(channels: int) -> str:
+    return {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
 
 
 def run_hash(result: Result) -> str:

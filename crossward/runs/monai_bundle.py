@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from crossward.core.image_size import sides
 from crossward.disk import cannot_write
 from crossward.errors import ConfigError, StorageError
 from crossward.foreign import printable
 from crossward.names import module_source
 from crossward.runs.deployed import Deployed
-from crossward.runs.model_facts import headline_metrics
+from crossward.runs.model_facts import colour_word, headline_metrics
 from crossward.runs.onnx_graph import NO_GRAPH, quiet_torch, root_cause
 from crossward.runs.parity import Parity, measure_parity
 from crossward.runs.result import Result
@@ -36,6 +37,7 @@ CLASSES = "classes.json"  # beside the network: MONAI evaluates what a configura
 EVALUATED = ("$", "@", "%")  # what MONAI calculates, looks up or reads from a file, wherever a text begins with it
 COPIED = {  # module -> its name in the bundle
     "crossward.errors": "errors",
+    "crossward.core.image_size": "image_size",
     "crossward.data.archives": "archives",
     "crossward.data.decode": "decode",
     "crossward.data.dicom_orientation": "dicom_orientation",
@@ -98,7 +100,7 @@ def _channels_first(images: Tensor) -> Tensor:
 
 def _torchscript(network: Deployed) -> torch.jit.ScriptModule:
     whole = _ChannelsFirst(network.module()).eval()
-    example = torch.zeros(2, network.channels, network.size, network.size)
+    example = torch.zeros(2, network.channels, *sides(network.size))
     try:  # tracing would silently keep one branch of a network that chooses by image: torch.export refuses such
         with quiet_torch():
             torch.export.export(whole, (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
@@ -151,9 +153,8 @@ def _standing_alone(module: str) -> str:
 
 def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> dict[str, Any]:
     classes = {str(k): name for k, name in enumerate(network.classes)}
-    channels = {"0": "grey"} if network.channels == 1 else {"0": "red", "1": "green", "2": "blue"}
     segments = network.task == "segmentation"
-    seen = network.size // network.shrink
+    height, width = sides(network.size)
     return {
         "schema": SCHEMA,
         "version": "1.0.0",
@@ -163,7 +164,7 @@ def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> di
         "numpy_version": metadata.version("numpy"),
         "required_packages_version": {"pillow": metadata.version("pillow")},
         "name": f"{facts['method']} {network.task}",
-        "task": f"{network.task} of {'grey' if network.channels == 1 else 'colour'} images into {len(classes)} classes",
+        "task": f"{network.task} of images ({colour_word(network.channels)}) into {len(classes)} classes",
         "description": f"A network trained by federated learning ({facts['method']}) with crossward.",
         "authors": "not stated: the authors must supply this",
         "copyright": "not stated: the authors must supply this",
@@ -177,11 +178,11 @@ def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> di
                     "format": "magnitude",
                     "modality": "n/a",
                     "num_channels": network.channels,
-                    "spatial_shape": [network.size, network.size],
+                    "spatial_shape": [height, width],
                     "dtype": "float32",
                     "value_range": [0, 255],
                     "is_patch_data": False,
-                    "channel_def": channels,
+                    "channel_def": _channel_names(network.channels),
                 }
             },
             "outputs": {
@@ -189,7 +190,7 @@ def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> di
                     "type": "image" if segments else "probabilities",
                     "format": "classes",
                     "num_channels": len(classes),
-                    "spatial_shape": [seen, seen] if segments else [],
+                    "spatial_shape": [height // network.shrink, width // network.shrink] if segments else [],
                     "dtype": "float32",
                     "value_range": [0, 1],
                     "is_patch_data": False,
@@ -198,6 +199,12 @@ def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> di
             },
         },
     }
+
+
+def _channel_names(channels: int) -> dict[str, str]:
+    known = {1: ("grey",), 3: ("red", "green", "blue")}
+    numbered = tuple(f"channel {number}" for number in range(1, channels + 1))
+    return {str(k): name for k, name in enumerate(known.get(channels, numbered))}
 
 
 def _inference(network: Deployed) -> dict[str, Any]:

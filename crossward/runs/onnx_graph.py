@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from crossward import __version__
+from crossward.core.image_size import sides
 from crossward.disk import write_atomically
 from crossward.errors import ConfigError
 from crossward.runs.deployed import Deployed
@@ -69,7 +70,7 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _graph(network: Deployed) -> ModelProto:
-    example = torch.zeros(2, network.size, network.size, network.channels, dtype=torch.uint8)
+    example = torch.zeros(2, *sides(network.size), network.channels, dtype=torch.uint8)
     second = "class_map" if network.task == "segmentation" else "logits"
     try:
         with quiet_torch():

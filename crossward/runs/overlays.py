@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crossward.data.shown_pixels import shown_pixels
+
 Colour = tuple[int, int, int]
 SHOWN = 5  # images of a site, from the worst to the best
 RIGHT, MISSED, WRONG = (0, 205, 110), (255, 225, 0), (70, 130, 255)  # told apart on tissue, and without red and green
@@ -20,17 +22,24 @@ CAPTIONS: tuple[tuple[tuple[str, Colour], ...], ...] = (
     (("truth", PAPER),),
     (("prediction:", PAPER), ("found", RIGHT), ("missed", MISSED), ("wrong", WRONG)),
 )
+COMPARED = 64  # class maps at a time: summing takes eight times their memory
 
 
 def spread_by_dice(prediction: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     """(n,) rows spread evenly from the worst to the best, and their (n,) Dice: how much of the foreground of both has
     the right class."""
-    a, b = (prediction > 0).flatten(1), (truth > 0).flatten(1)
-    total, right = a.sum(1) + b.sum(1), ((prediction == truth).flatten(1) & b).sum(1)
-    dice = torch.where(total == 0, 1.0, 2 * right / total.clamp_min(1))
+    pairs = zip(prediction.split(COMPARED), truth.split(COMPARED), strict=True)
+    dice = torch.cat([_dice(some, true) for some, true in pairs])
     order = dice.argsort(stable=True)
     rows = order[torch.linspace(0, len(order) - 1, min(SHOWN, len(order))).round().long()]
     return rows, dice[rows]
+
+
+def _dice(prediction: Tensor, truth: Tensor) -> Tensor:
+    """(n,) of (n, H, W) class maps."""
+    a, b = (prediction > 0).flatten(1), (truth > 0).flatten(1)
+    total, right = a.sum(1) + b.sum(1), ((prediction == truth).flatten(1) & b).sum(1)
+    return torch.where(total == 0, 1.0, 2 * right / total.clamp_min(1))
 
 
 def draw(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
@@ -45,7 +54,7 @@ def draw(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
 def side_by_side(images: Tensor, truth: Tensor, prediction: Tensor) -> Tensor:
     """(n, 3, H, W, 3): (n, H, W, C) images as they are, with the truth, and with the prediction coloured by how right
     it is; truth and prediction are (n, H, W) class maps."""
-    plain = images.expand(*images.shape[:3], 3)
+    plain = shown_pixels(images)
     right = (prediction == truth) & (truth > 0)
     missed = (truth > 0) & ~right
     wrong = (prediction > 0) & (truth == 0)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from crossward.config.reading import config_from
+from crossward.core.image_size import sides
 from crossward.data.federation import Federation
 from crossward.data.manifest import from_manifest
 from crossward.errors import CrosswardError, RunError
@@ -61,7 +62,7 @@ def parity_images(result: Result, network: Deployed, site: str | None) -> tuple[
     federation = None if result.across_hospitals else _federation(result)
     rows = torch.zeros(0, dtype=torch.int64) if federation is None else _test_rows(federation, site)
     if federation is None or not len(rows):
-        shape = (MOST_IMAGES, network.size, network.size, network.channels)
+        shape = (MOST_IMAGES, *sides(network.size), network.channels)
         noise = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         return noise, "images of random pixels"
     spread = torch.linspace(0, len(rows) - 1, min(MOST_IMAGES, len(rows))).long()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from crossward.data.shown_pixels import shown_pixels
 from crossward.disk import cannot_write, write_atomically
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _check(images: Tensor, labels: Sequence[str], columns: Sequence[str]) -> Non
 def _magnified(images: Tensor, factor: int) -> Tensor:
     """Every pixel as a square of `factor`, in colour: nothing is blurred or made up."""
     large = images.cpu().repeat_interleave(factor, 2).repeat_interleave(factor, 3)
-    return large.expand(*large.shape[:4], 3).contiguous()
+    return shown_pixels(large).contiguous()
 
 
 def _lines(name: str, font: FreeTypeFont | ImageFont, widest: float = WIDEST) -> list[str]:

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crossward.core.image_size import Size, sides, size_words
 from crossward.errors import ConfigError
 
 FILES = "`crossward predict`, or deployed().read(files), brings image files to this size by itself."
 
 
-def as_images(images: Any, size: int, channels: int) -> Tensor:
+def as_images(images: Any, size: Size, channels: int) -> Tensor:
     """(N, H, W, C) uint8, from that, from (N, H, W) if the network is for grey images, or from one image without N."""
     if isinstance(images, np.ndarray):
         _require_bytes(str(images.dtype), images)
@@ -27,9 +28,9 @@ def as_images(images: Any, size: int, channels: int) -> Tensor:
             hint="Give a numpy array or a torch tensor of uint8, (N, H, W, C).",
         )
     shaped = _with_all_axes(tensor, channels)
-    if shaped.shape[1:] != (size, size, channels):
+    if shaped.shape[1:] != (*sides(size), channels):
         raise ConfigError(
-            f"images of {tuple(tensor.shape[-shaped.ndim + 1 :])} for a net of {size} px, {channels} channels",
+            f"images of {tuple(tensor.shape[-shaped.ndim + 1 :])} for a net of {size_words(size)}, {channels} channels",
             hint=_shape_hint(tensor, size, channels),
         )
     return shaped
@@ -70,9 +71,10 @@ def _range_hint(dtype: str, least: float, most: float) -> str:
     return "Give uint8 pixels from 0 to 255, as they come from the file: the network normalises them itself."
 
 
-def _shape_hint(images: Tensor, size: int, channels: int) -> str:
-    if images.shape[-3:] == (channels, size, size):
+def _shape_hint(images: Tensor, size: Size, channels: int) -> str:
+    if images.shape[-3:] == (channels, *sides(size)):
         return "Channels come last: (N, H, W, C)."
-    if images.shape[1:3] != (size, size):
+    if images.shape[1:3] != sides(size):
         return FILES
-    return f"This network is for {'grey' if channels == 1 else 'colour'} images."
+    words = {1: "grey images", 3: "colour images"}
+    return f"This network is for {words.get(channels, f'images of {channels} channels')}."

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from crossward.core.store import read_tree
 from crossward.core.tree import Tree, encode
+from crossward.data.shown_pixels import shown_pixels
 from crossward.disk import cannot_write, present, write_atomically
 from crossward.errors import StorageError
 from crossward.runs import pictures
@@ -159,7 +160,7 @@ class RunDir:
 
     def keep_picture(self, name: str, images: Tensor, classes: Sequence[str]) -> None:
         """(K, n, H, W, C) bytes as a PNG, a row for each class."""
-        pictures.write(self.folder / "pictures" / f"{name}.png", pictures.grid(images, classes))
+        pictures.write(self.folder / "pictures" / f"{name}.png", pictures.grid(shown_pixels(images), classes))
 
     def keep_overlay(self, site: str, round: int, images: Tensor, labels: Sequence[str]) -> None:
         """(n, columns, H, W, C) bytes as a PNG, in place of the site's last one."""

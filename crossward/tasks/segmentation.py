@@ -17,6 +17,7 @@ from crossward.losses import dice_loss
 
 OBJECTIVES = ("dice", "dice+ce")
 MAX_CLASSES = 256  # predictions are stored as bytes
+SCORED_BYTES = 4 << 20  # of class maps that are compared at a time: sums of them are made of numbers of 8 bytes
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,19 @@ def _overlaps(prediction: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor, Te
     overlap = torch.zeros(len(y), k - 1, dtype=torch.float64)
     predicted = torch.zeros_like(overlap)
     true = torch.zeros_like(overlap)
-    for c in range(1, k):
-        a, b = (prediction == c).flatten(1), (y == c).flatten(1)
-        overlap[:, c - 1] = (a & b).sum(1)
-        predicted[:, c - 1] = a.sum(1)
-        true[:, c - 1] = b.sum(1)
+    for rows in _some_at_a_time(y):
+        for c in range(1, k):
+            a, b = (prediction[rows] == c).flatten(1), (y[rows] == c).flatten(1)
+            overlap[rows, c - 1] = (a & b).sum(1).double()
+            predicted[rows, c - 1] = a.sum(1).double()
+            true[rows, c - 1] = b.sum(1).double()
     return overlap, predicted, true
+
+
+def _some_at_a_time(y: Tensor) -> list[slice]:
+    """Images of the set, so many that what is made of their pixels stays small."""
+    step = max(1, SCORED_BYTES // max(1, y[:1].numel()))
+    return [slice(start, start + step) for start in range(0, len(y), step)]
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -117,12 +125,13 @@ def _hausdorff(prediction: Tensor, y: Tensor, k: int) -> Metrics:
     distances: list[Tensor] = []
     penalties = 0
     for c in range(1, k):
-        a, b = prediction == c, y == c
-        in_a, in_b = a.flatten(1).any(1), b.flatten(1).any(1)
-        both = in_a & in_b
-        penalties += int((in_a ^ in_b).sum())
-        if both.any():
-            distances.append(_distances(a[both, None], b[both, None]))
+        for rows in _some_at_a_time(y):
+            a, b = prediction[rows] == c, y[rows] == c
+            in_a, in_b = a.flatten(1).any(1), b.flatten(1).any(1)
+            both = in_a & in_b
+            penalties += int((in_a ^ in_b).sum())
+            if both.any():
+                distances.append(_distances(a[both, None], b[both, None]))
     defined = torch.cat(distances).double() if distances else torch.zeros(0, dtype=torch.float64)
     diagonal = math.hypot(*y.shape[1:])
     penalised = torch.cat([defined, torch.full((penalties,), diagonal, dtype=torch.float64)])

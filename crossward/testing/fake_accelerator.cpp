@@ -1,7 +1,7 @@
 // An accelerator that is none: two devices, "fake:0" and "fake:1", whose memory is that of the CPU.
 //
 // It is as strict as a GPU where code goes wrong: an operation on tensors of two devices is refused, and so is a random
-// generator of another device. It counts copies between host and device, and reads of single numbers (each of which
+// generator of another device, and, as on mps, a tensor of float64 unless that is allowed. It counts copies between host and device, and reads of single numbers (each of which
 // would make a GPU wait). Kernels are those of the CPU, so that results can be compared to the bit; its times mean
 // nothing.
 //
@@ -35,6 +35,7 @@ constexpr c10::DeviceIndex kDevices = 2;
 thread_local c10::DeviceIndex current = 0;
 thread_local int nested = 0;  // inside an operation that computes on the CPU: nothing is checked or counted
 
+std::atomic<bool> allows_float64{false};
 std::atomic<long> to_device{0}, to_host{0}, between_devices{0}, reads{0}, operations{0};
 
 void count(std::atomic<long>& counter) {
@@ -100,6 +101,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // memory ---------------------------------------------------------------------------------------------------------------
 
+at::ScalarType allowed(std::optional<at::ScalarType> type) {
+  auto wanted = type.value_or(c10::get_default_dtype_as_scalartype());
+  TORCH_CHECK(wanted != at::kDouble || nested > 0 || allows_float64, "float64 on a device: not all devices have it");
+  return wanted;
+}
+
 c10::Device chosen(std::optional<c10::Device> device) {
   return device && device->has_index() ? *device : c10::Device(kFake, current);
 }
@@ -108,16 +115,14 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> type, s
                  std::optional<c10::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   c10::DeviceGuard guard(chosen(device));
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &memory,
-                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                   type.value_or(c10::get_default_dtype_as_scalartype()), format);
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), allowed(type), format);
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<at::ScalarType> type,
                          std::optional<at::Layout>, std::optional<c10::Device> device, std::optional<bool>) {
   c10::DeviceGuard guard(chosen(device));
   return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), &memory,
-                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                           type.value_or(c10::get_default_dtype_as_scalartype()));
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), allowed(type));
 }
 
 // The same memory, seen as the CPU's.
@@ -317,6 +322,7 @@ extern "C" {
 
 void fake_start() { at::RegisterPrivateUse1HooksInterface(new Hooks()); }
 int fake_get_device() { return current; }
+void fake_allow_float64(int allow) { allows_float64 = allow != 0; }
 void fake_set_device(int index) { current = static_cast<c10::DeviceIndex>(index); }
 
 // to_device, to_host, between_devices, reads, operations

@@ -55,6 +55,10 @@ class FakeAccelerator:
     def reset_counts(self) -> None:
         self._library.fake_reset_counts()
 
+    def allow_float64(self, allowed: bool) -> None:
+        """Whether tensors of it may have float64, which is refused at first: mps has none."""
+        self._library.fake_allow_float64(int(allowed))
+
 
 class DeviceName(str):
     """The name of a fake device, which a process that unpickles it loads."""

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossward.testing import fake_accelerator
 
 
 def test_methods_and_speed(tmp_path, capsys):
@@ -14,4 +21,29 @@ def test_methods_and_speed(tmp_path, capsys):
     assert written["problems"] == 0
     assert [(row["net"], row["precision"]) for row in written["rows"]] == [("cnn", "32 bits"), ("cnn", "bfloat16")]
     assert all(row["images_per_second"] > 0 for row in written["rows"])
-    assert "0 problem(s)" in capsys.readouterr().out
+    assert all(row["predicted_per_second"] > 0 for row in written["rows"])
+    out = capsys.readouterr().out
+    assert "fedavg-classification: right (1 of 2)" in out
+    assert "0 problem(s)" in out
+
+
+def test_kernels_that_overlap_count_once():
+    import gpu
+
+    assert gpu.covered([(5.0, 7.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5)]) == 5.0
+    assert gpu.covered([]) == 0.0
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_copies_on_a_device(tmp_path):
+    if reason := fake_accelerator.missing():
+        pytest.skip(reason)
+    file = tmp_path / "gpu.json"
+    program = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+    command = [sys.executable, str(program), "--smoke", "--fake", "--skip-methods", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {(row["precision"], row["images"]): row for row in json.loads(file.read_text())["rows"]}
+    there, sent = rows["32 bits", "there"], rows["32 bits", "sent"]
+    assert there["copies_per_step"] < sent["copies_per_step"]

@@ -33,6 +33,18 @@ def test_a_device_without_memory_for_them_has_no_copy():
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 20])
+def test_other_targets_take_the_place_of_those_that_were_copied(budget):
+    maps = torch.zeros(5, 4, 4, dtype=torch.uint8)
+    copy = DeviceCopy(IMAGES, maps, META, budget)
+    samples = Samples(IMAGES, maps, torch.arange(5), (0.5,) * 3, (0.5,) * 3, device=META, device_copy=copy)
+    relabelled = samples.with_targets(LABELS)
+    assert [tuple(y.shape) for _, y in relabelled.in_order(3)] == [(3,), (2,)]
+    assert [tuple(y.shape) for _, y in samples.in_order(3)] == [(3, 4, 4), (2, 4, 4)]
+    if budget:
+        assert relabelled.device_copy.tensors[0] is copy.tensors[0]
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 20])
 def test_rows_come_from_the_copy_or_are_sent(budget):
     copy = DeviceCopy(IMAGES, LABELS, META, budget)
     samples = Samples(IMAGES, LABELS, torch.arange(5), (0.5,) * 3, (0.5,) * 3, device=META, device_copy=copy)

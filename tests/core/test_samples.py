@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
 
+from crossward.core import passes
 from crossward.core.samples import Samples
 
 
@@ -190,3 +192,17 @@ def test_orders_come_from_batch_order_and_from_the_generator():
     assert first_pass(1, 5) == first_pass(1, 5)
     orders = [first_pass(order, seed) for order in (0, 1, 2) for seed in (5, 6)]
     assert all(orders[i] != orders[j] for i in range(6) for j in range(i))
+
+
+@pytest.mark.parametrize(("cores", "thread"), [(2, "crossward-prefetch_0"), (1, "MainThread")])
+def test_batches_for_a_device_are_sent_ahead_however_many_threads_torch_has(monkeypatch, cores, thread):
+    seen = []
+    plain = Samples.gather
+    monkeypatch.setattr(passes, "usable_cores", lambda: cores)
+    monkeypatch.setattr(passes, "has_spare_core", lambda: False)  # on the CPU, its threads would need all cores
+    monkeypatch.setattr(
+        Samples, "gather", lambda self, rows: seen.append(threading.current_thread().name) or plain(self, rows)
+    )
+    samples = counted(6, device=torch.device("meta"))
+    assert len(list(samples.in_order(2))) == 3
+    assert seen == ["MainThread", thread, thread]

@@ -17,6 +17,7 @@ from crossward.core.site import PREDICT_BATCH, Fit
 from crossward.core.training import Training
 from crossward.core.weights import Weights
 from crossward.methods.fedavg import FedAvg
+from crossward.tasks.classification import Classification
 from crossward.testing.toy import Toy
 
 # The line: x = 1, 2; y = 3, 1; w = 2: gradient 2.5, see test_loop.py.
@@ -201,10 +202,10 @@ def test_predict_takes_fewer_images_at_a_time_where_a_device_has_no_memory_for_m
             raise torch.OutOfMemoryError
         return site.model(x)
 
-    monkeypatch.setattr(site_module, "_prediction_batch_sizes", lambda _: [32, 16, 8, 4])
+    monkeypatch.setattr(site_module, "prediction_batch_sizes", lambda _: [32, 16, 8, 4])
     assert torch.equal(site.predict(short_of_memory, samples), expected)
     assert asked == [20, 16, 8, 8, 4]
-    monkeypatch.setattr(site_module, "_prediction_batch_sizes", lambda _: [32, 16])
+    monkeypatch.setattr(site_module, "prediction_batch_sizes", lambda _: [32, 16])
     with pytest.raises(torch.OutOfMemoryError):
         site.predict(short_of_memory, samples)
 
@@ -214,8 +215,28 @@ def test_devices_predict_many_images_at_a_time(side, sizes):
     none = torch.zeros(0, dtype=torch.int64)
     here = Samples(torch.zeros(1, side, side, 1, dtype=torch.uint8), none, none, (0.5,), (0.5,))
     there = replace(here, device=torch.device("meta"))
-    assert site_module._prediction_batch_sizes(there) == sizes
-    assert site_module._prediction_batch_sizes(here) == sizes[-1:]
+    assert site_module.prediction_batch_sizes(there) == sizes
+    assert site_module.prediction_batch_sizes(here) == sizes[-1:]
+
+
+def test_features_are_taken_in_halves_where_a_device_has_no_memory_for_all(line, pixels, monkeypatch):
+    site, samples = line(), pixels(list(range(20)), [0] * 20)
+    site.task = Classification(("a", "b"))
+    expected = [(z.clone(), y.clone()) for z, y in site.vectors(samples)]
+    plain = site.model.features
+    asked = []
+
+    def short_of_memory(x):
+        asked.append(len(x))
+        if len(x) > 8:
+            raise torch.OutOfMemoryError
+        return plain(x)
+
+    monkeypatch.setattr(site.model, "features", short_of_memory)
+    [(z, y)] = site.vectors(samples)
+    assert asked == [20, 10, 5, 5, 10, 5, 5]
+    assert torch.equal(z, expected[0][0])
+    assert torch.equal(y, expected[0][1])
 
 
 def test_predict_uses_running_statistics():

@@ -508,7 +508,11 @@ def volumes() -> Iterator[Case]:
     yield Case("a slice in two dimensions", nifti(v[:, :, 5].copy()), axial, part="axial:0", **common)
     yield Case("four dimensions, the last of one", nifti(v[..., None]), axial, part="axial:5", **common)
     yield Case(
-        "four dimensions", nifti(np.stack([v, v], -1)), reason="save each of its volumes", part="axial:5", **common
+        "four dimensions",
+        nifti(np.stack([v, v], -1)),
+        reason="holds 2 volumes: set data.channels = 2",
+        part="axial:5",
+        **common,
     )
     yield Case("a slice that is not there", nifti(v), reason="none with the number 16", part="axial:16", **common)
     yield Case("a volume as one image", nifti(v), reason='source = "nifti"', **common)

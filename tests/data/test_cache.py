@@ -91,6 +91,45 @@ def test_known_stamps_are_not_read_again(root, store, monkeypatch):
         assert values(decode_files(files, ROWS, FRAME, store)) == [1, 2, 3]
 
 
+@pytest.fixture
+def reads(monkeypatch):
+    """The paths whose content was read."""
+    seen: list[str] = []
+    plain = FolderFiles.read
+    monkeypatch.setattr(FolderFiles, "read", lambda self, path: seen.append(path) or plain(self, path))
+    return seen
+
+
+def test_the_first_reading_reads_each_file_once(root, store, reads):
+    run(root, store)
+    assert sorted(reads) == ["a.png", "b.png", "c.png"]
+    assert values(run(root, store)) == [1, 2, 3]
+    assert len(reads) == 3
+
+
+def test_a_mask_that_many_images_share_is_read_with_each_of_them_only(root, store, reads):
+    paint(root / "m.png", 255)
+    run(root, store, [ImagePaths("a.png", "m.png"), ImagePaths("b.png", "m.png")], Frame(4, 1, classes=2))
+    assert sorted(reads) == ["a.png", "b.png", "m.png", "m.png"]
+
+
+def test_a_file_that_vanishes_before_it_is_read_is_left_out_of_the_entry(root, store, monkeypatch):
+    plain = FolderFiles.read
+
+    def read(self: FolderFiles, path: str) -> bytes:
+        (root / "a.png").unlink(missing_ok=True)
+        return plain(self, path)
+
+    monkeypatch.setattr(FolderFiles, "read", read)
+    first = run(root, store)
+    assert values(first) == [2, 3]
+    assert first.rows == (1, 2)
+    assert [place for place, _ in first.problems] == [0]
+    second = run(root, store)
+    assert second.file == first.file
+    assert second.problems == first.problems
+
+
 def test_touched_and_moved_files_are_found_again(root, store, tmp_path, decodings):
     run(root, store)
     aged(root / "a.png", 100)
@@ -224,7 +263,7 @@ def test_two_may_build_at_once(root, store):
     for thread in threads:
         thread.join()
     assert [values(result) for result in results] == [[1, 2, 3], [1, 2, 3]]
-    assert sorted(file.suffix for file in store.iterdir()) == [".images", ".json", ".json"]
+    assert sorted(file.suffix for file in store.iterdir()) == [".images", ".json", ".json", ".rows"]
 
 
 @pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "is full"), (errno.EROFS, "cannot be written")])
@@ -236,7 +275,7 @@ def test_a_full_or_locked_disk_is_a_storage_error(root, store, monkeypatch, numb
     with pytest.raises(StorageError, match=words) as error:
         run(root, store)
     assert "cache folder" in error.value.hint
-    assert not list(store.iterdir())
+    assert [file.suffix for file in store.iterdir()] == [".rows"]  # that it has begun
 
 
 def test_a_cache_that_cannot_be_a_folder(root, tmp_path):
@@ -327,4 +366,4 @@ def test_what_is_known_of_files_is_written_while_it_grows(root, store, monkeypat
     with pytest.raises(KeyboardInterrupt):
         run(root, store)
     [index] = store.glob("index-*.json")
-    assert {*sealed_files.read_sealed(index)["files"]} == {"a.png", "b.png"}
+    assert {*sealed_files.read_sealed(index)["files"]} == {"a.png"}  # the first segment; the others are the second

@@ -38,7 +38,7 @@ def test_a_photograph_is_cropped_before_it_is_shrunk():
 
 
 def test_an_image_smaller_than_the_square_is_cropped_to_its_own():
-    assert crop_box((100, 80), "centre:200") == crop_box((100, 80), "crop")
+    assert crop_box((100, 80), "centre:200", 64) == crop_box((100, 80), "crop", 64)
 
 
 @pytest.mark.parametrize("fit", ["centre", "centre:", "centre:0", "centre:-3", "centre:2.5", "center:200", "pad"])

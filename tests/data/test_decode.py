@@ -244,7 +244,9 @@ def test_colours_are_prepared_after_resizing():
     "wrong",
     [
         {"size": 0},
-        {"size": 2, "channels": 2},
+        {"size": 2, "channels": 17},
+        {"size": (2, 0)},
+        {"size": (2, 3), "fit": "centre:2"},
         {"size": 2, "fit": "pad"},
         {"size": 2, "prepare": ("sepia",)},
         {"size": 2, "prepare": ("window:40:80",)},

@@ -102,7 +102,7 @@ def test_processes_decode_the_same(root, store, expected, at_once, monkeypatch, 
     assert content(result) == expected
     assert result.rows == tuple(range(COUNT))
     assert sum(here) <= 1  # by which the time is judged
-    assert sorted(file.suffix for file in store.iterdir()) == [".images", ".json", ".json"]
+    assert sorted(file.suffix for file in store.iterdir()) == [".images", ".json", ".json", ".rows"]
 
 
 def test_masks_and_bad_files_come_from_processes_too(root, store, tmp_path, at_once):
@@ -244,7 +244,7 @@ def test_two_readings_at_once_do_not_spoil_each_other(root, store, expected, at_
     with multiprocessing.get_context("fork").Pool(2) as both:
         results = [both.apply_async(read_content, (root, store)) for _ in range(2)]
         assert [one.get(60) for one in results] == [expected, expected]
-    assert sorted(file.suffix for file in store.iterdir()) == [".images", ".json", ".json"]
+    assert sorted(file.suffix for file in store.iterdir()) == [".images", ".json", ".json", ".rows"]
     assert content(run(root, store)) == expected
 
 

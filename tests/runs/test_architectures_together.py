@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from crossward.config.reading import config_from, read_config
@@ -85,19 +84,6 @@ def test_one_net_that_sees_other_sizes_is_averaged():
     sites = [{"net": {"name": "resnet8"} | SHALLOW, "shrink": shrink} for shrink in (1, 2, 1)]
     run_sites = prepare(config_from(asked(sites))).run_sites
     assert len(run_sites.architectures) == 2
-
-
-def test_images_that_are_not_square(tmp_path):
-    rng = np.random.default_rng(0)
-    sets = {
-        f"{part}_images": rng.integers(0, 256, (24, 28, 40, 3), dtype=np.uint8) for part in ("train", "val", "test")
-    }
-    labels = {f"{part}_labels": np.arange(24)[:, None] % 2 for part in ("train", "val", "test")}
-    np.savez(tmp_path / "wide.npz", **sets, **labels)
-    data = {"data": {"source": "npz", "path": str(tmp_path / "wide.npz")}, "partition": {"sites": 2}}
-    with pytest.raises(ConfigError, match="images of 28 x 40 pixels: networks take square ones") as error:
-        prepare(config_from(data))
-    assert "data.size" in error.value.hint
 
 
 def test_one_image_at_a_time_says_where_batchnorm_is():

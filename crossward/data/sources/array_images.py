@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from crossward.core.image_size import Size, sides
 from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
@@ -25,11 +26,11 @@ def collection_of_arrays(
     classes: Sequence[str],
     parts: Mapping[str, tuple[Sequence[Pixels], Ints]],
     *,
-    size: int | None,
+    size: Size | None,
     channels: int | None,
 ) -> Collection:
     """One collection of split -> its images (N, H, W[, C]), in one array or several, and the labels of them all."""
-    if size is not None and size < 1:
+    if size is not None and min(sides(size)) < 1:
         raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
     if channels not in (None, 1, 3):
         raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
@@ -54,27 +55,25 @@ def check_set_name(name: str, names: Mapping[str, object]) -> str:
     return name
 
 
-def resize(images: Tensor, size: int | None, channels: int | None) -> Tensor:
+def resize(images: Tensor, size: Size | None, channels: int | None) -> Tensor:
+    """(N, H, W[, C]) bytes at this size; grey as colour and colour as grey, if so many channels are asked for."""
     if images.ndim == 3:
         images = images.unsqueeze(3)
-    if (size is None or images.shape[1:3] == (size, size)) and channels in (None, images.shape[3]):
+    if (size is None or images.shape[1:3] == sides(size)) and channels in (None, images.shape[3]):
         return images
     if not len(images):
-        height, width = (size, size) if size else images.shape[1:3]
+        height, width = sides(size) if size else images.shape[1:3]
         return torch.empty((0, height, width, channels or images.shape[3]), dtype=torch.uint8)
     return torch.cat([_chunk(part, size, channels) for part in images.split(CHUNK)])
 
 
-def _chunk(images: Tensor, size: int | None, channels: int | None) -> Tensor:
+def _chunk(images: Tensor, size: Size | None, channels: int | None) -> Tensor:
     x = images.permute(0, 3, 1, 2).float()
     if channels == 1 and x.shape[1] == 3:
         x = (x * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    if size is not None and x.shape[2:] != (size, size):
-        whole = all(side % size == 0 for side in x.shape[2:])  # then the mean of each block is exact
-        x = (
-            interpolate(x, (size, size), mode="area")
-            if whole
-            else interpolate(x, (size, size), mode="bilinear", antialias=True)
-        )
+    wanted = x.shape[2:] if size is None else sides(size)
+    if x.shape[2:] != wanted:
+        whole = all(side % new == 0 for side, new in zip(x.shape[2:], wanted))  # then the mean of each block is exact
+        x = interpolate(x, wanted, mode="area") if whole else interpolate(x, wanted, mode="bilinear", antialias=True)
     pixels = x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
-    return pixels.expand(-1, -1, -1, 3).contiguous() if channels == 3 else pixels.contiguous()
+    return pixels.expand(-1, -1, -1, channels or -1).contiguous()

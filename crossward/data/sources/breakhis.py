@@ -21,6 +21,7 @@ from typing import Literal
 
 import torch
 
+from crossward.core.image_size import Size
 from crossward.data.archives import find_dataset, open_files
 from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import ImagePaths, decode_files
@@ -99,7 +100,7 @@ def read(
     *,
     magnification: Literal["40", "100", "200", "400", "all"] = "all",
     classes: Literal["binary", "subtypes"] = "binary",
-    size: int = 64,
+    size: Size = 64,
     channels: int = 3,
     fit: str = "stretch",
     bad_files: str = "refuse",

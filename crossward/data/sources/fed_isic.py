@@ -24,6 +24,7 @@ from typing import Literal
 
 import torch
 
+from crossward.core.image_size import Size
 from crossward.data.archives import Files, open_files
 from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
@@ -116,7 +117,7 @@ def read(
     *,
     listing: Path,
     split: str = "repaired",
-    size: int = 64,
+    size: Size = 64,
     channels: int = 3,
     fit: str = "stretch",
     bad_files: str = "refuse",

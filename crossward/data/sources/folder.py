@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 
+from crossward.core.image_size import Size
 from crossward.data.archives import open_files
 from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
@@ -95,7 +96,7 @@ class FolderPlaces:
 def read(
     root: Path,
     *,
-    size: int,
+    size: Size,
     channels: int = 3,
     fit: str = "stretch",
     prepare: tuple[str, ...] = (),

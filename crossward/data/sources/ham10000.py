@@ -18,6 +18,7 @@ from typing import Literal
 
 import torch
 
+from crossward.core.image_size import Size
 from crossward.data.archives import Files, find_dataset, open_files
 from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
@@ -65,7 +66,7 @@ def locate(root: Path | None) -> Path:
 def read(
     root: Path,
     *,
-    size: int = 64,
+    size: Size = 64,
     channels: int = 3,
     fit: str = "stretch",
     bad_files: str = "refuse",

@@ -7,16 +7,15 @@ from typing import Annotated, Literal
 from pydantic import StringConstraints
 
 from crossward.data.decode import FIT
-from crossward.data.sources.settings import Loaded, SourceSettings
+from crossward.data.sources.settings import Channels, ImageSize, Loaded, SourceSettings
 from crossward.errors import ConfigError
-from crossward.settings import Count
 
 
 class HospitalsSettings(SourceSettings):
     source: Literal["hospitals"]
     prepare: tuple[str, ...] = ()
-    size: Count | None = None  # None: as each site reads its own
-    channels: Literal[1, 3] | None = None
+    size: ImageSize | None = None  # None: as each site reads its own
+    channels: Channels | None = None
     fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"
     classes: tuple[str, ...] | None = None  # all of them in their order; None: those of most sites
 

@@ -27,7 +27,7 @@ from crossward.data.sealed_facts import Facts, read_facts
 from crossward.data.site_key import SiteKey, patient_code, shown_name, site_key
 from crossward.data.sources.folder import class_names, folder_layout
 from crossward.data.sources.label_tables import FILE_COLUMNS, LabelColumn, read_label_rows
-from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded, Slices, chosen_slices
+from crossward.data.sources.settings import AnyFileSettings, Channels, Encoding, Loaded, Slices, chosen_slices
 from crossward.data.sources.table import FOREGROUND
 from crossward.data.sources.volume_files import PairedVolumes, pair_volumes, stem_of, subject_folder, subject_names
 from crossward.data.volumes import AXES, open_volume
@@ -42,7 +42,7 @@ FEW_FOLDERS = 3  # that may be classes with a volume each
 class NiftiSettings(AnyFileSettings):
     source: Literal["nifti"]
     path: AbsolutePath  # a folder or a zip
-    channels: Literal[1, 3] = 1
+    channels: Channels = 1  # 3: grey in three channels; or as many as files of four dimensions hold volumes
     axis: Literal["axial", "coronal", "sagittal"] = "axial"
     slices: Slices = "all"  # "labelled" (where the mask is not empty), "middle", "every:5"
     only: str | None = None  # regular expression: of the images, those whose path it finds, as in "_T1w"

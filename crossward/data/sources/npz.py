@@ -17,14 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crossward.core.image_size import MOST_CHANNELS, Size, sides
 from crossward.data.collection import Collection
-from crossward.data.prepare import EXAMPLE, Preparation, Window, by_parts, preparation
+from crossward.data.decode import COLOURS
+from crossward.data.prepare import EXAMPLE, Pixels, Preparation, by_parts, preparation
 from crossward.data.sealed_files import digest
 from crossward.data.sources.array_images import resize
 from crossward.data.sources.mapped_arrays import file_stamp, mapped_arrays
-from crossward.data.sources.settings import Loaded, SourceSettings
+from crossward.data.sources.settings import Channels, ImageSize, Loaded, SourceSettings
+from crossward.data.value_range import FromTags, ImageRange, StoredBits, ValueRange, eight_bits
 from crossward.errors import ConfigError, DataError
-from crossward.settings import AbsolutePath, Count
+from crossward.settings import AbsolutePath
 
 SPLITS = ("train", "val", "test")
 HELD = 512 << 20  # bytes of images that are held in memory; more are mapped from the cache
@@ -55,8 +58,8 @@ class NpzSettings(SourceSettings):
     source: Literal["npz"]
     path: AbsolutePath
     prepare: tuple[str, ...] = ()
-    size: Count | None = None
-    channels: Literal[1, 3] | None = None
+    size: ImageSize | None = None
+    channels: Channels | None = None
     classes: tuple[str, ...] | None = None
 
     def load(self) -> Loaded:
@@ -67,21 +70,24 @@ class NpzSettings(SourceSettings):
 def read(
     file: Path,
     *,
-    size: int | None = None,
+    size: Size | None = None,
     channels: int | None = None,
     prepare: tuple[str, ...] = (),
     classes: Sequence[str] | None = None,
 ) -> Collection:
     """The arrays of `file` as one collection that keeps their splits; sizes and channels as they are unless given."""
-    if size is not None and size < 1:
+    if size is not None and min(sides(size)) < 1:
         raise ConfigError(f"size is {size}.", hint="Use a number of pixels, such as 28.")
-    if channels not in (None, 1, 3):
-        raise ConfigError(f"channels is {channels}.", hint="Use 1 (grey) or 3 (colour).")
+    if channels is not None and not 1 <= channels <= MOST_CHANNELS:
+        raise ConfigError(
+            f"channels is {channels}.", hint=f"Use 1 (grey), 3 (colour), or another up to {MOST_CHANNELS}."
+        )
     asked = preparation(prepare, channels)  # refused before anything is read
-    if asked.value_range:
-        raise ConfigError(f'"{prepare[0]}" is for image files: arrays of 16 bits need a window, as in {EXAMPLE}.')
+    if isinstance(asked.value_range, FromTags):
+        raise ConfigError(f'"{prepare[0]}" is for DICOM: arrays carry no tags.', hint=f"Use a window, as in {EXAMPLE}.")
     labels_by_split, claims = _labels_and_claims(file)
-    _check(file, labels_by_split, claims, asked.window)
+    _check(file, labels_by_split, claims, asked)
+    _check_channels(file, claims["train"].channels, channels)
     prepared = preparation(prepare, channels or claims["train"].channels)
     counts = [len(claims[split]) for split in SPLITS]
     labels = np.concatenate([_targets(labels_by_split[split]) for split in SPLITS])
@@ -194,7 +200,7 @@ def _claims(file: Path, names: Sequence[str]) -> dict[str, ArrayClaim]:
     return claims
 
 
-def _shaped_parts(file: Path, size: int | None, channels: int | None, prepared: Preparation) -> Iterator[Tensor]:
+def _shaped_parts(file: Path, size: Size | None, channels: int | None, prepared: Preparation) -> Iterator[Tensor]:
     """The images of all splits in order, unpacked and shaped some at a time."""
     for split in SPLITS:
         with _readable(file), closing(_parts(file, f"{split}_images")) as parts:
@@ -215,10 +221,10 @@ def _parts(file: Path, name: str) -> Generator[NDArray[np.generic]]:
             yield np.array(whole)  # of our own, to be written to
 
 
-def _shape_read(claims: Mapping[str, ArrayClaim], size: int | None, channels: int | None) -> tuple[int, ...]:
+def _shape_read(claims: Mapping[str, ArrayClaim], size: Size | None, channels: int | None) -> tuple[int, ...]:
     """The shape that the images are read in."""
     train = claims["train"]
-    height, width = (size, size) if size else train.shape[1:3]
+    height, width = sides(size) if size else train.shape[1:3]
     return sum(map(len, claims.values())), height, width, channels or train.channels
 
 
@@ -231,9 +237,13 @@ def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
 
 
 def _check(
-    file: Path, labels: Mapping[str, NDArray[np.generic]], claims: Mapping[str, ArrayClaim], window: Window | None
+    file: Path, labels: Mapping[str, NDArray[np.generic]], claims: Mapping[str, ArrayClaim], asked: Preparation
 ) -> None:
-    problems = [problem for split in SPLITS for problem in _problems(split, claims[split], labels[split], window)]
+    problems = [
+        problem
+        for split in SPLITS
+        for problem in (*_image_problems(split, claims[split], asked), *_problems(split, claims[split], labels[split]))
+    ]
     shapes = {claim.shape[1:] for claim in claims.values()}
     if not problems and len(shapes) > 1:
         problems.append(f"images differ in shape between splits: {', '.join(map(str, sorted(shapes)))}")
@@ -245,23 +255,46 @@ def _check(
         raise DataError(
             f"{file} is not in the layout of MedMNIST.",
             details=problems,
-            hint="Images are uint8 (N, H, W) or (N, H, W, 3); labels are integers (N,) or (N, 1), or "
-            "(N, K) of 0 and 1 for several labels an image. "
-            f"Hounsfield units as int16 need a window, as in {EXAMPLE}.",
+            hint=f"Images are uint8 (N, H, W) or (N, H, W, C), C up to {MOST_CHANNELS}; labels are integers (N,) or "
+            "(N, 1), or (N, K) of 0 and 1 for several labels an image. Networks see 8 bits: Hounsfield units as int16 "
+            f'need a window, as in {EXAMPLE}, other numbers a range, as in prepare = ["range:0:4095"].',
         )
 
 
-def _problems(split: str, images: ArrayClaim, labels: NDArray[np.generic], window: Window | None) -> list[str]:
+def _check_channels(file: Path, held: int, wanted: int | None) -> None:
+    if wanted in (None, held) or (held in COLOURS and wanted in COLOURS):
+        return
+    raise ConfigError(
+        f"channels = {wanted}, but the images of {file} have {held}.",
+        hint=f"Leave channels out, or set it to {held}: only grey and colour images can become each other.",
+    )
+
+
+def _image_problems(split: str, images: ArrayClaim, asked: Preparation) -> list[str]:
+    """What is wrong with the type and the shape of images, for what is to be done to them."""
     problems = []
-    if window and images.dtype == np.uint8:
-        problems.append(f"{split}_images is already 8 bits: the window cannot be applied")
-    elif images.dtype not in ((np.int16, np.uint16) if window else (np.uint8,)):
-        wanted = "int16 (Hounsfield units) or uint16 (Hounsfield units + 1024)" if window else "uint8"
-        problems.append(f"{split}_images is {images.dtype}, not {wanted}")
-    elif window and images.ndim == 4 and images.shape[3] == 3:
-        problems.append(f"{split}_images is in colour, but a window needs grey images")
-    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)) or 0 in images.shape[1:]:
+    if asked.wanted_range and images.dtype == np.uint8:
+        problems.append(
+            f"{split}_images is already 8 bits: the {'window' if asked.window else 'range'} cannot be applied"
+        )
+    elif asked.window and images.dtype not in (np.int16, np.uint16):
+        problems.append(
+            f"{split}_images is {images.dtype}, not int16 (Hounsfield units) or uint16 (Hounsfield units + 1024)"
+        )
+    elif not asked.wanted_range and images.dtype != np.uint8:
+        problems.append(f"{split}_images is {images.dtype}, not uint8")
+    elif images.dtype.kind not in "iuf" or (images.dtype.kind == "f" and isinstance(asked.value_range, StoredBits)):
+        problems.append(f"{split}_images is {images.dtype}, which has no bits to go by: use range:LOW:HIGH")
+    elif asked.window and images.channels != 1:
+        is_ = "is in colour" if images.channels == 3 else f"has {images.channels} channels"
+        problems.append(f"{split}_images {is_}, but a window needs grey images")
+    if images.ndim not in (3, 4) or images.channels > MOST_CHANNELS or 0 in images.shape[1:]:
         problems.append(f"{split}_images has the shape {images.shape}")
+    return problems
+
+
+def _problems(split: str, images: ArrayClaim, labels: NDArray[np.generic]) -> list[str]:
+    problems = []
     if labels.dtype.kind not in "iu":
         problems.append(f"{split}_labels is {labels.dtype}, not whole numbers")
     elif labels.size and int(labels.min()) < 0:
@@ -291,7 +324,25 @@ def _class_names(file: Path, labels: NDArray[np.generic], classes: Sequence[str]
     return tuple(classes)
 
 
-def _shaped(array: NDArray[np.generic], size: int | None, channels: int | None, prepared: Preparation) -> Tensor:
+def _shaped(array: NDArray[np.generic], size: Size | None, channels: int | None, prepared: Preparation) -> Tensor:
     """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8: windowed, resize, then prepared otherwise."""
-    eight = by_parts(prepared.window, array) if prepared.window else np.ascontiguousarray(array, dtype=np.uint8)
+    if prepared.window:
+        eight = by_parts(prepared.window, array)
+    elif prepared.value_range:
+        eight = _in_range(array, prepared.value_range)
+    else:
+        eight = np.ascontiguousarray(array, dtype=np.uint8)
     return torch.from_numpy(prepared(resize(torch.from_numpy(eight), size, channels).numpy()))
+
+
+def _in_range(array: NDArray[np.generic], wanted: ValueRange) -> Pixels:
+    """Each image, and each of its channels, by the range."""
+    flat = array if array.ndim == 4 else array[..., None]
+    image = ImageRange(None if array.dtype.kind == "f" else 8 * array.dtype.itemsize, array.dtype.kind == "i")
+    eight = np.empty(flat.shape, dtype=np.uint8)
+    for row, pixels in enumerate(flat):
+        if not np.isfinite(pixels).all():
+            raise DataError("has pixels that are no numbers (NaN or infinite)")
+        for channel in range(flat.shape[3]):
+            eight[row, ..., channel] = eight_bits(pixels[..., channel], image, wanted)[0]
+    return eight.reshape(array.shape)

@@ -21,6 +21,7 @@ from typing import Literal
 
 import torch
 
+from crossward.core.image_size import Size
 from crossward.data.archives import find_dataset, open_files
 from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import ImagePaths, decode_files
@@ -92,7 +93,7 @@ def locate(root: Path | None) -> Path:
 def read(
     root: Path,
     *,
-    size: int = 64,
+    size: Size = 64,
     channels: int = 1,
     fit: str = "stretch",
     bad_files: str = "refuse",

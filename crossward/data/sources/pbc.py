@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from crossward.core.image_size import Size
 from crossward.data.archives import find_dataset
 from crossward.data.bad_files import BadFile
 from crossward.data.collection import Collection
@@ -50,7 +51,7 @@ def locate(root: Path | None) -> Path:
 def read(
     root: Path,
     *,
-    size: int = 28,
+    size: Size = 28,
     channels: int = 3,
     fit: str = "stretch",
     prepare: tuple[str, ...] = (),

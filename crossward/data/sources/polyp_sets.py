@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from crossward.core.image_size import Size
 from crossward.data.archives import Files, open_files
 from crossward.data.bad_files import BadFile, check_policy
 from crossward.data.cache import decode_files
@@ -109,7 +110,7 @@ def locate(root: Path | None, sets: Sequence[str] = SETS, paths: Mapping[str, Pa
 def read(
     places: Mapping[str, Path],
     *,
-    size: int = 64,
+    size: Size = 64,
     channels: int = 3,
     fit: str = "stretch",
     bad_files: str = "refuse",

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from crossward.core.image_size import Size
 from crossward.data.archives import find_dataset, open_files
 from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
@@ -140,7 +141,7 @@ def read(
     root: Path,
     *,
     name: str,
-    size: int = 64,
+    size: Size = 64,
     channels: int = 3,
     fit: str = "stretch",
     bad_files: str = "refuse",

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Len
-from pydantic import AfterValidator, BeforeValidator, StringConstraints
+from annotated_types import Interval, Len
+from pydantic import AfterValidator, BeforeValidator, StringConstraints, field_validator
 
+from crossward.core.image_size import MOST_CHANNELS, as_size, sides
 from crossward.data.collection import Collection
 from crossward.data.decode import FIT, MOST_PIXELS, Frame
 from crossward.errors import ConfigError
 from crossward.settings import AbsolutePath, Count, Section
 from crossward.user_folders import cache_folder
 
-Colour = Annotated[tuple[float, ...], Len(1, 3)]
+Colour = Annotated[tuple[float, ...], Len(1, MOST_CHANNELS)]
+Channels = Annotated[int, Interval(ge=1, le=MOST_CHANNELS)]
+# pixels of a side, or [height, width]
+ImageSize = Annotated[Count | tuple[Count, Count], AfterValidator(lambda size: as_size(*sides(size)))]
 Loaded = tuple[Collection, list[str]]  # the images, and a line for each file that was left out
 Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]  # of a table
 GroupRule = Callable[[str], str]  # path of an image -> its patient, lesion or slide; empty if it names none
@@ -83,10 +87,19 @@ class ImageFileSettings(SourceSettings):
 
     # "window:brain", "range:percentiles", "shades-of-grey", "brightness": once, before anything else
     prepare: Annotated[tuple[str, ...], BeforeValidator(listed)] = ()
-    size: Count = 64
-    channels: Literal[1, 3] = 3
-    fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": squares
+    size: ImageSize = 64
+    channels: Channels = 3
+    fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": parts of images
     bad_files: Literal["auto", "refuse", "quarantine"] = "auto"  # "auto": left out up to one in twenty, else refused
+
+    many_channels: ClassVar[bool] = False  # whether files may hold other numbers of channels than 1 and 3
+
+    @field_validator("channels")
+    @classmethod
+    def _has_channels(cls, channels: int) -> int:
+        if channels in (1, 3) or cls.many_channels:
+            return channels
+        raise ValueError("images of this source have 1 (grey) or 3 (colour) channels")
 
     def decoding(self) -> dict[str, Any]:
         """How a reader decodes the files, as its keyword arguments."""
@@ -103,6 +116,7 @@ class ImageFileSettings(SourceSettings):
 class AnyFileSettings(ImageFileSettings):
     """The settings of sources that read what hospitals have, DICOM among it."""
 
+    many_channels: ClassVar[bool] = True
     max_pixels: Count = MOST_PIXELS  # of one image; larger ones are bad files
     burned_in: Literal["quarantine", "keep"] = "quarantine"  # DICOM that may show names in its pixels
 

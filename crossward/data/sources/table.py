@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from crossward.core.image_size import Size
 from crossward.data.archives import Files, open_files, safe_path
 from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
@@ -132,7 +133,7 @@ class Table:
 def read(
     file: Path,
     *,
-    size: int,
+    size: Size,
     channels: int = 3,
     fit: str = "stretch",
     prepare: tuple[str, ...] = (),

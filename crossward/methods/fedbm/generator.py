@@ -82,7 +82,7 @@ def augment_generated(images: Tensor, spec: NetSpec, rng: torch.Generator) -> Te
     """Generated images moved, mirrored and normalised as the network wants them; one decision for the whole batch, as
     in the paper's code. The move is up to 1/32 of a side, 4 pixels at 128, and repeats the edge: black, as in the code,
     would tell generated images from real ones."""
-    pad = max(1, round(spec.size / 32))
+    pad = max(1, round(min(spec.sides) / 32))
     down, right = torch.randint(2 * pad + 1, (2,), generator=rng).tolist()
     across, over = (torch.rand(2, generator=rng) < 0.5).tolist()
     side = images.shape[-1]

@@ -148,13 +148,14 @@ class FedBM(FedCB):
 
     # both halves -----------------------------------------------------------------------------------------------------
     def build(self, net: Net, spec: NetSpec) -> Net:
+        spec.square_side("FedBM's generator")  # refused before round 1
         if self.generate == "features":
             net = Net(split_body(net.body, spec, self.cut), net.head, net.width)
         return super().build(net, spec)
 
     def new_generator(self, net: Net, spec: NetSpec, weights: Weights | None = None) -> Generator:
         """With these weights, or with random ones."""
-        channels, size = spec.channels, spec.size
+        channels, size = spec.channels, spec.square_side("FedBM's generator")
         if self.generate == "features":
             channels, size, _ = next(m for m in net.modules() if isinstance(m, SplitBody)).shape
         labels = spec.classes if self.conditions == "label" else 0

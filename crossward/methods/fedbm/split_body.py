@@ -59,7 +59,7 @@ def _output_shapes(body: nn.Sequential, spec: NetSpec) -> list[tuple[int, ...]]:
     """The shape of the output of each module, without the batch."""
     shapes = []
     training = body.training
-    x = torch.zeros(1, spec.channels, spec.size, spec.size)
+    x = torch.zeros(1, spec.channels, *spec.sides)
     body.eval()
     with torch.no_grad():
         for module in body:

@@ -181,5 +181,5 @@ def _bottleneck_channels(body: nn.Module, spec: NetSpec) -> int:
     outputs: list[Tensor] = []
     cast(nn.ModuleList, trial.down)[-1].register_forward_hook(lambda _, __, out: outputs.append(out))
     with torch.no_grad():
-        trial(torch.empty(2, spec.channels, spec.size, spec.size, device="meta"))
+        trial(torch.empty(2, spec.channels, *spec.sides, device="meta"))
     return outputs[0].shape[1] if outputs and outputs[0].ndim == 4 else 0

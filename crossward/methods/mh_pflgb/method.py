@@ -71,7 +71,7 @@ class MHpFLGB(Method):
             raise ConfigError("mh-pflgb without body and head has no bypass", hint='The method "local" is that.')
 
     def build(self, net: Net, spec: NetSpec) -> Net:
-        sizes = (spec.channels, spec.classes, spec.size)
+        sizes = (spec.channels, spec.classes, spec.square_side("MH-pFLGB"))
         return with_bypass(net, *sizes, rule=self.fusion, body=self.body, head=self.head, norm=self.norm)
 
     def train(self, site: Site, down: Tree) -> Tree:

@@ -23,10 +23,16 @@ class ReadImaged:
     """A file name becomes (C, H, W) float32 from 0 to 255."""
 
     def __init__(
-        self, keys: str | Sequence[str], size: int, channels: int, fit: str = "stretch", prepare: Sequence[str] = ()
+        self,
+        keys: str | Sequence[str],
+        size: int | Sequence[int],
+        channels: int,
+        fit: str = "stretch",
+        prepare: Sequence[str] = (),
     ) -> None:
         self.keys = [keys] if isinstance(keys, str) else list(keys)
-        self.frame = Frame(size, channels, fit, prepare=tuple(prepare))
+        pixels = size if isinstance(size, int) else (size[0], size[1])
+        self.frame = Frame(pixels, channels, fit, prepare=tuple(prepare))
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         read = {}

@@ -16,8 +16,8 @@ import pytest
 import torch
 from PIL import Image
 
-from crossward.data.cache import digest
 from crossward.data.federate import federate
+from crossward.data.sealed_files import digest
 from crossward.data.sources import cifar
 from crossward.errors import ConfigError, DataError
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from crossward.data.cache import digest
 from crossward.data.federate import federate
+from crossward.data.sealed_files import digest
 from crossward.data.sources import femnist as leaf
 from crossward.errors import ConfigError, DataError
 

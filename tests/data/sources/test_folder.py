@@ -182,7 +182,7 @@ def test_a_window_refuses_each_file_of_eight_bits(tmp_path, read):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"size": 0}, {"prepare": ("sepia",)}, {"channels": 4}, {"fit": "pad"}, {"bad_files": "skip"}]
+    "wrong", [{"size": 0}, {"prepare": ("sepia",)}, {"channels": 17}, {"fit": "pad"}, {"bad_files": "skip"}]
 )
 def test_wrong_options(tmp_path, read, wrong):
     with pytest.raises(ConfigError):

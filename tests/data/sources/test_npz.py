@@ -91,14 +91,14 @@ def test_every_wrong_array_is_named(tmp_path):
     wrong = {
         "train_images": np.zeros((2, 2, 2), np.float32),
         "train_labels": np.full((2, 14), 3, np.uint8),
-        "val_images": np.zeros((1, 2, 2, 4), np.uint8),
+        "val_images": np.zeros((1, 2, 2, 17), np.uint8),
         "val_labels": np.zeros((1, 1), np.float64),
         "test_images": np.zeros((3, 2, 2), np.uint8),
     }
     assert refused(saved(tmp_path / "toy.npz", arrays(**wrong))).details == (
         "train_images is float32, not uint8",
         "train_labels has 14 labels for each image, and the value 3 where 0 or 1 belongs",
-        "val_images has the shape (1, 2, 2, 4)",
+        "val_images has the shape (1, 2, 2, 17)",
         "val_labels is float64, not whole numbers",
         "test has 3 images, but 1 labels",
     )
