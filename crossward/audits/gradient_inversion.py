@@ -50,9 +50,7 @@ class Target:
     labels: Tensor
 
 
-def gradient_of(
-    net: Net, loss: SiteLoss, x: Tensor, y: Tensor, *, differentiable: bool = False
-) -> tuple[Tensor, ...]:
+def gradient_of(net: Net, loss: SiteLoss, x: Tensor, y: Tensor, *, differentiable: bool = False) -> tuple[Tensor, ...]:
     """The gradient of the mean loss in every trained parameter."""
     trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
     found = torch.autograd.grad(loss(net, net.features(x), y), trained, create_graph=differentiable, allow_unused=True)
