@@ -40,7 +40,7 @@ class PayloadGuard:
     """The defence of one site in one run."""
 
     checks: PayloadChecks | None  # None: site.toml switches them off
-    noise: UpdateNoise | None  # None: without noise, or with noise of differential privacy in its place
+    noise: UpdateNoise | None  # None: without noise, or with that of the site's own privacy budget in its place
     folder: Path  # of the site
     run_folder: Path  # of what it remembers of this run
     run: str

@@ -241,10 +241,13 @@ class Service:
         return open_sums(hospital.secure, hospital.identity, run_sites.method, run, sites, hospital.folder, files)
 
     def _guard(self, run: str, run_sites: RunSites, site: int) -> PayloadGuard:
+        """The noise of [privacy] takes the place of `update_noise` only where this site's own budget bounds it: a
+        coordinator's [privacy] may have next to none."""
         limits = self.hospital.limits
         key = limits_key(self.hospital.folder)
         checks = PayloadChecks(run_sites, site, key) if limits.check_weights else None
-        noise = UpdateNoise(limits.update_noise, key) if limits.update_noise and run_sites.privacy is None else None
+        is_bounded = run_sites.privacy is not None and self.hospital.budget is not None
+        noise = UpdateNoise(limits.update_noise, key) if limits.update_noise and not is_bounded else None
         return PayloadGuard(checks, noise, self.hospital.folder, self._memory_folder(run), run)
 
     def _terms(self, open_run: OpenRun, header: Mapping[str, Any]) -> dict[str, Any]:

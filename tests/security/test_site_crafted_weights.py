@@ -22,6 +22,7 @@ from crossward.hospitals.messages import SiteMessage
 from crossward.hospitals.payload_guard import LEAVING, LEFT
 from crossward.hospitals.policy import Policy
 from crossward.hospitals.site_limits import DefaultLimits, SiteLimits
+from crossward.privacy.ledger import Budget
 from crossward.testing.attacked_site import attacked_service, job, opening, tiny_config
 
 TRAIN = {"lr": ONE_STEP.lr, "batch_size": ONE_STEP.batch_size, "epochs": ONE_STEP.epochs}
@@ -37,15 +38,15 @@ class Refused(Exception):
 class Coordinator:
     """A hostile coordinator of one hospital, which has `limits` and lets nothing but weights and their number out."""
 
-    def __init__(self, folder, limits, first_round=0):
-        self.service = attacked_service(folder, limits=limits, policy=WEIGHTS_ALONE)
-        opened = self.service.answer(opening(CONFIG))
+    def __init__(self, folder, limits, first_round=0, config=CONFIG, **hospital):
+        self.service = attacked_service(folder, limits=limits, policy=WEIGHTS_ALONE, **hospital)
+        opened = self.service.answer(opening(config))
         assert not opened.failure, opened.failure
         open_run = self.service._open_runs["b0b"]
         site = open_run.run_sites.open(open_run.site, 0, {})
         self.net = site.model
         self.images = torch.cat([x for x, _ in site.train.in_order(256)]).contiguous()
-        self.honest = job(CONFIG)
+        self.honest = job(config)
         self.asked = first_round
 
     def ask(self, weights):
@@ -126,6 +127,36 @@ def test_under_the_default_noise_alone_nothing_is_read(tmp_path):
     assert _best_mixture(in_range, blind.images) > 0.97 * recovery.mean_error
     seen = read_patches(known.ask, known.net, shape, threshold=threshold)
     assert measure(seen, known.images).error < 1e-6  # the same attack without the noise
+
+
+# hardly any noise, by a coordinator's own [privacy]: two steps, in each of which nearly all images are drawn
+HARDLY_PRIVATE = tiny_config(
+    train=TRAIN | {"batch_size": 35, "lr": 0.5},
+    privacy={"unit": "image", "noise": 1e-6, "clip": 1e3, "delta": 1e-3},
+)
+
+
+def test_a_coordinator_does_not_switch_the_noise_off_by_asking_for_less_of_another_kind(tmp_path):
+    """Noise of differential privacy takes the place of `update_noise` where the site's own budget bounds it alone."""
+    pytest.importorskip("dp_accounting")
+    known = Coordinator(tmp_path / "known", DefaultLimits(**UNDEFENDED))
+    shape = tuple(known.images.shape[1:])
+    threshold = _threshold(known, shape)
+    bare = Coordinator(tmp_path / "bare", DefaultLimits(**UNDEFENDED), config=HARDLY_PRIVATE)
+    seen = measure(read_patches(bare.ask, bare.net, shape, threshold=threshold), bare.images)
+    assert seen.error < 0.05 * seen.mean_error
+    site = Coordinator(tmp_path / "site", DefaultLimits(check_weights=False), config=HARDLY_PRIVATE)
+    hidden = measure(read_patches(site.ask, site.net, shape, threshold=threshold), site.images)
+    assert hidden.error >= hidden.mean_error
+
+
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_a_budget_of_the_site_s_own_takes_the_place_of_update_noise(tmp_path, has_budget):
+    pytest.importorskip("dp_accounting")
+    private = tiny_config(privacy={"unit": "image", "noise": 2.0, "delta": 1e-3}, train={"batch_size": 4})
+    budget = Budget(unit="image", epsilon=50.0, delta=1e-3) if has_budget else None
+    coordinator = Coordinator(tmp_path, DefaultLimits(), config=private, budget=budget)
+    assert (coordinator.service._open_runs["b0b"].guard.noise is None) == has_budget
 
 
 def _threshold(coordinator, shape):
