@@ -199,7 +199,7 @@ def test_a_site_can_be_told_by_its_people_to_take_part_again(tmp_path):
     ("train", "limits", "words"),
     [
         ({"batch_size": 1}, {}, "batches of 1, and this site allows no less than limits.min_batch = 4"),
-        ({"lr": 1e6}, {}, "train.lr = 1e.06, and this site allows no more than limits.max_lr = 10"),
+        ({"lr": 1e6}, {}, "learning rate of 1e.06, and this site allows no more than limits.max_lr = 10"),
         ({}, {"min_images": 50}, "fewer training images for this run, and .* limits.min_images = 50"),
         ({}, {"min_class_images": 30}, "a class with fewer training images, and .* limits.min_class_images = 30"),
     ],
@@ -210,6 +210,47 @@ def test_runs_that_would_tell_of_few_images(tmp_path, train, limits, words):
     assert re.search(words, failure), failure
     assert "36" not in failure  # how many it has, it does not say
     assert not (tmp_path / "site" / "memory").exists()
+
+
+def test_a_rate_that_grows_from_round_to_round_ends_at_the_limit(tmp_path):
+    growing = tiny_config(train={"schedule": "round", "gamma": 10.0, "lr": 0.5})
+    service = attacked_service(tmp_path, limits=DefaultLimits(**UNDEFENDED))
+    assert not service.answer(opening(growing)).failure
+    honest = job(growing)
+
+    def asked(round):
+        return service.answer(SiteMessage(honest.header | {"keep": False, "round": round}, honest.payload)).failure
+
+    assert not asked(1)
+    assert "learning rate of 50, and this site allows no more than limits.max_lr = 10" in asked(2)
+    assert "limits.max_lr = 10" in asked(10**6)  # beyond what a float holds
+
+
+def test_a_rate_of_a_method_s_own_has_the_same_limit(tmp_path):
+    service = attacked_service(tmp_path, limits=DefaultLimits(**UNDEFENDED))
+    failure = service.answer(opening(tiny_config(method={"name": "mh-pflgb", "bypass_lr": 1e4}))).failure
+    assert "learning rate of 10000, and this site allows no more than limits.max_lr = 10" in failure
+
+
+@pytest.mark.parametrize("round", [-1, -1000, 10**9])
+def test_a_round_that_no_run_has(tmp_path, round):
+    """A rate that falls from round to round would grow backwards."""
+    service = attacked_service(tmp_path, limits=DefaultLimits(**UNDEFENDED))
+    assert not service.answer(opening(tiny_config())).failure
+    honest = job(tiny_config())
+    asked = SiteMessage(honest.header | {"keep": False, "round": round}, honest.payload)
+    assert f"there is no round {round + 1}" in service.answer(asked).failure
+
+
+def test_the_payload_of_an_opening_does_not_replace_its_header(tmp_path):
+    """The log, and so the receipt, keeps the configuration of the header: it is the one that is run."""
+    service = attacked_service(tmp_path)
+    message = opening(tiny_config())
+    payload = encode({"text": 3, "config": {"method": {"name": "fedprox"}}})
+    refused = service.answer(SiteMessage(message.header, payload)).failure
+    assert "an opening with config, text beside it, and only public images may be there" in refused
+    other = SiteMessage(message.header | {"method": "fedprox"}, message.payload)
+    assert "calls its method fedprox, and its configuration fedavg" in service.answer(other).failure
 
 
 def test_steps_of_a_run_and_of_a_day_are_counted_across_restarts(tmp_path):
