@@ -49,7 +49,7 @@ class CoarseView:
     def wirings(self) -> list[tuple[Tap, ...]]:
         """The taps of the second convolution that each kind of question uses."""
         last = self._second.kernel_size[0] - 1
-        corners = [*product((0, last), repeat=2)]
+        corners = [*product((0, last), (0, last))]
         return [tuple(corners[begin : begin + self.taps]) for begin in range(0, len(corners), self.taps)]
 
     @property
@@ -88,7 +88,8 @@ class CoarseView:
     def brightness(self, images: Tensor) -> Tensor:
         """(n,) what opens the trap."""
         inputs = self._inputs(images, self.weights(self.wirings[0], [0.0]))
-        return inputs.unflatten(-1, (self._second.out_channels, -1))[:, -1].mean(1)
+        last: Tensor = inputs.unflatten(-1, (self._second.out_channels, -1))[:, -1]
+        return last.mean(1)
 
     def weights(self, wiring: Sequence[Tap], thresholds: Sequence[float]) -> dict[str, Tensor]:
         """The crafted network; units of the linear layer open above these thresholds, one for each or one for all."""
