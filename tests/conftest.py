@@ -31,12 +31,18 @@ LONGEST = ("tests/testing/test_conformance.py", "tests/e2e/", "tests/runs/test_r
 # where real datasets are, if anywhere; read before the fixture `cache` hides the variable
 REAL_DATA = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
+PROCESSES_TIMEOUT = 1500  # seconds for a test that starts whole processes: a machine may have other work as well
+
 torch.set_num_threads(1)
 sys.path.append(str(Path(__file__).parent / "runs"))  # processes that tests start import dying.py by its name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    for item in items:
+        starts_processes = item.get_closest_marker("e2e") or item.nodeid.startswith("tests/e2e/")
+        if starts_processes and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(PROCESSES_TIMEOUT))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

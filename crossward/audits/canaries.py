@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from crossward.audits.finding import NotMeasured
+from crossward.audits.site_loss import SiteLoss, site_loss, with_classifier
 from crossward.comparison.weighted_metrics import Array
 from crossward.core.engine import Engine, Job, Outcome, Payload
 from crossward.core.evaluation import EvaluatedSites
+from crossward.core.net import Net
 from crossward.core.run import Observer, Plan, Progress, RoundRecord
 from crossward.core.run import run as run_rounds
 from crossward.core.seeds import derive
-from crossward.core.task import Task
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.data.collection import Collection
@@ -145,7 +146,8 @@ def run_with_canaries(prepared: PreparedRun, planted: Planted) -> CanaryRun:
     samples = run_sites.open(planted.site, 0, {}).train
     x, y = samples.take(planted.rows)
     net = run_sites.server(0).new_net(run_sites.architecture(planted.site))
-    scores = UpdateScores(net, run_sites.task, x, y)
+    with_classifier(net, run_sites.method, prepared.start)
+    scores = UpdateScores(net, site_loss(run_sites.method, run_sites.task), x, y)
     seen = watch_run(prepared, planted.site, scores)
     epsilon, delta = claim_of(prepared, planted.site)
     return CanaryRun(_centred(scores.total, y.cpu()).numpy(), planted.included, epsilon, delta, seen)
@@ -196,9 +198,9 @@ class UpdateWatcher(Protocol):
 class UpdateScores:
     """Of each canary, how much the loss falls in the direction of the updates that were seen."""
 
-    def __init__(self, net: torch.nn.Module, task: Task, x: Tensor, y: Tensor) -> None:
+    def __init__(self, net: Net, loss: SiteLoss, x: Tensor, y: Tensor) -> None:
         self.net = deepcopy(net).double().eval()
-        self.task, self.x, self.y = task, x.double(), y
+        self.loss, self.x, self.y = loss, x.double(), y
         self.total = torch.zeros(len(x), dtype=torch.float64)
         self.updates = 0
 
@@ -215,8 +217,8 @@ class UpdateScores:
         losses = []
         with torch.no_grad():
             for x, y in zip(self.x.split(AT_ONCE), self.y.split(AT_ONCE), strict=True):
-                logits = self.net(x)
-                losses += [self.task.loss(logits[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+                z = self.net.features(x)
+                losses += [self.loss(self.net, z[i : i + 1], y[i : i + 1]) for i in range(len(y))]
         return torch.stack(losses).cpu()
 
 

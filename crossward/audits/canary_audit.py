@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from crossward.audits.audited_run import AuditedRun
 from crossward.audits.canaries import CanaryKind, CanaryRun, largest_site, plant, run_with_canaries
 from crossward.audits.canary_bound import CanaryBound, bound_from_scores
-from crossward.audits.finding import TEXT_HEAD, DoesNotApply, Finding, Measurement, NotMeasured
+from crossward.audits.finding import DoesNotApply, Finding, Measurement, NotMeasured
 from crossward.audits.gradient_canaries import run_with_gradient_canaries
 from crossward.config.reading import config_from
-from crossward.core.method import Need
 from crossward.core.seeds import derive
 from crossward.runs.build import assemble
 
@@ -32,8 +31,6 @@ def canary(run: AuditedRun) -> Finding:
         seconds = float(run.result.summary["seconds"])
         raise NotMeasured(f"the run must be repeated for it, at about {seconds:.0f} s: --canaries 128.")
     kind = _kind(run)
-    if kind != "gradients" and Need.CLASS_TEXT in run.prepared.run_sites.method.needs:
-        raise DoesNotApply(TEXT_HEAD)
     site = largest_site(run.federation)
     seed = derive(options.seed, "canary run") % 2**31
     settings = run.config.canonical()

@@ -145,7 +145,7 @@ def read_bins(ask: Ask, net: Net, shape: Shape, questions: int = QUESTIONS) -> R
         crafted = dict(Weights.of(net))
         crafted[f"{name}.weight"] = torch.full((units, inputs), 1 / inputs)
         crafted[f"{name}.bias"] = -thresholds
-        crafted |= _pass_on(layers[1:], units)
+        crafted |= pass_on(layers[1:], units)
         reply = ask(Weights(crafted))
         asked += 1
         weight_change = reply[f"{name}.weight"] - crafted[f"{name}.weight"]
@@ -178,7 +178,7 @@ def _finer(thresholds: Tensor, bias_change: Tensor) -> Tensor:
     return torch.linspace(float(thresholds[held[0]]), float(thresholds[held[-1]]) + width, len(thresholds))
 
 
-def _pass_on(layers: list[tuple[str, nn.Module]], units: int) -> dict[str, Tensor]:
+def pass_on(layers: list[tuple[str, nn.Module]], units: int) -> dict[str, Tensor]:
     """Weights of the layers behind a trap: the mean of its units goes through to the logits, and every class moves it
     in another direction."""
     crafted: dict[str, Tensor] = {}
@@ -325,7 +325,7 @@ class _Trap:
         weight = torch.zeros(units, inputs)
         weight[:, :cells] = 1 / cells
         crafted = self.brightness() | {f"{name}.weight": weight, f"{name}.bias": -thresholds}
-        crafted |= _pass_on(self.layers[3:], units)
+        crafted |= pass_on(self.layers[3:], units)
         reply = ask(Weights(crafted))
         moved = (reply[f"{name}.bias"] - crafted[f"{name}.bias"]).abs() > OPENED
         passed = moved.nonzero().flatten()
@@ -346,7 +346,7 @@ class _Trap:
             second[channel, channel][place.tap] = 1.0
             weight[0, channel * cells + place.cell] = 1.0
         crafted |= {f"{name}.weight": weight, f"{name}.bias": bias}
-        return crafted | _pass_on(self.layers[3:], 1)
+        return crafted | pass_on(self.layers[3:], 1)
 
 
 def _convolution(layer: nn.Module) -> nn.Conv2d:

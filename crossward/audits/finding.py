@@ -10,7 +10,6 @@ from typing import Any, Literal
 from crossward.comparison.intervals import Estimate
 
 Status = Literal["measured", "not measured", "does not apply"]
-TEXT_HEAD = "its classifier is made of text that the server sends beside the weights, which this attack leaves out."
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ gradients tell most, BatchNorm takes its running statistics, and the site takes 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from crossward.audits.audited_run import AuditedRun
-from crossward.audits.finding import TEXT_HEAD, DoesNotApply, Finding, Measurement
+from crossward.audits.finding import DoesNotApply, Finding, Measurement
 from crossward.audits.likeness import mean_estimate, pixels, psnr, ssim
 from crossward.audits.picture_files import write_pairs
+from crossward.audits.site_loss import SiteLoss, site_loss, with_classifier
 from crossward.core.disclosure import HOLDS_WEIGHTS, DisclosureKind
 from crossward.core.gradient_descent import minimise
-from crossward.core.method import Need
+from crossward.core.net import Net
 from crossward.core.site import Site
 from crossward.core.weights import Weights
 from crossward.privacy.noise import clip_factors, gaussian_like, noisy_update
@@ -37,25 +38,22 @@ FEWEST_STEPS = 20
 RATE = 0.1  # of Adam
 VARIATION = 1e-3  # weight of the total variation
 LARGEST_BATCH = 32
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Target:
     """What the attacker has: a network, the gradient of a batch, and the classes in it."""
 
-    net: nn.Module
-    loss: Loss
+    net: Net
+    loss: SiteLoss
     gradient: Sequence[Tensor]
     labels: Tensor
 
 
-def gradient_of(
-    net: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, differentiable: bool = False
-) -> tuple[Tensor, ...]:
+def gradient_of(net: Net, loss: SiteLoss, x: Tensor, y: Tensor, *, differentiable: bool = False) -> tuple[Tensor, ...]:
     """The gradient of the mean loss in every trained parameter."""
     trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
-    found = torch.autograd.grad(loss(net(x), y), trained, create_graph=differentiable, allow_unused=True)
+    found = torch.autograd.grad(loss(net, net.features(x), y), trained, create_graph=differentiable, allow_unused=True)
     return tuple(torch.zeros_like(p) if g is None else g for g, p in zip(found, trained, strict=True))
 
 
@@ -83,7 +81,7 @@ def total_variation(x: Tensor) -> Tensor:
 
 
 def protected_gradient(
-    net: nn.Module, loss: Loss, x: Tensor, y: Tensor, privacy: PrivacySettings, noise: float, rng: torch.Generator
+    net: Net, loss: SiteLoss, x: Tensor, y: Tensor, privacy: PrivacySettings, noise: float, rng: torch.Generator
 ) -> tuple[Tensor, ...]:
     """The gradient as it leaves a site: as it is, or clipped for each image and noised, or clipped and noised whole."""
     if privacy.unit is None:
@@ -109,8 +107,6 @@ def inversion(run: AuditedRun) -> Finding:
         raise DoesNotApply(f"{run.method} sends neither weights nor gradients.")
     if run.task != "classification":
         raise DoesNotApply(f"the attack takes the class of an image as known; this is {run.task}.")
-    if Need.CLASS_TEXT in method.needs:
-        raise DoesNotApply(TEXT_HEAD)
     site = _opened_site(run)
     attacker = _Attacker(run, site)
     chosen = run.some(site.train.index, SINGLES, "inversion")
@@ -131,6 +127,7 @@ def _opened_site(run: AuditedRun) -> Site:
     start = run.prepared.start.get("model")
     if isinstance(start, Weights):
         start.into(site.model)
+    with_classifier(site.model, run_sites.method, run.prepared.start)
     site.model.eval()
     return site
 
@@ -159,16 +156,17 @@ class _Attacker:
         plan = run.prepared.run_sites.privacy
         self.noise = plan.sites[site.name].noise if plan is not None else 0.0
         self.privacy = privacy
+        self.loss = site_loss(run.prepared.run_sites.method, site.task)
         self.rng = run.rng("inversion")
         held_out = site.test if len(site.test) else site.train
         self.guess = pixels(held_out.take(run.some(held_out.index, 256, "mean image"))[0], site.train).mean(0)
 
     def attack(self, rows: Tensor, share: float = 0.5 / SINGLES) -> Attempt:
         """Attack one batch, in at most this share of the time."""
-        net, task = self.site.model, self.site.task
+        net = self.site.model
         x, y = self.site.train.take(rows)
-        gradient = protected_gradient(net, task.loss, x, y, self.privacy, self.noise, self.rng)
-        target = Target(net, task.loss, tuple(g.detach() for g in gradient), y)
+        gradient = protected_gradient(net, self.loss, x, y, self.privacy, self.noise, self.rng)
+        target = Target(net, self.loss, tuple(g.detach() for g in gradient), y)
         shape = tuple(x.shape[1:])
         began = time.perf_counter()
         invert(target, shape, PROBED, self.rng)

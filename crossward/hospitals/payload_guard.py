@@ -40,15 +40,14 @@ class PayloadGuard:
     """The defence of one site in one run."""
 
     checks: PayloadChecks | None  # None: site.toml switches them off
-    noise: UpdateNoise | None  # None: without noise, or with noise of differential privacy in its place
+    noise: UpdateNoise | None  # None: without noise, or with that of the site's own privacy budget in its place
     folder: Path  # of the site
     run_folder: Path  # of what it remembers of this run
     run: str
 
     def check(self, job: Job, payload: Tree) -> None:
         """Refuse a payload that training does not make, and from then on every other of this run."""
-        if (self.run_folder / LEFT_FILE).exists():
-            raise SuspiciousPayload(LEFT)
+        self.require_in_run()
         if self.checks is None:
             return
         if not self.checks.seen and (self.run_folder / SEEN_FILE).exists():
@@ -61,6 +60,11 @@ class PayloadGuard:
             self.checks.remember(payload)
             self.run_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(self.run_folder / SEEN_FILE, encode(self.checks.seen), durable=False, mode=0o600)
+
+    def require_in_run(self) -> None:
+        """Refuse any question of a run that this site has left."""
+        if (self.run_folder / LEFT_FILE).exists():
+            raise SuspiciousPayload(LEFT)
 
     def _leave(self, job: Job, suspicious: list[Finding]) -> None:
         lines = [str(finding) for finding in suspicious]

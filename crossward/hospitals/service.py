@@ -25,7 +25,7 @@ from crossward.foreign import printable
 from crossward.hospitals.build import build_site_run, image_facts, public_hashes, shared_images
 from crossward.hospitals.disclosure_log import LOG_FILE, DisclosureLog
 from crossward.hospitals.limits_key import limits_key
-from crossward.hospitals.memory import MemoryUnusable, MemoryVersion, SiteMemory, run_folder
+from crossward.hospitals.memory import NUMBER_LIMIT, MemoryUnusable, MemoryVersion, SiteMemory, run_folder
 from crossward.hospitals.messages import PROTOCOL, SiteMessage, echoed_header
 from crossward.hospitals.payload_checks import PayloadChecks
 from crossward.hospitals.payload_guard import PayloadGuard, SuspiciousPayload
@@ -218,14 +218,16 @@ class Service:
         return facts
 
     def _prepare_run(self, run: str, header: Mapping[str, Any], payload: bytes) -> OpenRun:
-        opening = {**header, **(decode(payload) if payload else {})}
+        opening = _whole_opening(header, payload)
         run_sites = self.build(self.hospital, opening)
         site = list(header["sites"]).index(self.hospital.name)
         net = run_sites.server(0).new_net(run_sites.architecture(site))
         check_method(run_sites.method, str(header["method"]), net, self.hospital.policy)
         federation = run_sites.federation
         images = len(federation.sites[site].train) + len(federation.public)
-        self.hospital.limits.check_work(run_sites.training, (run_sites.method, *run_sites.carried), images)
+        parts = (run_sites.method, *run_sites.carried)
+        self.hospital.limits.check_work(run_sites.training, parts, images)
+        self.hospital.limits.check_rate(run_sites.training, parts)
         counts = federation.counts()[site].tolist()
         trained = len(federation.sites[site].train)
         self.hospital.limits.check_training(run_sites.training, counts, trained, federation.recipe.get("folds"))
@@ -241,10 +243,13 @@ class Service:
         return open_sums(hospital.secure, hospital.identity, run_sites.method, run, sites, hospital.folder, files)
 
     def _guard(self, run: str, run_sites: RunSites, site: int) -> PayloadGuard:
+        """The noise of [privacy] takes the place of `update_noise` only where this site's own budget bounds it: a
+        coordinator's [privacy] may have next to none."""
         limits = self.hospital.limits
         key = limits_key(self.hospital.folder)
         checks = PayloadChecks(run_sites, site, key) if limits.check_weights else None
-        noise = UpdateNoise(limits.update_noise, key) if limits.update_noise and run_sites.privacy is None else None
+        is_bounded = run_sites.privacy is not None and self.hospital.budget is not None
+        noise = UpdateNoise(limits.update_noise, key) if limits.update_noise and not is_bounded else None
         return PayloadGuard(checks, noise, self.hospital.folder, self._memory_folder(run), run)
 
     def _terms(self, open_run: OpenRun, header: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,7 +267,7 @@ class Service:
         if step == "predict":
             raise PolicyViolation("the coordinator asks for this site's predictions, which never leave it")
         self.hospital.limits.check_disk(self.hospital.folder)
-        job = Job(open_run.site, step, int(header["round"]), int(header["seed"]), bool(header["keep"]))
+        job = Job(open_run.site, step, _checked_round(header["round"]), int(header["seed"]), bool(header["keep"]))
         if open_run.sums is not None and step in STEPS_BY_NAME:
             return self._answer_sum(open_run.sums, open_run, job, request)
         payload = decode(request.payload) if request.payload else {}
@@ -292,6 +297,7 @@ class Service:
     def _answer_sum(self, sums: SiteSums, open_run: OpenRun, job: Job, request: SiteMessage) -> SiteMessage:
         """The reply to a step of a secure sum. What this site remembers of the run stays as it is."""
         header = request.header
+        open_run.guard.require_in_run()
         answer = sums.answer(job.step, job.round, request.payload)
         method = open_run.run_sites.method
         reply = open_run.rules.screen(method, answer, undeclared_lines(method.discloses, answer))
@@ -300,7 +306,10 @@ class Service:
         return SiteMessage(echoed_header(header) | rest, encode(reply))
 
     def _check_payload(self, open_run: OpenRun, job: Job, payload: Tree) -> None:
-        """Refuse weights that training does not make; the log says so, and the notes say why."""
+        """Refuse weights that training does not make; the log says so, and the notes say why. And refuse a learning
+        rate that has grown beyond the limit."""
+        run_sites = open_run.run_sites
+        self.hospital.limits.check_rate(run_sites.training, (run_sites.method, *run_sites.carried), job.round)
         try:
             open_run.guard.check(job, payload)
         except SuspiciousPayload as refusal:
@@ -337,6 +346,27 @@ class Service:
 
     def _memory_folder(self, run: str) -> Path:
         return run_folder(self.hospital.folder / "memory", run)
+
+
+def _whole_opening(header: Mapping[str, Any], payload: bytes) -> dict[str, Any]:
+    """The message that opens a run: its header, and the public images beside it. What the log keeps of it must be what
+    is run."""
+    beside = decode(payload) if payload else {}
+    if others := sorted(set(beside) - {"public"}):
+        listed = printable(", ".join(others), 100)
+        raise Refusal(f"an opening with {listed} beside it, and only public images may be there")
+    configured = header.get("config", {}).get("method", {}).get("name", header["method"])
+    if configured != header["method"]:
+        names = [printable(name, 100) for name in (header["method"], configured)]
+        raise Refusal(f"an opening that calls its method {names[0]}, and its configuration {names[1]}")
+    return {**header, **beside}
+
+
+def _checked_round(value: Any) -> int:
+    round = int(value)
+    if not 0 <= round < NUMBER_LIMIT:
+        raise Refusal(f"there is no round {round + 1}")
+    return round
 
 
 def _load_memory(memory: SiteMemory, version: str) -> Tree:

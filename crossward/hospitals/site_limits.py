@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
@@ -39,6 +39,7 @@ USAGE_FILE = "usage.json"
 STORED_FOLDERS = ("memory", "weights")  # what a site stores for runs
 PASSES = "epochs"  # options of methods and plugins that end so are passes over the images
 STEPS = ("steps", "iterations")  # and these are batches
+RATES = "_lr"  # and these are learning rates
 
 KNOWN_RUNS = 1000  # whose steps are counted; the oldest is forgotten
 FOLDS_OF_IMAGES = "a fold"
@@ -116,10 +117,19 @@ class SiteLimits(Section):
         planned = epochs * images + batches * training.batch_size
         self.refuse_above("images_a_round", planned, f"the run wants to train on {_rounded(planned)} images in a round")
 
+    def check_rate(self, training: Training, parts: Iterable[object], round: int = 0) -> None:
+        """Refuse a learning rate, of [train] or of an option, that is too large in a round, from 0."""
+        largest = max([training.lr, *(rate for part in parts for rate in _rates(part))])
+        try:
+            growth = max(training.rate(round, epoch) for epoch in (0, training.epochs - 1)) / training.lr
+        except OverflowError:
+            growth = math.inf
+        rate = largest * growth
+        self.refuse_above("max_lr", rate, f"the run wants a learning rate of {rate:g}")
+
     def check_training(self, training: Training, class_counts: Sequence[int], images: int, folds: int | None) -> None:
         """Refuse a run that would train on too few images, or in a way that tells of single ones. The coordinator is
         told the limit and not the number."""
-        self.refuse_above("max_lr", training.lr, f"the run wants train.lr = {training.lr:g}")
         if training.batch_size < min(self.min_batch, images):
             self._refuse_below("min_batch", f"the run wants batches of {training.batch_size}")
         if images < self.min_images:
@@ -189,6 +199,14 @@ def _planned_work(part: object, train_epochs: int) -> tuple[int, int]:
         elif option.name.endswith(STEPS) and isinstance(value, int):
             batches += value
     return epochs, batches
+
+
+def _rates(part: object) -> Iterator[float]:
+    """The learning rates among the options of a method or plugin."""
+    for option in fields(part) if is_dataclass(part) else ():
+        value = getattr(part, option.name)
+        if option.name.endswith(RATES) and isinstance(value, int | float):
+            yield float(value)
 
 
 def _rounded(number: int) -> str:

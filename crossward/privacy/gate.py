@@ -29,6 +29,8 @@ from crossward.core.disclosure import (
     undeclared,
 )
 from crossward.core.method import COMMON_STEPS, Method
+from crossward.core.noisy_statistics import CLASS_COUNTS as RELEASED_COUNTS
+from crossward.core.noisy_statistics import CLASS_SUMS, MOMENTS
 from crossward.core.site import Site
 from crossward.core.tree import Tree, sizes
 from crossward.core.weights import Weights
@@ -38,6 +40,11 @@ NO_METRICS = {"metrics": "{}"}  # the reply of a site that keeps how well its mo
 MOST_NETWORKS = 8  # a reply may be as large as so many networks, and what is predicted on the public set
 SMALL_REPLY = 2**20  # bytes; a reply may always have so many
 SHOWN = 3  # names in a line
+COVERING: Mapping[DisclosureKind, frozenset[str]] = {  # which releases with noise a statistic may be made of
+    DisclosureKind.CLASS_COUNTS: frozenset({RELEASED_COUNTS, CLASS_SUMS}),
+    DisclosureKind.PROTOTYPES: frozenset({CLASS_SUMS, MOMENTS}),
+    DisclosureKind.GRADIENTS: frozenset({CLASS_SUMS}),
+}
 
 
 class SiteRules(Protocol):
@@ -105,9 +112,10 @@ class Gate:
 
 def _lines_about_noise(declared: Mapping[str, Disclosure], site: Site) -> Iterator[str]:
     """With an image or a patient as the unit: a line for each item that no noise covers. Weights are covered by that of
-    training, sums by that of the statistics which the step has released, and each was counted when it was drawn."""
+    training, sums by that of the statistics of their kind which the step has released, and each was counted when it was
+    drawn. A statistic of a kind that has no release, such as a confusion matrix, never leaves."""
     for item, about in declared.items():
-        if about.is_statistic and not site.released:
+        if about.is_statistic and not COVERING.get(about.kind, frozenset()) & {*site.released}:
             yield f"{about} (item {item!r}) is {about.made_in_words()}, and this step has released none with noise"
         elif not about.is_statistic and not about.can_be_noised:
             yield f"{about} (item {item!r}) is {about.made_in_words()}, which no noise covers"

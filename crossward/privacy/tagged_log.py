@@ -14,6 +14,8 @@ import json
 import mmap
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import FileIO
@@ -99,6 +101,22 @@ class TaggedLog:
     def verify(self) -> list[str]:
         """A line for each line that is not as it was written or does not follow the one before, and for each that is
         missing; empty if the log is intact."""
+        with self._undisturbed():
+            return self._problems()
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Inside, no other process adds a line: lines and head are of the same moment."""
+        try:
+            log = self.file.open("rb")
+        except OSError:  # reading it says what is wrong, or that it is empty
+            yield
+            return
+        with log:
+            fcntl.flock(log, fcntl.LOCK_SH)
+            yield
+
+    def _problems(self) -> list[str]:
         data = self._read()
         if not self.key_file.exists():
             has_more = bool(data) or self.head_file.exists()

@@ -1,6 +1,6 @@
 """Noise that is measured in an update itself, so that crafted weights read nothing sharp out of it.
 
-Each matrix of an update, (outputs, inputs), gets noise of three kinds:
+Each matrix of an update, (outputs, inputs), and each vector as a matrix of one row, gets noise of three kinds:
 
     rows            independent noise in every number, as long as the row. One image among many, which the difference
                     of two rows would show, is far below it.
@@ -8,9 +8,12 @@ Each matrix of an update, (outputs, inputs), gets noise of three kinds:
                     row, so that the mean over many rows that hold copies of it is as blurred as one of them.
     inputs, kept    the same with a matrix that a key of the site fixes: asking again does not average it away.
 
-Each is as long as `amount` times what it blurs; the two of the inputs together. It has no absolute scale, so nothing
-that a coordinator scales changes how much is left to see. It is no differential privacy: there is no epsilon that
-bounds what is left, and a coordinator that asks many times with many networks sees more.
+All of it together is as long as `amount` times the root of 2 times the matrix that it blurs. Most of that is noise of
+the inputs: who makes all rows of a layer copies of each other averages the noise of rows away. It has no absolute
+scale, so nothing that a coordinator scales changes how much is left to see. It is no differential privacy: there is no
+epsilon that bounds what is left, and a coordinator that asks many times with many networks sees more. So does one that
+asks for few numbers at a time: a network that shows a layer k numbers in place of its n inputs has them blurred by a
+share of k / n of the noise.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from crossward.core.weights import Weights
 BLOCK = 512  # inputs that are mixed with each other: a matrix of all inputs of a wide layer would not fit
 VARIANCE = "running_var"  # of BatchNorm: stays positive
 SMALLEST_VARIANCE = 0.1  # of what it was
-HALF = math.sqrt(0.5)  # of the length, for each of two kinds
+ROWS = 0.5  # the length of each kind of noise, as a multiple of `amount`; their squares add up to 2
+INPUTS = math.sqrt((2 - ROWS**2) / 2)  # of the drawn and of the kept one
+ONE_ROW = math.sqrt(0.5)  # biases have no copies: all noise together is as long as `amount` times what it blurs
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,13 @@ class UpdateNoise:
         """A tensor of an update with noise; rows are its first dimension."""
         if not update.numel():
             return update
-        rows = update.reshape(len(update) if update.dim() > 1 else 1, -1).float()
-        noise = rows.square().mean(1, keepdim=True).sqrt() * torch.randn(rows.shape, generator=rng)
-        if update.dim() > 1:
-            noise += HALF * _through_inputs(rows, rng) + HALF * _through_inputs(
-                rows, self._fixed_generator(name, update)
-            )
-        return update + (self.amount * noise).to(update.dtype).view(update.shape)
+        is_row = update.dim() < 2
+        rows = update.reshape(1 if is_row else len(update), -1).float()
+        of_rows = rows.square().mean(1, keepdim=True).sqrt() * torch.randn(rows.shape, generator=rng)
+        kept = _through_inputs(rows, self._fixed_generator(name, update))
+        noise = ROWS * of_rows + INPUTS * (_through_inputs(rows, rng) + kept)
+        amount = self.amount * (ONE_ROW if is_row else 1.0)
+        return update + (amount * noise).to(update.dtype).view(update.shape)
 
     def _fixed_generator(self, name: str, update: Tensor) -> torch.Generator:
         about = f"{name} {tuple(update.shape)}".encode()

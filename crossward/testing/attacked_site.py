@@ -64,8 +64,8 @@ def raw_opening(**sections: Mapping[str, Any]) -> SiteMessage:
     """An opening whose configuration no honest coordinator would have accepted: nothing here checks it."""
     settings = tiny_config().canonical()
     changed = {name: settings.get(name, {}) | dict(section) for name, section in sections.items()}
-    message = opening(tiny_config())
-    return SiteMessage(message.header | {"config": settings | changed}, message.payload)
+    config = settings | changed
+    return SiteMessage(opening(tiny_config()).header | {"config": config, "method": config["method"]["name"]})
 
 
 def job(config: Config, step: str = "train", **changes: Any) -> SiteMessage:

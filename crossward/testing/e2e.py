@@ -22,7 +22,7 @@ from crossward.config.schema import Config
 from crossward.core.robust import Robust
 from crossward.core.store import read_tree
 from crossward.hospitals.flower.federation_runs import RunOptions, follow_run, start_run
-from crossward.hospitals.flower.local_federation import COORDINATOR, START_TIMEOUT, LocalFederation, add_site_data
+from crossward.hospitals.flower.local_federation import COORDINATOR, LocalFederation, add_site_data
 from crossward.hospitals.flower.processes import free_port
 from crossward.hospitals.kit import FederationKit, create_federation
 from crossward.runs.checkpoint_writer import CHECKPOINT
@@ -33,6 +33,7 @@ METHODS = ("fedbm", "fedcd", "fednpr-per", "mh-pflgb")
 SITES = ("hospital-1", "hospital-2", "hospital-3")  # as the phantom names them
 Say = Callable[[str], None]
 IMAGES_PER_SITE = {"train": 40, "val": 12, "test": 12, "global_test": 0}
+PATIENCE = 600.0  # seconds for sites to join and to answer: these processes may share a machine with other work
 MIXED_NETS: Mapping[str, Any] = {"name": ["cnn", "resnet8", "cnn"]}  # for MH-pFLGB, whose networks may differ
 
 
@@ -96,7 +97,7 @@ def start_method(kit: FederationKit, method: str, name: str | None = None) -> Pa
     plain_name = method.replace(":", "-")
     file = kit.folder / f"{plain_name}.toml"
     file.write_text(to_toml(config(method).canonical()))
-    options = RunOptions(name=name or plain_name, wait=START_TIMEOUT, deadline=START_TIMEOUT)
+    options = RunOptions(name=name or plain_name, wait=PATIENCE, deadline=PATIENCE)
     return start_run(file, kit.coordinator, [], options)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 sys.path.append(str(Path(__file__).parent))
-from spot_federation import federation, linear
+from spot_federation import CLASSES, federation, linear
 
 from crossward.audits.canaries import CanaryRun, plant, run_with_canaries
 from crossward.audits.canary_bound import bound_from_scores, epsilon_lower_bound, middle_of, refutation_p
@@ -108,11 +108,14 @@ def test_more_canaries_than_there_is_room_for_are_refused():
 
 
 # runs -----------------------------------------------------------------------------------------------------------------
-def canary_run(seed: int, privacy: dict, method: str = "fedavg", sites: int = 1, **more) -> CanaryRun:
+def canary_run(
+    seed: int, privacy: dict, method: str = "fedavg", sites: int = 1, options: dict | None = None, **more
+) -> CanaryRun:
     planted = plant(federation(sites=sites), 0, 128, "spots", seed)
     settings = {
         "run": {"rounds": 2, "seed": seed},
-        "method": {"name": method},
+        "method": {"name": method} | (options or {}),
+        "text": {"encoder": "random", "concepts": {name: name for name in CLASSES}},
         "net": {"name": "spot_federation:linear"},
         "train": {"batch_size": 16, "lr": 0.1, "epochs": 2},
         "engine": {"device": "cpu"},
@@ -141,6 +144,19 @@ def test_without_noise_every_canary_is_found():
         assert run.epsilon is None
         assert bound(run) > 3
         assert run.seen == "the site's update of every round"
+
+
+FEDBM = {"cycle": 1, "iterations": 2, "generator_width": 0.1, "synthetic": 4}
+
+
+@pytest.mark.parametrize(("method", "options"), [("fedcb", {}), ("fedbm", FEDBM)])
+def test_canaries_are_found_behind_a_classifier_that_is_text(method, options):
+    """The attacker knows the text, which the server sends beside the weights; noise hides canaries all the same."""
+    pytest.importorskip("dp_accounting")
+    assert bound(canary_run(0, {}, method=method, options=options)) > 2
+    private = canary_run(0, {"unit": "image", "noise": 1.5, "delta": 1e-4}, method=method, options=options)
+    assert private.epsilon is not None
+    assert bound(private) <= private.epsilon
 
 
 def test_noise_that_is_smaller_than_claimed_is_caught(monkeypatch):

@@ -127,5 +127,5 @@ def test_every_attack_on_a_private_run_and_on_fedbm(tmp_path):
     options = AuditOptions(train_reference=True, canaries=64, images=True, seconds=5, which="last")
     statuses = {finding.attack: finding.status for finding in audit(run.folder, options=options)}
     assert statuses["generator"] == statuses["membership"] == "measured"
-    assert statuses["inversion"] == statuses["canary"] == "does not apply"  # its classifier is not among the weights
+    assert statuses["inversion"] == statuses["canary"] == "measured"
     assert "generator-pixels.png" in {file.name for file in (run.folder / "audit").glob("*.png")}

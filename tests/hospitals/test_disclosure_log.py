@@ -12,6 +12,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from io import FileIO
+from threading import Thread
 
 import pytest
 import torch
@@ -265,6 +266,26 @@ def test_several_at_once_make_one_chain(log):
         list(pool.map(lambda k: DisclosureLog(log.file).log_sent("run", k, "train", {"n": k}), range(20)))
     assert sorted(entry["round"] for entry in entries(log)) == list(range(20))
     assert log.verify() == []
+
+
+def test_a_line_that_is_written_meanwhile_is_no_alarm(three, monkeypatch):
+    """Whoever verifies a log reads its lines and then its head; a line between the two must wait."""
+    read = DisclosureLog._read
+    writers = []
+
+    def read_and_wait(self):
+        data = read(self)
+        if not writers:
+            writers.append(Thread(target=lambda: DisclosureLog(three.file).log_sent("run", 4, "train", {"n": 5})))
+            writers[0].start()
+            writers[0].join(1.0)
+        return data
+
+    monkeypatch.setattr(DisclosureLog, "_read", read_and_wait)
+    assert three.verify() == []
+    writers[0].join()
+    assert three.verify() == []
+    assert len(lines(three)) == 4
 
 
 # what cannot be written ----------------------------------------------------------------------------------------------

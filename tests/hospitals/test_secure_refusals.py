@@ -11,6 +11,7 @@ from crossward.core.run import Plan, run
 from crossward.core.tree import decode, encode
 from crossward.errors import ConfigError, RunError
 from crossward.hospitals.messages import SiteMessage
+from crossward.hospitals.payload_guard import LEFT, LEFT_FILE
 from crossward.hospitals.peers import PEERS_FILE, fingerprint
 from crossward.hospitals.secure_demand import SecureDemand
 from crossward.hospitals.sum_journal import site_journal
@@ -56,6 +57,19 @@ def changing_terms(change, node=None, step="advertise"):
         return SiteMessage(request.header, encode(payload))
 
     return meddle
+
+
+def test_a_site_that_has_left_a_run_takes_part_in_no_sum_of_it(federation):
+    """It left because of weights that training does not make; what it had trained before is not summed either."""
+
+    def meddle(node, request):
+        if node == 1 and request.header.get("step") == STEP_NAMES["advertise"]:
+            guard = federation.services[1]._open_runs["rehearsal"].guard
+            (guard.run_folder / LEFT_FILE).write_text("{}")
+        return request
+
+    federation.meddle = meddle
+    assert failures(federation) == {"site-1": LEFT}
 
 
 # a hostile site -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,19 @@ from typing import ClassVar
 import pytest
 import torch
 
-from crossward.core.disclosure import CLASS_COUNTS, CLASS_PROTOTYPES, SAMPLE_COUNT, WEIGHTS, Disclosure, ReplyRefused
+from crossward.core import noisy_statistics as kinds
+from crossward.core.disclosure import (
+    CLASS_COUNTS,
+    CLASS_PROTOTYPES,
+    SAMPLE_COUNT,
+    VALIDATION_CONFUSION,
+    WEIGHTS,
+    Bound,
+    Disclosure,
+    DisclosureKind,
+    Made,
+    ReplyRefused,
+)
 from crossward.core.engine import Job, run_job
 from crossward.core.method import Method, answer
 from crossward.core.weights import Weights
@@ -139,6 +151,53 @@ def test_losses_and_metrics_pass_the_gate_as_well(gate, leave):
     metrics = answer(Method(), site, "judge", down, 1)["metrics"]
     assert ("accuracy" in metrics) == leave
     assert leave or metrics == "{}"
+
+
+# noise, item by item --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Releases(Method):
+    """Sends one statistic, in a step that has released statistics of these kinds with noise."""
+
+    discloses: ClassVar[Mapping[str, Disclosure]] = {
+        "counts": CLASS_COUNTS,
+        "prototypes": CLASS_PROTOTYPES,
+        "confusion": VALIDATION_CONFUSION,
+        "moments": Disclosure(DisclosureKind.PROTOTYPES, "feature statistics", made=Made.MEAN, bound=Bound.CLIP),
+        "gradients": Disclosure(DisclosureKind.GRADIENTS, "by class", made=Made.MEAN, bound=Bound.CLIP),
+    }
+    item: str = "counts"
+    kinds: tuple[str, ...] = ()
+
+    def train(self, site, down):
+        site.released += self.kinds
+        return {self.item: torch.ones(3)}
+
+
+@pytest.mark.parametrize(
+    ("item", "kinds", "leaves"),
+    [
+        ("counts", (), False),
+        ("counts", (kinds.CLASS_COUNTS,), True),
+        ("counts", (kinds.CLASS_SUMS,), True),
+        ("counts", (kinds.PROTOTYPES,), False),
+        ("prototypes", (kinds.CLASS_SUMS,), True),
+        ("prototypes", (kinds.CLASS_COUNTS,), False),
+        ("gradients", (kinds.CLASS_SUMS,), True),
+        ("gradients", (kinds.CLASS_COUNTS, kinds.MOMENTS), False),
+        ("moments", (kinds.MOMENTS,), True),
+        ("moments", (kinds.CLASS_COUNTS,), False),
+        ("confusion", (kinds.CLASS_COUNTS, kinds.CLASS_SUMS, kinds.MOMENTS), False),
+    ],
+)
+def test_a_statistic_leaves_only_after_a_release_of_its_own_kind(item, kinds, leaves):
+    """Class counts that a loss has taken with noise cover no prototypes, and nothing covers confusion matrices."""
+    method = Releases(item=item, kinds=kinds)
+    site, down = opened(Gate("image"), method)
+    if leaves:
+        assert set(answer(method, site, "train", down, 1)) == {item}
+        return
+    with pytest.raises(ReplyRefused, match=rf"\(item '{item}'\) is .*, and this step has released none with noise"):
+        answer(method, site, "train", down, 1)
 
 
 def test_predictions_of_a_simulation_are_what_it_measures_with():
