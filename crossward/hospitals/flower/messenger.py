@@ -20,6 +20,7 @@ from crossward.hospitals.messages import SiteMessage
 
 MIN_POLL_INTERVAL = 0.1  # seconds between two looks for replies
 MAX_POLL_INTERVAL = 1.0
+MIN_SLEEP = 0.01  # seconds between two looks that took as long as that
 POLL_SHARE = 0.05  # the interval grows with the time waited so far: every look costs the SuperLink some work
 RECONNECT_INTERVAL = 1.0  # seconds between two looks at which nodes are connected again
 LOOK_INTERVAL = 5.0  # seconds between two looks at which nodes are connected, while sites work
@@ -111,6 +112,7 @@ class Messenger:
         for node, message in messages.items():
             self._send(PendingMessage(node, message, message_type))
         while self._pending or self._lost:
+            looked = self.clock()
             yield from self._collect_replies()
             yield from self._give_up()
             if self.clock() - last_look >= (RECONNECT_INTERVAL if self._lost else LOOK_INTERVAL):
@@ -118,8 +120,8 @@ class Messenger:
                 last_look = self.clock()
             self._send_probes()
             if self._pending or self._lost:
-                interval = max(MIN_POLL_INTERVAL, self.poll_share * (self.clock() - start))
-                self.sleep(min(interval, MAX_POLL_INTERVAL))
+                interval = min(max(MIN_POLL_INTERVAL, self.poll_share * (self.clock() - start)), MAX_POLL_INTERVAL)
+                self.sleep(max(MIN_SLEEP, interval - (self.clock() - looked)))  # the SuperLink lets a look wait
 
     def _send(self, pending: PendingMessage) -> None:
         pending.attempts += 1

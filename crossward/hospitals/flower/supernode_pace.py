@@ -1,0 +1,35 @@
+"""The pace of a SuperNode: how long it sleeps between two questions to the coordinator, and while its app works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+FLOWERS_IDLE_SLEEP = 3.0  # seconds that Flower sleeps when there was no message; it sleeps less for other reasons
+REPLY_SLEEP = 0.05  # seconds between two looks at whether the app has replied: a look costs next to nothing
+QUICK_ANSWER = 1.0  # seconds within which an answer comes for which nobody waited
+MIN_IDLE_SLEEP = 0.1  # seconds after a quick answer, doubled with each further one
+
+
+@dataclass
+class SuperNodePace:
+    """A coordinator lets the question for messages wait until there is one. After such a wait the next question follows
+    at once. If answers without a message come quickly, questions become rarer, up to Flower's own pace."""
+
+    clock: Callable[[], float] = time.monotonic
+    really_sleep: Callable[[float], None] = time.sleep
+    _awake_since: float = 0.0
+    _idle_sleep: float = MIN_IDLE_SLEEP
+
+    def sleep(self, seconds: float) -> None:
+        """Replaces time.sleep in Flower's loop."""
+        if seconds < FLOWERS_IDLE_SLEEP:
+            self.really_sleep(min(seconds, REPLY_SLEEP))
+            return
+        if self.clock() - self._awake_since < QUICK_ANSWER:
+            self.really_sleep(self._idle_sleep)
+            self._idle_sleep = min(2 * self._idle_sleep, FLOWERS_IDLE_SLEEP)
+        else:
+            self._idle_sleep = MIN_IDLE_SLEEP
+        self._awake_since = self.clock()
