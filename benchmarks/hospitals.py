@@ -2,9 +2,9 @@
 
     python benchmarks/hospitals.py [--sites 2] [--rounds 8] [--net cnn|resnet18] [--idle 30] [--smoke]
 
-Of the coordinator's SuperLink: the share of a core that a site takes while nothing happens; seconds of the processor for
-a site and round; bytes to the sites, against the run's ledger; memory after each round. And the seconds of a round by the
-clock, next to the same run in one process.
+Of the coordinator's SuperLink: the share of a core that a site takes while nothing happens; seconds of the processor
+for a site and round; bytes to the sites, against the run's ledger; memory after each round. And the seconds of a round
+by the clock, next to the same run in one process.
 
 `--smoke` measures one short run: it shows that the program runs, its figures mean nothing.
 """

@@ -24,6 +24,7 @@ from crossward.errors import CrosswardError
 from crossward.foreign import printable
 from crossward.hospitals.build import build_site_run, image_facts, public_hashes, shared_images
 from crossward.hospitals.disclosure_log import LOG_FILE, DisclosureLog
+from crossward.hospitals.kept_payload import KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, KeptPayload, PayloadLacking
 from crossward.hospitals.limits_key import limits_key
 from crossward.hospitals.memory import MemoryUnusable, MemoryVersion, SiteMemory, run_folder
 from crossward.hospitals.messages import PROTOCOL, SiteMessage, echoed_header
@@ -76,6 +77,7 @@ class OpenRun:
     rules: HospitalRules  # what may leave
     guard: PayloadGuard  # against weights that were made to read images
     sums: SiteSums | None = None  # if its weights leave in secure sums alone
+    kept: KeptPayload = field(default_factory=KeptPayload)  # that the next question may name
 
     def facts(self) -> dict[str, Any]:
         """What the coordinator learns of this site's images, as far as the rules allow."""
@@ -168,6 +170,9 @@ class Service:
         identity = {"site": self.hospital.name, "crossward": __version__, "protocol": PROTOCOL}
         try:
             return self._answer(request, identity)
+        except PayloadLacking as error:
+            lacks = {LACKS_KEY: request.header[PAYLOAD_KEY], "failure": error.what}
+            return SiteMessage(echoed_header(request.header) | identity | lacks)
         except Refusal as error:
             failure = reason_for_coordinator(error)
             write_locally(error)
@@ -194,6 +199,7 @@ class Service:
             case "job":
                 return self._answer_job(request)
             case "receipt":
+                self._forget_payloads()
                 receipt = self.receipts.answer(str(header["run"]), str(header["nonce"]))
                 return SiteMessage({**identity, "receipt": receipt, "log": self.log.receipt()})
             case other:
@@ -263,9 +269,10 @@ class Service:
             raise PolicyViolation("the coordinator asks for this site's predictions, which never leave it")
         self.hospital.limits.check_disk(self.hospital.folder)
         job = Job(open_run.site, step, int(header["round"]), int(header["seed"]), bool(header["keep"]))
+        encoded = open_run.kept.of(header, request.payload)
         if open_run.sums is not None and step in STEPS_BY_NAME:
-            return self._answer_sum(open_run.sums, open_run, job, request)
-        payload = decode(request.payload) if request.payload else {}
+            return self._answer_sum(open_run.sums, open_run, job, SiteMessage(header, encoded))
+        payload = decode(encoded) if encoded else {}
         self._check_payload(open_run, job, payload)
         memory_before = _load_memory(open_run.memory, str(header["since"]))
         outcome, memory_after = self._run_job(open_run, str(header["run"]), job, payload, memory_before)
@@ -286,7 +293,7 @@ class Service:
             open_run.memory.prune(job.round, str(header["since"]), hold=str(header["hold"]))
         losses = list(outcome.losses)
         self.log.log_sent(header["run"], job.round + 1, step, reply | {"losses": json.dumps(losses)})
-        reply_header |= {"losses": losses, "log": self.log.receipt()}
+        reply_header |= {"losses": losses, "log": self.log.receipt(), KEPT_KEY: open_run.kept.digest}
         return SiteMessage(reply_header, encode(reply) if reply else b"")
 
     def _answer_sum(self, sums: SiteSums, open_run: OpenRun, job: Job, request: SiteMessage) -> SiteMessage:
@@ -297,7 +304,7 @@ class Service:
         reply = open_run.rules.screen(method, answer, undeclared_lines(method.discloses, answer))
         self.log.log_sent(header["run"], job.round + 1, job.step, reply | {"losses": json.dumps([])})
         rest = {"crossward": __version__, "protocol": PROTOCOL, "losses": [], "log": self.log.receipt()}
-        return SiteMessage(echoed_header(header) | rest, encode(reply))
+        return SiteMessage(echoed_header(header) | rest | {KEPT_KEY: open_run.kept.digest}, encode(reply))
 
     def _check_payload(self, open_run: OpenRun, job: Job, payload: Tree) -> None:
         """Refuse weights that training does not make; the log says so, and the notes say why."""
@@ -334,6 +341,11 @@ class Service:
             self._open_runs = {run: self._prepare_run(run, header, payload)}
             self.receipts.note_terms(run, self._terms(self._open_runs[run], header))
         return self._open_runs[run]
+
+    def _forget_payloads(self) -> None:
+        """Receipts are asked for when a run has ended."""
+        for open_run in self._open_runs.values():
+            open_run.kept.forget()
 
     def _memory_folder(self, run: str) -> Path:
         return run_folder(self.hospital.folder / "memory", run)

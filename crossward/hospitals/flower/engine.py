@@ -4,6 +4,9 @@ Of a site's memory the coordinator has only the name of the version that counts,
 start from. A reply that came too late, was rejected, or reached a coordinator that then died therefore leaves no trace
 at the site. The names are checkpointed as memories are in other engines, so that a resumed run finds every site as it
 was.
+
+A payload that a site has from the question before is not sent again, but named by its digest (`kept_payload`). A site
+that does not have it any more says so, and gets it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from crossward import __version__, foreign
@@ -22,6 +26,7 @@ from crossward.core.tree import Tree, decode, encode, header_bytes
 from crossward.errors import StorageError
 from crossward.foreign import ForeignError, printable, quoted
 from crossward.hospitals.flower.roster import Roster
+from crossward.hospitals.kept_payload import KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, payload_digest
 from crossward.hospitals.memory import MemoryVersion
 from crossward.hospitals.messages import ECHOED_KEYS, PROTOCOL, SiteMessage
 
@@ -31,6 +36,46 @@ MAX_TREE_HEADER = 2**24 + 2**22  # bytes of a reply's names and scalars, among t
 TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
 CountReply = Callable[[Job, Tree, Sequence[float] | None], None]  # with its losses, if it came with any
+CountBytes = Callable[[Job, int, int, int], None]  # of all sites of a step, to them and from them; how many sites
+
+
+@dataclass(frozen=True)
+class EncodedPayload:
+    """A payload as it travels, and its digest."""
+
+    content: bytes
+    digest: str
+
+    @classmethod
+    def of(cls, tree: Tree) -> EncodedPayload:
+        content = encode(tree)
+        return cls(content, payload_digest(content))
+
+
+@dataclass
+class Questions:
+    """The messages of one step, by node."""
+
+    jobs: dict[int, Job] = field(default_factory=dict)
+    whole: dict[int, SiteMessage] = field(default_factory=dict)  # with their payload
+    sent: dict[int, SiteMessage] = field(default_factory=dict)  # without it, to sites that have it
+    down: int = 0  # bytes of payloads that were sent
+    up: int = 0
+
+    def add(self, node: int, job: Job, message: SiteMessage, *, kept: str | None) -> None:
+        """`kept` is the digest of the payload that the site has."""
+        self.jobs[node], self.whole[node] = job, message
+        is_kept = kept == message.header[PAYLOAD_KEY]
+        self.sent[node] = SiteMessage(message.header) if is_kept else message
+        self.down += len(self.sent[node].payload)
+
+    def again(self, node: int, reply: SiteMessage) -> SiteMessage | None:
+        """The message with its payload, once, for a site that does not have it after all."""
+        if LACKS_KEY not in reply.header or self.sent[node].payload or not self.whole[node].payload:
+            return None
+        self.sent[node] = self.whole[node]
+        self.down += len(self.whole[node].payload)
+        return self.whole[node]
 
 
 class FlowerEngine:
@@ -55,6 +100,8 @@ class FlowerEngine:
         self.best_versions: dict[int, str] = {}  # that the best round depends on, and sites must not delete
         self.count_reply: CountReply = lambda job, reply, losses: None  # is told of every reply that is accepted
         self.log_receipts: dict[int, dict[str, Any]] = {}  # site -> the last line of its log of what left it
+        self.count_bytes: CountBytes = lambda job, down, up, sites: None  # is told of every step that is over
+        self._kept: dict[int, str] = {}  # site -> the digest of the payload that it has
         self._round = -1
         self._ask = 0  # number of the current message within the round
 
@@ -62,10 +109,9 @@ class FlowerEngine:
         if not jobs:
             return
         self.roster.open_new_nodes()
-        shared_payload = b"" if callable(payload) else encode(payload)
+        shared = None if callable(payload) else EncodedPayload.of(payload)
         self._count_ask(jobs[0].round)
-        jobs_by_node: dict[int, Job] = {}
-        messages: dict[int, SiteMessage] = {}
+        questions = Questions()
         for job in jobs:
             if job.site == SERVER:  # the coordinator's own images
                 yield run_job(self.sites, job, payload(SERVER) if callable(payload) else payload, {})[0]
@@ -74,18 +120,28 @@ class FlowerEngine:
                 self.roster.watch.answered(self.sites.name(job.site), 0, reason)
                 yield Outcome(job, failure=reason)
             else:
-                node = self.roster.nodes[job.site]
-                jobs_by_node[node] = job
-                encoded = encode(payload(job.site)) if callable(payload) else shared_payload
-                messages[node] = SiteMessage(self._job_header(job), encoded)
-        message_type = "evaluate" if jobs[0].step in COMMON_STEPS else "train"
-        for job in jobs_by_node.values():
+                encoded = EncodedPayload.of(payload(job.site)) if callable(payload) else shared
+                assert encoded is not None
+                message = SiteMessage(self._job_header(job) | {PAYLOAD_KEY: encoded.digest}, encoded.content)
+                questions.add(self.roster.nodes[job.site], job, message, kept=self._kept.pop(job.site, None))
+        yield from self._exchange(questions)
+
+    def _exchange(self, questions: Questions) -> Iterator[Outcome]:
+        """The outcome of each question, as it comes."""
+        jobs = questions.jobs
+        if not jobs:
+            return
+        first = next(iter(jobs.values()))
+        for job in jobs.values():
             self.roster.watch.asked(self.sites.name(job.site), job.step, job.round + 1, self.roster.messenger.deadline)
-        for node, reply in self.roster.messenger.exchange(messages, message_type):
-            outcome = self._outcome(jobs_by_node[node], messages[node], reply)
+        message_type = "evaluate" if first.step in COMMON_STEPS else "train"
+        for node, reply in self.roster.messenger.exchange(questions.sent, message_type, questions.again):
+            outcome = self._outcome(jobs[node], questions.whole[node], reply)
             received = 0 if isinstance(reply, str) else len(reply.payload)
+            questions.up += received
             self.roster.watch.answered(self.sites.name(outcome.job.site), received, outcome.failure)
             yield outcome
+        self.count_bytes(first, questions.down, questions.up, len(jobs))
 
     def hold_best(self) -> None:
         """Keep the sites' current versions: the round that has just ended is the best so far."""
@@ -134,6 +190,8 @@ class FlowerEngine:
             self.memory[job.site] = {VERSION_KEY: version}
         if receipt:
             self.log_receipts[job.site] = receipt
+        if reply.header.get(KEPT_KEY) == request.header[PAYLOAD_KEY]:
+            self._kept[job.site] = request.header[PAYLOAD_KEY]
         self.count_reply(job, tree, losses if "losses" in reply.header else None)
         return Outcome(job, tree, losses=losses)
 

@@ -42,6 +42,9 @@ LOSS_WORDS = {
 }
 
 
+SendAgain = Callable[[int, SiteMessage], SiteMessage | None]  # node, reply -> a message that it wants in its place
+
+
 class NodeWatch(Protocol):
     """Is notified of which nodes are connected, and of messages that are lost and sent again."""
 
@@ -99,9 +102,10 @@ class Messenger:
         return nodes
 
     def exchange(
-        self, messages: Mapping[int, SiteMessage], message_type: str
+        self, messages: Mapping[int, SiteMessage], message_type: str, again: SendAgain = lambda node, reply: None
     ) -> Iterator[tuple[int, SiteMessage | str]]:
-        """Every node's reply as it arrives, or the reason why there is none."""
+        """Every node's reply as it arrives, or the reason why there is none. A reply upon which there is something to
+        be sent `again` is not the last one of its node."""
         self._pending = {}
         self._probes = {}
         self._lost = {}
@@ -113,7 +117,7 @@ class Messenger:
             self._send(PendingMessage(node, message, message_type))
         while self._pending or self._lost:
             looked = self.clock()
-            yield from self._collect_replies()
+            yield from self._collect_replies(again)
             yield from self._give_up()
             if self.clock() - last_look >= (RECONNECT_INTERVAL if self._lost else LOOK_INTERVAL):
                 self._resend_lost(self.connected_nodes())
@@ -154,7 +158,7 @@ class Messenger:
             seconds = min(self.patience, max(0.0, self._end - self.clock()))
             self.watch.node_lost(pending.node, LOSS_WORDS.get(reason, reason), seconds)
 
-    def _collect_replies(self) -> Iterator[tuple[int, SiteMessage | str]]:
+    def _collect_replies(self, again: SendAgain) -> Iterator[tuple[int, SiteMessage | str]]:
         replies = self._pull_replies()
         answered = [id for id in replies if id in self._pending]  # before probes, which show what is still missing
         for id in answered:
@@ -162,6 +166,8 @@ class Messenger:
             reply = _decode_reply(replies[id])
             if reply in LOST_MESSAGE_ERRORS:
                 self._mark_lost(pending, str(reply))
+            elif not isinstance(reply, str) and (message := again(pending.node, reply)) is not None:
+                self._send(PendingMessage(pending.node, message, pending.message_type))
             else:
                 yield pending.node, reply
         for id in [id for id in replies if id in self._probes]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from crossward.hospitals.flower import connections, own_apps, task_tokens, unix_sockets
 from crossward.hospitals.flower.fleet_guard import GUARDED_HANDLERS, FleetGuard
-from crossward.hospitals.flower.supernode_pace import SuperNodePace
+from crossward.hospitals.flower.supernode_pace import SuperNodePace, TaskWait
 
 PULL_BACKOFF = 0.05  # seconds until contents that are on their way are asked for again, then doubled; Flower: 1
 MAX_PULL_BACKOFF = 0.4  # seconds; Flower: 10
@@ -29,6 +29,7 @@ RUN_CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 START_CLIENT = "flwr.supernode.start_client_internal"
 FLEET_HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
 RUNTIME_HANDLERS = "flwr.superlink.servicer.runtime.runtime_handlers"
+SITE_RUNTIME_HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,7 @@ def client_app() -> list[Patch]:
 
 def supernode() -> list[Patch]:
     """Of a site's SuperNode."""
+    tasks = TaskWait()
     return [
         Patch(
             START_CLIENT,
@@ -245,6 +247,19 @@ def supernode() -> list[Patch]:
             "a bundle from the coordinator is not unpacked, not even in memory",
             own_apps.ignore_settings_of_bundle,
             f"{START_CLIENT}:_pull_and_store_message",
+        ),
+        Patch(
+            START_CLIENT,
+            "_pull_and_store_message",
+            "the executor waits for a message, instead of asking twenty times a second",
+            tasks.noticing(import_module(START_CLIENT)._pull_and_store_message),
+            f"{START_CLIENT}:start_client_internal",
+        ),
+        Patch(
+            SITE_RUNTIME_HANDLERS,
+            "acquire_task",
+            "the same",
+            tasks.waiting(import_module(SITE_RUNTIME_HANDLERS).acquire_task),
         ),
         Patch(
             "flwr.supernode.cli.flower_supernode",

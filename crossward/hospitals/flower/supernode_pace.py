@@ -1,15 +1,20 @@
-"""The pace of a SuperNode: how long it sleeps between two questions to the coordinator, and while its app works."""
+"""The pace of a SuperNode: how long it sleeps between two questions to the coordinator, and while its app works; and how
+its executor learns that there is something to do."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import wraps
+from threading import Event
+from typing import Any
 
 FLOWERS_IDLE_SLEEP = 3.0  # seconds that Flower sleeps when there was no message; it sleeps less for other reasons
 REPLY_SLEEP = 0.05  # seconds between two looks at whether the app has replied: a look costs next to nothing
 QUICK_ANSWER = 1.0  # seconds within which an answer comes for which nobody waited
 MIN_IDLE_SLEEP = 0.1  # seconds after a quick answer, doubled with each further one
+TASK_WAIT = 2.0  # seconds that the executor's question for a task waits
 
 
 @dataclass
@@ -33,3 +38,36 @@ class SuperNodePace:
         else:
             self._idle_sleep = MIN_IDLE_SLEEP
         self._awake_since = self.clock()
+
+
+@dataclass
+class TaskWait:
+    """The executor of a SuperNode asks for a task twenty times a second, each time by a request. Here its question waits
+    until a message has come."""
+
+    seconds: float = TASK_WAIT
+    _message_came: Event = field(default_factory=Event)
+
+    def noticing(self, pull: Callable[..., int | None]) -> Callable[..., int | None]:
+        """Flower's function that pulls a message with its contents."""
+
+        @wraps(pull)
+        def pull_and_notice(*args: Any, **options: Any) -> int | None:
+            run = pull(*args, **options)
+            if run is not None:
+                self._message_came.set()
+            return run
+
+        return pull_and_notice
+
+    def waiting(self, acquire: Callable[..., Any]) -> Callable[..., Any]:
+        """Flower's handler that gives the executor a task."""
+
+        def acquire_or_wait(request: Any, state: Any) -> Any:
+            self._message_came.clear()
+            response = acquire(request, state)
+            if response.HasField("task") or not self._message_came.wait(self.seconds):
+                return response
+            return acquire(request, state)
+
+        return acquire_or_wait

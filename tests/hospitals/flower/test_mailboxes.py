@@ -14,7 +14,13 @@ from flwr.proto.node_pb2 import Node
 from crossward.hospitals.flower.fleet_guard import FleetGuard
 from crossward.hospitals.flower.mailboxes import MAX_WAITING_RUNS, Mailboxes
 from crossward.hospitals.flower.public_door import QUESTION_ROUTE, PublicDoor
-from crossward.hospitals.flower.supernode_pace import FLOWERS_IDLE_SLEEP, MIN_IDLE_SLEEP, REPLY_SLEEP, SuperNodePace
+from crossward.hospitals.flower.supernode_pace import (
+    FLOWERS_IDLE_SLEEP,
+    MIN_IDLE_SLEEP,
+    REPLY_SLEEP,
+    SuperNodePace,
+    TaskWait,
+)
 
 NODE = 7
 LONG = 60.0  # seconds that no test waits
@@ -263,3 +269,27 @@ def test_a_supernode_asks_again_at_once_after_it_has_waited_and_more_rarely_afte
     now[0] += 0.01
     pace.sleep(FLOWERS_IDLE_SLEEP)
     assert slept[-1] == MIN_IDLE_SLEEP
+
+
+def test_the_executor_of_a_site_waits_for_a_message():
+    tasks = []
+
+    def acquire(request, state):
+        task = tasks.pop() if tasks else None
+        return Box(task=task, HasField=lambda name: task is not None)
+
+    def pull(message):
+        if message:
+            tasks.append(message)
+        return message
+
+    wait = TaskWait(LONG)
+    pull_and_notice = wait.noticing(pull)
+    acquire_or_wait = wait.waiting(acquire)
+    threading.Timer(0.05, pull_and_notice, [None]).start()
+    threading.Timer(0.1, pull_and_notice, ["a message"]).start()
+    assert acquire_or_wait(None, None).task == "a message"
+    pull_and_notice("another")
+    assert acquire_or_wait(None, None).task == "another"  # it was there before the question
+    wait.seconds = 0.01
+    assert acquire_or_wait(None, None).task is None
