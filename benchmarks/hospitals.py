@@ -64,9 +64,7 @@ class Superlink:
 
     @classmethod
     def of(cls, federation: LocalFederation) -> Superlink:
-        coordinator = federation.processes[COORDINATOR].pid
-        found = [pid for pid in descendants(coordinator) if SUPERLINK_MODULE in command_line(pid)]
-        return cls(found[0])
+        return cls(federation.find_process(COORDINATOR, SUPERLINK_MODULE))
 
     @property
     def seconds(self) -> float:
@@ -110,17 +108,6 @@ class Superlink:
             return 0.0
         (first, _), (last, _) = self.after_rounds[0], self.after_rounds[-1]
         return (last - first) / (len(self.after_rounds) - 1)
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
-    lists = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
-    children = [int(child) for each in lists for child in each]
-    return [*children, *(each for child in children for each in descendants(child))]
-
-
-def command_line(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 def measure(federation: LocalFederation, superlink: Superlink, sites: int, case: Case, rounds: int) -> str:

@@ -6,7 +6,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from crossward.hospitals.payload_guard import PayloadGuard, SuspiciousPayload
 from crossward.hospitals.peers import HospitalIdentity
 from crossward.hospitals.policy import Policy, PolicyViolation, check_method
 from crossward.hospitals.receipts import SigningKey, SiteReceipts, terms_in_force
+from crossward.hospitals.recoveries import RECOVERIES_KEY, read_recoveries
 from crossward.hospitals.refusal import LOCAL_REASON, Refusal, reason_for_coordinator
 from crossward.hospitals.secure_demand import SecureDemand, open_sums
 from crossward.hospitals.site_limits import USAGE_FILE, SiteLimits, Usage
@@ -195,9 +196,12 @@ class Service:
             case "hello":
                 return SiteMessage({**identity})
             case "open":
-                return SiteMessage({**identity, **self._answer_open(request), "log": self.log.receipt()})
+                facts = self._answer_open(request)
+                rest = {"log": self.log.receipt(), RECOVERIES_KEY: read_recoveries(self.hospital.folder)}
+                return SiteMessage({**identity, **facts, **rest})
             case "job":
-                return self._answer_job(request)
+                reply = self._answer_job(request)
+                return replace(reply, header=reply.header | {RECOVERIES_KEY: read_recoveries(self.hospital.folder)})
             case "receipt":
                 self._forget_payloads()
                 receipt = self.receipts.answer(str(header["run"]), str(header["nonce"]))

@@ -63,6 +63,9 @@ def coordinate_run(
     rundir = RunDir(folder)
     with lifecycle.held(rundir, HANDOVER):
         terms = FederationTerms.read(rundir)
+        if (rundir.folder / EVENT_LOG).exists():
+            why = "the coordinator, or its process of this run, was started anew"
+            rundir.append(EVENT_LOG, [event("resumed", why=why)])
         monitor = FederationMonitor(rundir, terms)
         try:
             _coordinate(rundir, terms, grid, observers, nodes, monitor, kit)

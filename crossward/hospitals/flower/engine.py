@@ -29,6 +29,7 @@ from crossward.hospitals.flower.roster import Roster
 from crossward.hospitals.kept_payload import KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, payload_digest
 from crossward.hospitals.memory import MemoryVersion
 from crossward.hospitals.messages import ECHOED_KEYS, PROTOCOL, SiteMessage
+from crossward.hospitals.recoveries import RECOVERIES_KEY, checked_recoveries, recovery_words
 
 VERSION_KEY = "version"
 MAX_LOSSES = 1000  # of one reply
@@ -182,6 +183,7 @@ class FlowerEngine:
                 return Outcome(job, failure=reply.failure)
             tree, losses, version = self._checked_reply(job, request, reply)
             receipt = checked_receipt(reply.header.get("log"))
+            self._note_recoveries(job, reply.header.get(RECOVERIES_KEY, {}))
         except ForeignError as error:
             return Outcome(job, failure=printable(f"rejected: {error}"))
         except Exception as error:
@@ -194,6 +196,14 @@ class FlowerEngine:
             self._kept[job.site] = request.header[PAYLOAD_KEY]
         self.count_reply(job, tree, losses if "losses" in reply.header else None)
         return Outcome(job, tree, losses=losses)
+
+    def _note_recoveries(self, job: Job, told: object) -> None:
+        """Tell the watch what a site has recovered from since its last reply."""
+        before = self.roster.recovered.get(job.site, {})
+        after = checked_recoveries(told)
+        self.roster.recovered[job.site] = after
+        for words in recovery_words(before, after):
+            self.roster.watch.recovered(self.sites.name(job.site), words)
 
     def _checked_reply(self, job: Job, request: SiteMessage, reply: SiteMessage) -> tuple[Tree, tuple[float, ...], str]:
         """The tree of a reply, its losses, and the version of its memory; ForeignError if it is not as it should be."""

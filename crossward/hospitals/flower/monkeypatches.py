@@ -222,6 +222,13 @@ def client_app() -> list[Patch]:
         Patch(RUN_CLIENTAPP, "install_from_fab", "bundles are not unpacked", own_apps.ignore_bundle, user),
         Patch(
             RUN_CLIENTAPP,
+            "Error",
+            "an exception's text, which may quote paths, stays at the site",
+            own_apps.error_without_details,
+            user,
+        ),
+        Patch(
+            RUN_CLIENTAPP,
             "get_load_client_app_fn",
             "the app that is installed is run",
             own_apps.client_app_loader,

@@ -1,5 +1,5 @@
-"""The pace of a SuperNode: how long it sleeps between two questions to the coordinator, and while its app works; and how
-its executor learns that there is something to do."""
+"""The pace of a SuperNode: how long it sleeps between two questions to the coordinator, and while its app works; and
+how its executor learns that there is something to do."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class SuperNodePace:
 
 @dataclass
 class TaskWait:
-    """The executor of a SuperNode asks for a task twenty times a second, each time by a request. Here its question waits
-    until a message has come."""
+    """The executor of a SuperNode asks for a task twenty times a second, each time by a request. Here its question
+    waits until a message has come."""
 
     seconds: float = TASK_WAIT
     _message_came: Event = field(default_factory=Event)

@@ -24,6 +24,7 @@ from crossward.hospitals.flower.records import from_records, to_records
 from crossward.hospitals.kept_payload import LACKS_KEY
 from crossward.hospitals.memory import SiteMemory
 from crossward.hospitals.messages import SiteMessage
+from crossward.hospitals.recoveries import SITE, WORKER, count_recovery
 from crossward.hospitals.refusal import Refusal
 from crossward.hospitals.rehearsal import ReplyInspector, rehearse
 from crossward.hospitals.service import Service
@@ -192,7 +193,7 @@ def test_a_site_that_never_has_what_it_is_sent_fails_alone():
         return Message(to_records(answer), reply_to=request)
 
     asked = []
-    with loopback_federation(toy(FedAvg())) as (coordinator, engine, services):
+    with loopback_federation(toy(FedAvg())) as (coordinator, engine, _):
         grid(engine).tamper = lack
         engine._kept[1] = "another"
         jobs = [Job(site, "train", 0, 7, False) for site in (0, 1, 2)]
@@ -205,6 +206,23 @@ def test_a_site_that_never_has_what_it_is_sent_fails_alone():
         outcomes = {outcome.job.site: outcome.failure for outcome in engine.perform(jobs, payload)}
         assert outcomes == {0: "", 1: "it is gone", 2: ""}
     assert asked == ["train", "train", "train"]
+
+
+def test_the_coordinator_is_told_what_a_site_has_recovered_from():
+    told = []
+    with loopback_federation(toy(FedAvg())) as (coordinator, engine, services):
+        folder = services[1].hospital.folder
+        folder.mkdir(parents=True)
+        count_recovery(folder, SITE)  # before the run: no news
+
+        def recover(header):
+            if (header.get("step"), header.get("round")) == ("judge", 0):
+                count_recovery(folder, WORKER)
+
+        sent_payloads(engine, services, before_request=recover)
+        engine.roster.watch.recovered = lambda site, why: told.append((site, why))
+        run(coordinator, engine, Plan(2))
+    assert told == [("site-1", "its worker was started anew")]
 
 
 def test_nobody_is_asked():
