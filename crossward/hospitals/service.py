@@ -24,7 +24,7 @@ from crossward.errors import CrosswardError
 from crossward.foreign import printable
 from crossward.hospitals.build import build_site_run, image_facts, public_hashes, shared_images
 from crossward.hospitals.disclosure_log import LOG_FILE, DisclosureLog
-from crossward.hospitals.kept_payload import KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, KeptPayload, PayloadLacking
+from crossward.hospitals.kept_payload import KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, KeptPayloads, PayloadLacking
 from crossward.hospitals.limits_key import limits_key
 from crossward.hospitals.memory import MemoryUnusable, MemoryVersion, SiteMemory, run_folder
 from crossward.hospitals.messages import PROTOCOL, SiteMessage, echoed_header
@@ -78,7 +78,7 @@ class OpenRun:
     rules: HospitalRules  # what may leave
     guard: PayloadGuard  # against weights that were made to read images
     sums: SiteSums | None = None  # if its weights leave in secure sums alone
-    kept: KeptPayload = field(default_factory=KeptPayload)  # that the next question may name
+    kept: KeptPayloads = field(default_factory=KeptPayloads)  # that later questions may name
 
     def facts(self) -> dict[str, Any]:
         """What the coordinator learns of this site's images, as far as the rules allow."""
@@ -297,7 +297,7 @@ class Service:
             open_run.memory.prune(job.round, str(header["since"]), hold=str(header["hold"]))
         losses = list(outcome.losses)
         self.log.log_sent(header["run"], job.round + 1, step, reply | {"losses": json.dumps(losses)})
-        reply_header |= {"losses": losses, "log": self.log.receipt(), KEPT_KEY: open_run.kept.digest}
+        reply_header |= {"losses": losses, "log": self.log.receipt(), KEPT_KEY: open_run.kept.digests}
         return SiteMessage(reply_header, encode(reply) if reply else b"")
 
     def _answer_sum(self, sums: SiteSums, open_run: OpenRun, job: Job, request: SiteMessage) -> SiteMessage:
@@ -308,7 +308,7 @@ class Service:
         reply = open_run.rules.screen(method, answer, undeclared_lines(method.discloses, answer))
         self.log.log_sent(header["run"], job.round + 1, job.step, reply | {"losses": json.dumps([])})
         rest = {"crossward": __version__, "protocol": PROTOCOL, "losses": [], "log": self.log.receipt()}
-        return SiteMessage(echoed_header(header) | rest | {KEPT_KEY: open_run.kept.digest}, encode(reply))
+        return SiteMessage(echoed_header(header) | rest | {KEPT_KEY: open_run.kept.digests}, encode(reply))
 
     def _check_payload(self, open_run: OpenRun, job: Job, payload: Tree) -> None:
         """Refuse weights that training does not make; the log says so, and the notes say why."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from crossward.core.tree import Tree, decode, encode, header_bytes
 from crossward.errors import StorageError
 from crossward.foreign import ForeignError, printable, quoted
 from crossward.hospitals.flower.roster import Roster
-from crossward.hospitals.kept_payload import KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, payload_digest
+from crossward.hospitals.kept_payload import BEST_KEY, KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, payload_digest
 from crossward.hospitals.memory import MemoryVersion
 from crossward.hospitals.messages import ECHOED_KEYS, PROTOCOL, SiteMessage
 from crossward.hospitals.recoveries import RECOVERIES_KEY, checked_recoveries, recovery_words
@@ -34,7 +34,8 @@ from crossward.hospitals.recoveries import RECOVERIES_KEY, checked_recoveries, r
 VERSION_KEY = "version"
 MAX_LOSSES = 1000  # of one reply
 MAX_TREE_HEADER = 2**24 + 2**22  # bytes of a reply's names and scalars, among them metrics: see rehearsal.MAX_METRICS
-TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log
+TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log; a digest of a payload
+MAX_KEPT = 2  # payloads that a site keeps
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
 CountReply = Callable[[Job, Tree, Sequence[float] | None], None]  # with its losses, if it came with any
 CountBytes = Callable[[Job, int, int, int], None]  # of all sites of a step, to them and from them; how many sites
@@ -63,10 +64,10 @@ class Questions:
     down: int = 0  # bytes of payloads that were sent
     up: int = 0
 
-    def add(self, node: int, job: Job, message: SiteMessage, *, kept: str | None) -> None:
-        """`kept` is the digest of the payload that the site has."""
+    def add(self, node: int, job: Job, message: SiteMessage, *, kept: Collection[str]) -> None:
+        """`kept` are the digests of the payloads that the site has."""
         self.jobs[node], self.whole[node] = job, message
-        is_kept = kept == message.header[PAYLOAD_KEY]
+        is_kept = message.header[PAYLOAD_KEY] in kept
         self.sent[node] = SiteMessage(message.header) if is_kept else message
         self.down += len(self.sent[node].payload)
 
@@ -102,7 +103,9 @@ class FlowerEngine:
         self.count_reply: CountReply = lambda job, reply, losses: None  # is told of every reply that is accepted
         self.log_receipts: dict[int, dict[str, Any]] = {}  # site -> the last line of its log of what left it
         self.count_bytes: CountBytes = lambda job, down, up, sites: None  # is told of every step that is over
-        self._kept: dict[int, str] = {}  # site -> the digest of the payload that it has
+        self._kept: dict[int, set[str]] = {}  # site -> the digests of the payloads that it has
+        self._last_payloads: dict[int, str] = {}  # site -> the digest of the one that it was asked about last
+        self._best_payloads: dict[int, str] = {}  # site -> the digest of that of the best round
         self._round = -1
         self._ask = 0  # number of the current message within the round
 
@@ -124,7 +127,8 @@ class FlowerEngine:
                 encoded = EncodedPayload.of(payload(job.site)) if callable(payload) else shared
                 assert encoded is not None
                 message = SiteMessage(self._job_header(job) | {PAYLOAD_KEY: encoded.digest}, encoded.content)
-                questions.add(self.roster.nodes[job.site], job, message, kept=self._kept.pop(job.site, None))
+                questions.add(self.roster.nodes[job.site], job, message, kept=self._kept.pop(job.site, set()))
+                self._last_payloads[job.site] = encoded.digest
         yield from self._exchange(questions)
 
     def _exchange(self, questions: Questions) -> Iterator[Outcome]:
@@ -145,7 +149,9 @@ class FlowerEngine:
         self.count_bytes(first, questions.down, questions.up, len(jobs))
 
     def hold_best(self) -> None:
-        """Keep the sites' current versions: the round that has just ended is the best so far."""
+        """Keep the sites' current versions, and what they were sent last: the round that has just ended is the best so
+        far."""
+        self._best_payloads = dict(self._last_payloads)
         self.best_versions = {site: str(receipt[VERSION_KEY]) for site, receipt in self.memory.items()}
 
     def close(self) -> None:
@@ -171,6 +177,7 @@ class FlowerEngine:
             "since": self.memory[job.site][VERSION_KEY] if job.site in self.memory else "",
             "hold": self.best_versions.get(job.site, ""),
             "log": self.log_receipts.get(job.site),  # which the site compares with its log
+            BEST_KEY: self._best_payloads.get(job.site, ""),
         }
 
     def _outcome(self, job: Job, request: SiteMessage, reply: SiteMessage | str) -> Outcome:
@@ -192,8 +199,7 @@ class FlowerEngine:
             self.memory[job.site] = {VERSION_KEY: version}
         if receipt:
             self.log_receipts[job.site] = receipt
-        if reply.header.get(KEPT_KEY) == request.header[PAYLOAD_KEY]:
-            self._kept[job.site] = request.header[PAYLOAD_KEY]
+        self._kept[job.site] = checked_digests(reply.header.get(KEPT_KEY))
         self.count_reply(job, tree, losses if "losses" in reply.header else None)
         return Outcome(job, tree, losses=losses)
 
@@ -243,3 +249,11 @@ def checked_receipt(receipt: object) -> dict[str, Any]:
         "number": foreign.whole_number(receipt.get("number"), "the number of its log", least=1),
         "tag": receipt["tag"],
     }
+
+
+def checked_digests(kept: object) -> set[str]:
+    """The digests of payloads that a site says it has. One that lies is asked about it, says that it lacks the payload,
+    and gets it."""
+    if not isinstance(kept, list):
+        return set()
+    return {digest for digest in kept[:MAX_KEPT] if isinstance(digest, str) and TAG.fullmatch(digest)}

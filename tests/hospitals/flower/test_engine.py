@@ -164,6 +164,26 @@ def test_what_evaluation_has_sent_is_not_sent_again_for_training():
     assert_same(end["state"], run(local, engine, Plan(3)).state)
 
 
+def test_what_the_best_round_has_sent_is_not_sent_again_at_the_end():
+    with loopback_federation(toy(FedAvg())) as (coordinator, engine, services):
+        sent = sent_payloads(engine, services)
+        states = []
+
+        class Best(Observer):
+            def on_round(self, record):
+                states.append(record.progress.state)
+                if record.round == 1:
+                    engine.hold_best()
+
+        run(coordinator, engine, Plan(3), [Best()])
+        sent.clear()
+        jobs = [Job(site, "deploy", 2, 7, False) for site in (0, 1, 2)]
+        for state in (states[0], states[2]):
+            outcomes = [*engine.perform(jobs, coordinator.method.broadcast(state))]
+            assert not [outcome.failure for outcome in outcomes if outcome.failure]
+    assert sent == [("deploy", False), ("deploy", False)]
+
+
 def test_a_site_that_has_lost_what_it_was_sent_gets_it_again():
     """Its worker was started anew before it was asked to train in round 2."""
     with loopback_federation(toy(FedAvg())) as (coordinator, engine, services):
@@ -195,14 +215,14 @@ def test_a_site_that_never_has_what_it_is_sent_fails_alone():
     asked = []
     with loopback_federation(toy(FedAvg())) as (coordinator, engine, _):
         grid(engine).tamper = lack
-        engine._kept[1] = "another"
+        engine._kept[1] = {"another"}
         jobs = [Job(site, "train", 0, 7, False) for site in (0, 1, 2)]
         payload = coordinator.method.broadcast(
             coordinator.method.start(RoundContext(0, 1, 3, coordinator.task, coordinator.server(0)))
         )
         outcomes = {outcome.job.site: outcome.failure for outcome in engine.perform(jobs, payload)}
         assert outcomes == {0: "", 1: "it is gone", 2: ""}
-        engine._kept[1] = EncodedPayload.of(payload).digest
+        engine._kept[1] = {EncodedPayload.of(payload).digest}
         outcomes = {outcome.job.site: outcome.failure for outcome in engine.perform(jobs, payload)}
         assert outcomes == {0: "", 1: "it is gone", 2: ""}
     assert asked == ["train", "train", "train"]
