@@ -1,6 +1,6 @@
 """What a federation costs beyond its computation: a coordinator and sites as processes here, with TLS and keys.
 
-    python benchmarks/hospitals.py [--sites 2] [--rounds 8] [--net cnn|resnet18] [--idle 30] [--smoke]
+    python benchmarks/hospitals.py [--sites 2] [--rounds 8] [--only cnn-1] [--idle 30] [--smoke]
 
 Of the coordinator's SuperLink: the share of a core that a site takes while nothing happens; seconds of the processor
 for a site and round; bytes to the sites, against the run's ledger; memory after each round. And the seconds of a round
@@ -33,6 +33,7 @@ from crossward.testing.e2e import SITES, config, running_federation
 TICKS = os.sysconf("SC_CLK_TCK")
 SUPERLINK_MODULE = "crossward.hospitals.flower.superlink"
 SAMPLE_INTERVAL = 0.1  # seconds between two looks at a run that goes on
+ROUNDS_HERE = 4  # of the run in one process, which is there for its seconds
 SETTLED = 8.0  # seconds after which processes that were started have nothing more to do
 
 
@@ -122,7 +123,7 @@ def measure(federation: LocalFederation, superlink: Superlink, sites: int, case:
     with superlink.observed(kit.coordinator / "runs" / case.name / "metrics.jsonl"):
         across = start_run(file, kit.coordinator, [], RunOptions(name=case.name, least=sites, wait=5.0))
         follow_run(across, lambda line: None)
-    settings["run"] |= {"out": str(kit.folder / "here"), "name": case.name}
+    settings["run"] |= {"out": str(kit.folder / "here"), "name": case.name, "rounds": min(rounds, ROUNDS_HERE)}
     here = run_here(config_from(settings))
     what = "with evaluation" if case.evaluates else "training only"
     sent = bytes_sent(kit.coordinator) - sent
@@ -182,11 +183,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, choices=(1, 2, 3), default=2, help="that are up")
     parser.add_argument("--rounds", type=int, default=8, help="of each run; the first is not counted")
-    parser.add_argument("--net", choices=("cnn", "resnet18"), help="measure this one alone")
+    parser.add_argument("--only", choices=[case.name for case in CASES], help="a net; -1: with evaluation, -0: without")
     parser.add_argument("--idle", type=float, default=30.0, help="seconds of nothing to measure")
     parser.add_argument("--smoke", action="store_true", help="one short run: does it run?")
     options = parser.parse_args(arguments)
-    cases = [case for case in CASES if options.net in (None, case.net)]
+    cases = [case for case in CASES if options.only in (None, case.name)]
     rounds, idle = options.rounds, options.idle
     if options.smoke:
         cases, rounds, idle = list(CASES[:1]), 2, 0.1

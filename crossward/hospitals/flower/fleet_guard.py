@@ -173,13 +173,14 @@ class FleetGuard:
         return handle()
 
     def arrived(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """The handler by which a run asks for replies, which gets those that are whole, and waits a little for one."""
+        """The handler by which a run asks for replies, which gets some that are whole. If there is none, it waits a
+        little, and then asks about all that are not on their way: Flower says which nodes are gone."""
 
         def arrived_handler(request: Any, *rest: Any, **options: Any) -> Any:
-            self.mailboxes.wait_for_reply(request.message_ids)
+            answered = self.mailboxes.wait_for_replies(request.message_ids)
             with self._lock:
                 lacking = {id for node in self._nodes.values() for id, objects in node.arriving.items() if objects}
-            whole = [id for id in request.message_ids if id not in lacking]
+            whole = [id for id in answered or request.message_ids if id not in lacking]
             del request.message_ids[:]
             request.message_ids.extend(whole)
             return handler(request, *rest, **options)

@@ -17,6 +17,7 @@ from threading import Condition, Semaphore
 
 SITE_WAIT = 20.0  # seconds that a site's question waits; a SuperNode gives up after 30
 RUN_WAIT = 1.0  # seconds that a run's question waits: it has other things to look after
+REPLIES_AT_ONCE = 4  # that a run is given
 MAX_WAITING_RUNS = 8  # at a time: each takes one of the SuperLink's 40 threads
 MAX_INCOMPLETE = 10_000  # messages whose contents are on their way
 MAX_REPLIES = 10_000  # that no run has asked for yet
@@ -106,19 +107,22 @@ class Mailboxes:
                 self._replies.popitem(last=False)
             self._changed.notify_all()
 
-    def wait_for_reply(self, questions: Iterable[str], seconds: float = RUN_WAIT) -> None:
-        """Return when one of these messages has a reply that nobody has waited for yet, or the time is up."""
+    def wait_for_replies(self, questions: Iterable[str], seconds: float = RUN_WAIT) -> list[str]:
+        """Those of these messages that have a reply which nobody has asked for yet, as soon as there is one: a few at a
+        time, because the run unpacks all that it gets in its memory. None if the time is up, or too many runs wait."""
         asked = {*questions}
         if not asked or not self._turns.acquire(blocking=False):
-            return
+            return []
         end = time.monotonic() + seconds
         try:
             with self._changed:
                 while not self._closed and not (asked & self._replies.keys()):
                     if not self._changed.wait(max(0.0, end - time.monotonic())):
                         break
-                for question in asked & self._replies.keys():
+                answered = [question for question in self._replies if question in asked][:REPLIES_AT_ONCE]
+                for question in answered:
                     del self._replies[question]
+                return answered
         finally:
             self._turns.release()
 

@@ -12,7 +12,7 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node
 
 from crossward.hospitals.flower.fleet_guard import FleetGuard
-from crossward.hospitals.flower.mailboxes import MAX_WAITING_RUNS, Mailboxes
+from crossward.hospitals.flower.mailboxes import MAX_WAITING_RUNS, REPLIES_AT_ONCE, Mailboxes
 from crossward.hospitals.flower.public_door import QUESTION_ROUTE, PublicDoor
 from crossward.hospitals.flower.supernode_pace import (
     FLOWERS_IDLE_SLEEP,
@@ -109,35 +109,44 @@ def test_a_superlink_that_ends_answers_everybody(mailboxes):
         assert not await waits(mailboxes)
 
     asyncio.run(scenario())
-    mailboxes.wait_for_reply(["m"], LONG)  # returns at once
+    mailboxes.wait_for_replies(["m"], LONG)  # returns at once
 
 
 # runs -----------------------------------------------------------------------------------------------------------------
 def test_a_run_waits_for_a_reply_to_one_of_its_questions(mailboxes):
     threading.Timer(0.05, mailboxes.add_reply, ["of another run"]).start()
     threading.Timer(0.1, mailboxes.add_reply, ["m"]).start()
-    mailboxes.wait_for_reply(["m", "n"], LONG)
+    assert mailboxes.wait_for_replies(["m", "n"], LONG) == ["m"]
     assert [*mailboxes._replies] == ["of another run"]
+
+
+def test_a_run_is_given_a_few_replies_at_a_time(mailboxes):
+    questions = [str(number) for number in range(2 * REPLIES_AT_ONCE + 1)]
+    for question in questions:
+        mailboxes.add_reply(question)
+    given = [mailboxes.wait_for_replies(questions, 0.01) for _ in range(4)]
+    assert [len(each) for each in given] == [REPLIES_AT_ONCE, REPLIES_AT_ONCE, 1, 0]
+    assert [question for each in given for question in each] == questions
 
 
 def test_a_run_whose_reply_is_there_does_not_wait(mailboxes):
     mailboxes.add_reply("m")
-    mailboxes.wait_for_reply(["m"], LONG)
+    assert mailboxes.wait_for_replies(["m"], LONG) == ["m"]
     began = time.monotonic()
-    mailboxes.wait_for_reply(["m"], 0.01)  # it was handed over
+    mailboxes.wait_for_replies(["m"], 0.01)  # it was handed over
     assert time.monotonic() - began >= 0.01
 
 
 def test_runs_without_number_do_not_take_all_threads(mailboxes):
     threads = [
-        threading.Thread(target=mailboxes.wait_for_reply, args=(["m"], LONG), daemon=True)
+        threading.Thread(target=mailboxes.wait_for_replies, args=(["m"], LONG), daemon=True)
         for _ in range(MAX_WAITING_RUNS)
     ]
     for thread in threads:
         thread.start()
     while mailboxes._turns._value:
         time.sleep(0.01)
-    mailboxes.wait_for_reply(["n"], LONG)  # returns at once
+    mailboxes.wait_for_replies(["n"], LONG)  # returns at once
     mailboxes.close()
     for thread in threads:
         thread.join(LONG)
