@@ -116,6 +116,16 @@ class FlowerWorkspace:
         )
         return _require_success(arguments, result.returncode, result.stdout, result.stderr)
 
+    def _start_flwr_commands(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*FLWR, MANY_COMMANDS],
+            env=self.environment() | {SOCKET_VARIABLE: str(self.socket)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
     @contextmanager
     def flwr_commands(self) -> Iterator[RunFlwr]:
         """A `run_flwr` for many commands, which all run in one process: to start one takes a second and more."""
@@ -123,9 +133,7 @@ class FlowerWorkspace:
 
         def run(*arguments: str) -> str:
             if not process:
-                environment = self.environment() | {SOCKET_VARIABLE: str(self.socket)}
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-                process.append(subprocess.Popen([*FLWR, MANY_COMMANDS], env=environment, text=True, **pipes))
+                process.append(self._start_flwr_commands())
             stdin, stdout = process[0].stdin, process[0].stdout
             assert stdin is not None
             assert stdout is not None
