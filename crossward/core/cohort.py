@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from crossward.core.disclosure import covered
 from crossward.core.engine import Engine, Job, Outcome, Payload, Sites
+from crossward.core.reply_views import EditedReplies
 from crossward.core.robust import Robust, robust_replies, with_bounded_counts
 from crossward.core.seeds import derive
 from crossward.core.store import TreeStore
@@ -120,7 +121,7 @@ class Cohort:
         ask = self.asks[number]
         replies: Mapping[int, Tree] = ask.replies
         if ask.rejected or without:
-            replies = {site: ask.replies[site] for site in ask.replies if site not in (*ask.rejected, *without)}
+            replies = EditedReplies(ask.replies, without=(*ask.rejected, *without)).settled()
         rule = self._robust
         if rule and rule.ceiling < 1:
             replies = with_bounded_counts(rule.ceiling, replies, self._sites.method.discloses)

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from crossward.core.disclosure import CLASS_COUNTS, SAMPLE_COUNT, Disclosure, Made
 from crossward.core.inspection import norm
+from crossward.core.reply_views import EditedReplies
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 
@@ -43,6 +44,7 @@ PORTION = 2**20  # numbers that are sorted at a time
 HOSTILE_CLIP = 1.0  # times the median: with 2, one of three sites that sends the opposite brings the others to a halt
 HOSTILE_SHARE = 0.5  # of all images that one site of three or more counts for
 MIN_CLIENTS = 3  # of two, neither is a minority
+Outline = frozenset[tuple[str, torch.Size]]  # names and shapes
 STATISTICS = ("running_mean", "running_var")  # how names of BatchNorm's statistics end
 
 
@@ -81,7 +83,7 @@ def robust_replies(
     down: Tree | Callable[[int], Tree],
     replies: Mapping[int, Tree],
     items: Collection[str] | None = None,
-) -> dict[int, Tree]:
+) -> Mapping[int, Tree]:
     """The replies to a step, by client, as the method is to see them; `down` is what the clients were sent. The rule
     covers only `items` of the replies, if they are named: a network that a client sends as its own is no one else's.
 
@@ -89,43 +91,49 @@ def robust_replies(
     Of one client or two, median and trimmed mean are the plain mean, and protect from nothing. A value that is NaN
     counts as the largest of its coordinate.
 
-    All replies of the step are in memory at once, whatever the rule, and the tensors that it replaces once more; one
-    tensor is sorted at a time, in portions.
+    Clipping looks at one reply at a time; those that are on disk stay there. For median and trimmed mean all replies of
+    the step are in memory at once, and the tensors that they replace once more; one tensor is sorted at a time, in
+    portions.
     """
-    result = {client: dict(reply) for client, reply in replies.items()}
     if not rule.active:
-        return result
+        return EditedReplies(replies).settled()
+    if rule.rule == "clip":
+        return _clipped_replies(rule.clip, down, replies, items)
+    result = {client: dict(reply) for client, reply in replies.items()}
     for item in dict.fromkeys(name for reply in result.values() for name in reply if items is None or name in items):
         for by_client in _groups_of_one_shape(item, result):
-            if rule.rule == "clip":
-                starts = {client: _sent(down, client, item, weights) for client, weights in by_client.items()}
-                new = _clipped(by_client, starts, rule.clip)
-            else:
-                new = _with_trimmed_mean(by_client, rule.cut(len(by_client)))
-            for client, weights in new.items():
+            for client, weights in _with_trimmed_mean(by_client, rule.cut(len(by_client))).items():
                 result[client][item] = weights
     return result
 
 
 def with_bounded_counts(
     ceiling: float, replies: Mapping[int, Tree], discloses: Mapping[str, Disclosure]
-) -> dict[int, Tree]:
+) -> Mapping[int, Tree]:
     """The replies, with counts of which no client of three or more has more than its share of all: nobody can check how
     many images a client has, and one that says a billion would be alone in every mean. Sample counts are cut, class
     counts shrunk alike over all classes, with at least one left where there was one."""
-    result = {client: dict(reply) for client, reply in replies.items()}
-    for item, about in discloses.items():
-        values = {client: reply[item] for client, reply in result.items() if item in reply}
-        if about == SAMPLE_COUNT:
-            counts = {client: int(value) for client, value in values.items()}
-            for client, most in largest_counts(counts, ceiling).items():
-                result[client][item] = min(values[client], most)
-        elif about == CLASS_COUNTS:
-            totals = {client: int(value.sum()) for client, value in values.items()}
-            for client, most in largest_counts(totals, ceiling).items():
-                if most < totals[client]:
-                    result[client] |= _with_fewer(result[client], item, most / totals[client], discloses)
-    return result
+    items = [item for item, about in discloses.items() if about in (SAMPLE_COUNT, CLASS_COUNTS)]
+    counts: dict[str, dict[int, int]] = {item: {} for item in items}
+    for client, reply in replies.items():
+        for item in items:
+            if item in reply:
+                value = reply[item]
+                counts[item][client] = int(value if discloses[item] == SAMPLE_COUNT else value.sum())
+    most = {item: largest_counts(of_clients, ceiling) for item, of_clients in counts.items()}
+
+    def edit(client: int, reply: Tree) -> Tree:
+        for item in items:
+            if client not in counts[item]:
+                continue
+            if discloses[item] == SAMPLE_COUNT:
+                reply[item] = min(reply[item], most[item][client])
+            elif most[item][client] < counts[item][client]:
+                share = most[item][client] / counts[item][client]
+                reply |= _with_fewer(reply, item, share, discloses)
+        return reply
+
+    return EditedReplies(replies, edit).settled()
 
 
 def _with_fewer(reply: Tree, counts: str, share: float, discloses: Mapping[str, Disclosure]) -> Tree:
@@ -152,13 +160,16 @@ def largest_counts(counts: Mapping[int, int], ceiling: float) -> dict[int, int]:
 
 def _groups_of_one_shape(item: str, replies: Mapping[int, Tree]) -> Iterator[dict[int, Weights]]:
     """The clients' Weights under `item`, grouped by the names and shapes of their tensors."""
-    groups: dict[frozenset[tuple[str, torch.Size]], dict[int, Weights]] = {}
+    groups: dict[Outline, dict[int, Weights]] = {}
     for client, reply in replies.items():
         weights = reply.get(item)
         if isinstance(weights, Weights):
-            outline = frozenset((name, tensor.shape) for name, tensor in weights.items())
-            groups.setdefault(outline, {})[client] = weights
+            groups.setdefault(_outline(weights), {})[client] = weights
     yield from groups.values()
+
+
+def _outline(weights: Weights) -> Outline:
+    return frozenset((name, tensor.shape) for name, tensor in weights.items())
 
 
 def _with_trimmed_mean(by_client: Mapping[int, Weights], cut: int) -> dict[int, Weights]:
@@ -192,18 +203,35 @@ def _trimmed_mean(tensors: Sequence[Tensor], cut: int) -> Tensor | None:
     return mean.view(tensors[0].shape).to(tensors[0].device)
 
 
-def _clipped(
-    by_client: Mapping[int, Weights], starts: Mapping[int, Weights | None], multiple: float
-) -> dict[int, Weights]:
+def _clipped_replies(
+    multiple: float,
+    down: Tree | Callable[[int], Tree],
+    replies: Mapping[int, Tree],
+    items: Collection[str] | None,
+) -> Mapping[int, Tree]:
     """Each client's update no longer than `multiple` times the median; one that is not finite is no update."""
-    result = dict(by_client)
-    for is_part in (_is_statistic, lambda name: not _is_statistic(name)):
-        lengths = {client: _update_norm(weights, starts[client], is_part) for client, weights in by_client.items()}
-        bound = multiple * median(lengths.values())
-        for client, length in lengths.items():
-            if length > bound:
-                result[client] = _scaled_update(result[client], starts[client], bound / length, is_part)
-    return result
+    lengths: dict[tuple[str, Outline], dict[int, list[float]]] = {}  # item and shapes -> client -> of each part
+    for client, reply in replies.items():
+        for item, weights in reply.items():
+            if isinstance(weights, Weights) and (items is None or item in items):
+                start = _sent(down, client, item, weights)
+                parts = [_update_norm(weights, start, is_part) for is_part in PARTS]
+                lengths.setdefault((item, _outline(weights)), {})[client] = parts
+    too_long: dict[int, list[tuple[str, int, float]]] = {}  # client -> item, part, share of its update that stays
+    for (item, _), by_client in lengths.items():
+        for part in range(len(PARTS)):
+            bound = multiple * median(parts[part] for parts in by_client.values())
+            for client, parts in by_client.items():
+                if parts[part] > bound:
+                    too_long.setdefault(client, []).append((item, part, bound / parts[part]))
+
+    def edit(client: int, reply: Tree) -> Tree:
+        for item, part, share in too_long.get(client, ()):
+            start = _sent(down, client, item, reply[item])
+            reply[item] = _scaled_update(reply[item], start, share, PARTS[part])
+        return reply
+
+    return EditedReplies(replies, edit).settled()
 
 
 def _is_statistic(name: str) -> bool:
@@ -216,6 +244,13 @@ def _sent(down: Tree | Callable[[int], Tree], client: int, item: str, weights: W
     if not isinstance(start, Weights) or any(n not in start or start[n].shape != t.shape for n, t in weights.items()):
         return None
     return start.only(weights)
+
+
+def _is_no_statistic(name: str) -> bool:
+    return not _is_statistic(name)
+
+
+PARTS = (_is_statistic, _is_no_statistic)  # that are clipped apart
 
 
 def _update_norm(weights: Weights, start: Weights | None, is_part: Callable[[str], bool]) -> float:

@@ -68,6 +68,11 @@ class TreeStore(MutableMapping[int, Tree]):
     def __contains__(self, key: object) -> bool:
         return key in self._stored
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether no tree has to be read from disk."""
+        return len(self._warm) == len(self._stored)
+
     def snapshot(self) -> Snapshot:
         """The trees as they are now, without a copy of any."""
         return dict(self._stored)

@@ -23,6 +23,7 @@ from crossward.runs.run_files import FEDERATION_STATE
 
 MIN_INTERVAL = 0.5  # seconds between two writes of the state
 LOST_EVENT, BACK_EVENT = "lost", "back"  # a site went away in a step; it came back in time
+RECOVERED_EVENT = "recovered"  # something went wrong at a site, and nothing was lost by it
 
 
 class SiteWatch:
@@ -45,6 +46,9 @@ class SiteWatch:
 
     def asked_again(self, site: str, seconds: float) -> None:
         """A site came back and has its message again."""
+
+    def recovered(self, site: str, why: str) -> None:
+        """A site has recovered from something, and answers."""
 
     def answered(self, site: str, received: int, failure: str) -> None:
         """A step of a site is over: with a reply of so many bytes, or with the reason why it does not count."""
@@ -124,6 +128,11 @@ class FederationMonitor(SiteWatch):
                 self.rundir.append(EVENT_LOG, [event(BACK_EVENT, site=site, round=known.round)])
                 known.connected = True
                 self._begin(known, Activity.WORKING, seconds)
+
+    def recovered(self, site: str, why: str) -> None:
+        with self._lock:
+            round = self.state.sites[site].round
+            self.rundir.append(EVENT_LOG, [event(RECOVERED_EVENT, site=site, round=round, why=why)])
 
     def answered(self, site: str, received: int, failure: str) -> None:
         with self._changing():

@@ -18,7 +18,7 @@ from typing import Any
 from crossward.errors import ConfigError
 from crossward.foreign import printable
 
-PROTOCOL = 2  # version of the header's keys; sites and coordinators of different protocols do not talk
+PROTOCOL = 3  # version of the header's keys; sites and coordinators of different protocols do not talk
 # of a request's header, repeated in the reply's; nobody can guess the nonce, nor has an earlier reply the same
 ECHOED_KEYS = ("run", "site", "step", "round", "ask", "nonce")
 SOCKET_FAMILY = "AF_UNIX"

@@ -6,7 +6,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from crossward.errors import CrosswardError
 from crossward.foreign import printable
 from crossward.hospitals.build import build_site_run, image_facts, public_hashes, shared_images
 from crossward.hospitals.disclosure_log import LOG_FILE, DisclosureLog
+from crossward.hospitals.kept_payload import KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, KeptPayloads, PayloadLacking
 from crossward.hospitals.limits_key import limits_key
 from crossward.hospitals.memory import NUMBER_LIMIT, MemoryUnusable, MemoryVersion, SiteMemory, run_folder
 from crossward.hospitals.messages import PROTOCOL, SiteMessage, echoed_header
@@ -32,6 +33,7 @@ from crossward.hospitals.payload_guard import PayloadGuard, SuspiciousPayload
 from crossward.hospitals.peers import HospitalIdentity
 from crossward.hospitals.policy import Policy, PolicyViolation, check_method
 from crossward.hospitals.receipts import SigningKey, SiteReceipts, terms_in_force
+from crossward.hospitals.recoveries import RECOVERIES_KEY, read_recoveries
 from crossward.hospitals.refusal import LOCAL_REASON, Refusal, reason_for_coordinator
 from crossward.hospitals.secure_demand import SecureDemand, open_sums
 from crossward.hospitals.site_limits import USAGE_FILE, SiteLimits, Usage
@@ -76,6 +78,7 @@ class OpenRun:
     rules: HospitalRules  # what may leave
     guard: PayloadGuard  # against weights that were made to read images
     sums: SiteSums | None = None  # if its weights leave in secure sums alone
+    kept: KeptPayloads = field(default_factory=KeptPayloads)  # that later questions may name
 
     def facts(self) -> dict[str, Any]:
         """What the coordinator learns of this site's images, as far as the rules allow."""
@@ -168,6 +171,9 @@ class Service:
         identity = {"site": self.hospital.name, "crossward": __version__, "protocol": PROTOCOL}
         try:
             return self._answer(request, identity)
+        except PayloadLacking as error:
+            lacks = {LACKS_KEY: request.header[PAYLOAD_KEY], "failure": error.what}
+            return SiteMessage(echoed_header(request.header) | identity | lacks)
         except Refusal as error:
             failure = reason_for_coordinator(error)
             write_locally(error)
@@ -190,10 +196,14 @@ class Service:
             case "hello":
                 return SiteMessage({**identity})
             case "open":
-                return SiteMessage({**identity, **self._answer_open(request), "log": self.log.receipt()})
+                facts = self._answer_open(request)
+                rest = {"log": self.log.receipt(), RECOVERIES_KEY: read_recoveries(self.hospital.folder)}
+                return SiteMessage({**identity, **facts, **rest})
             case "job":
-                return self._answer_job(request)
+                reply = self._answer_job(request)
+                return replace(reply, header=reply.header | {RECOVERIES_KEY: read_recoveries(self.hospital.folder)})
             case "receipt":
+                self._forget_payloads()
                 receipt = self.receipts.answer(str(header["run"]), str(header["nonce"]))
                 return SiteMessage({**identity, "receipt": receipt, "log": self.log.receipt()})
             case other:
@@ -268,9 +278,10 @@ class Service:
             raise PolicyViolation("the coordinator asks for this site's predictions, which never leave it")
         self.hospital.limits.check_disk(self.hospital.folder)
         job = Job(open_run.site, step, _checked_round(header["round"]), int(header["seed"]), bool(header["keep"]))
+        encoded = open_run.kept.of(header, request.payload)
         if open_run.sums is not None and step in STEPS_BY_NAME:
-            return self._answer_sum(open_run.sums, open_run, job, request)
-        payload = decode(request.payload) if request.payload else {}
+            return self._answer_sum(open_run.sums, open_run, job, SiteMessage(header, encoded))
+        payload = decode(encoded) if encoded else {}
         self._check_payload(open_run, job, payload)
         memory_before = _load_memory(open_run.memory, str(header["since"]))
         outcome, memory_after = self._run_job(open_run, str(header["run"]), job, payload, memory_before)
@@ -291,7 +302,7 @@ class Service:
             open_run.memory.prune(job.round, str(header["since"]), hold=str(header["hold"]))
         losses = list(outcome.losses)
         self.log.log_sent(header["run"], job.round + 1, step, reply | {"losses": json.dumps(losses)})
-        reply_header |= {"losses": losses, "log": self.log.receipt()}
+        reply_header |= {"losses": losses, "log": self.log.receipt(), KEPT_KEY: open_run.kept.digests}
         return SiteMessage(reply_header, encode(reply) if reply else b"")
 
     def _answer_sum(self, sums: SiteSums, open_run: OpenRun, job: Job, request: SiteMessage) -> SiteMessage:
@@ -303,7 +314,7 @@ class Service:
         reply = open_run.rules.screen(method, answer, undeclared_lines(method.discloses, answer))
         self.log.log_sent(header["run"], job.round + 1, job.step, reply | {"losses": json.dumps([])})
         rest = {"crossward": __version__, "protocol": PROTOCOL, "losses": [], "log": self.log.receipt()}
-        return SiteMessage(echoed_header(header) | rest, encode(reply))
+        return SiteMessage(echoed_header(header) | rest | {KEPT_KEY: open_run.kept.digests}, encode(reply))
 
     def _check_payload(self, open_run: OpenRun, job: Job, payload: Tree) -> None:
         """Refuse weights that training does not make; the log says so, and the notes say why. And refuse a learning
@@ -343,6 +354,11 @@ class Service:
             self._open_runs = {run: self._prepare_run(run, header, payload)}
             self.receipts.note_terms(run, self._terms(self._open_runs[run], header))
         return self._open_runs[run]
+
+    def _forget_payloads(self) -> None:
+        """Receipts are asked for when a run has ended."""
+        for open_run in self._open_runs.values():
+            open_run.kept.forget()
 
     def _memory_folder(self, run: str) -> Path:
         return run_folder(self.hospital.folder / "memory", run)

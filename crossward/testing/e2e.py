@@ -62,13 +62,15 @@ def config(name: str, seed: int = 0) -> Config:
 
 
 @contextmanager
-def running_federation(folder: Path, sites: Sequence[str] = SITES) -> Iterator[LocalFederation]:
-    """A federation whose coordinator and sites are up."""
+def running_federation(
+    folder: Path, sites: Sequence[str] = SITES, members: Sequence[str] = SITES
+) -> Iterator[LocalFederation]:
+    """A federation of `members` whose coordinator is up, and these of its sites."""
     kit = create_federation(
-        folder / "kit", name="rehearsal", sites=SITES, host="127.0.0.1", port=free_port(), encrypt_memory=True
+        folder / "kit", name="rehearsal", sites=members, host="127.0.0.1", port=free_port(), encrypt_memory=True
     )
     settings = config("fedavg").canonical()
-    for name in SITES:
+    for name in members:
         file = kit.site(name) / "site.toml"
         text = file.read_text().replace("min_class_count = 5", "min_class_count = 0")  # as in one process
         file.write_text(

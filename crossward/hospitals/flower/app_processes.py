@@ -4,14 +4,20 @@ installed here, never the code of a bundle."""
 from __future__ import annotations
 
 import ctypes
+import io
+import json
+import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from crossward.hospitals.flower import monkeypatches
 from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
 from crossward.hospitals.flower.task_tokens import take_token
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+MANY_COMMANDS = "commands"  # the argument that lets a process read `flwr` commands
 
 
 def end_with_parent() -> None:
@@ -61,5 +67,40 @@ def run_flwr() -> None:
     app()
 
 
+def run_flwr_commands() -> None:
+    """`flwr` commands one after another in this process, because most of the time of one is that of its imports. Each
+    line of the standard input is a list of arguments, as JSON; for each there is a line of what the command did."""
+    assert_in_force = apply_patches(monkeypatches.clients)
+    from flwr.cli.app import app
+
+    assert_in_force()
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
+        for line in sys.stdin:
+            answers.write(json.dumps(run_captured(app, json.loads(line))) + "\n")
+            answers.flush()
+
+
+def run_captured(app: Callable[[list[str]], object], arguments: list[str]) -> dict[str, Any]:
+    """The exit code of a command in this process, and what it printed. Flower prints past a redirection."""
+    streams = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
+    output, errors = io.StringIO(), io.StringIO()
+    sys.stdout = sys.__stdout__ = output  # type: ignore[misc, assignment]
+    sys.stderr = sys.__stderr__ = errors  # type: ignore[misc, assignment]
+    code = 0
+    try:
+        app(arguments)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as error:
+        code = 1
+        errors.write(repr(error))
+    finally:
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = streams  # type: ignore[misc]
+    return {"code": code, "output": output.getvalue(), "errors": errors.getvalue()}
+
+
 if __name__ == "__main__":
-    run_flwr()
+    if sys.argv[1:] == [MANY_COMMANDS]:
+        run_flwr_commands()
+    else:
+        run_flwr()

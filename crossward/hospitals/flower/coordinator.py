@@ -16,7 +16,7 @@ from crossward import __version__
 from crossward.config.reading import method_of, read_config
 from crossward.config.schema import Config
 from crossward.core.disclosure import uncovered
-from crossward.core.engine import Engine, Outcome
+from crossward.core.engine import Engine, Job, Outcome
 from crossward.core.evaluation import EvaluatedSites
 from crossward.core.inspection import ExpectedReplies
 from crossward.core.method import Need
@@ -44,6 +44,7 @@ from crossward.runs import lifecycle
 from crossward.runs.build import PreparedRun, partitioned
 from crossward.runs.checkpoint_writer import BEST
 from crossward.runs.run_directory import RunDir
+from crossward.runs.run_files import WIRE
 from crossward.user_folders import cache_folder
 
 LOG_EVENT = "log"  # the last line of a site's log of what left it: both sides keep its tag
@@ -62,6 +63,9 @@ def coordinate_run(
     rundir = RunDir(folder)
     with lifecycle.held(rundir, HANDOVER):
         terms = FederationTerms.read(rundir)
+        if (rundir.folder / EVENT_LOG).exists():
+            why = "the coordinator, or its process of this run, was started anew"
+            rundir.append(EVENT_LOG, [event("resumed", why=why)])
         monitor = FederationMonitor(rundir, terms)
         try:
             _coordinate(rundir, terms, grid, observers, nodes, monitor, kit)
@@ -137,6 +141,11 @@ def _execute(
         engine.log_receipts = _log_receipts(rundir, terms.sites)
         if receipts is not None:
             engine.count_reply = receipts.count
+
+        def count_bytes(job: Job, down: int, up: int, sites: int) -> None:
+            rundir.append(WIRE, [{"round": job.round + 1, "step": job.step, "sites": sites, "down": down, "up": up}])
+
+        engine.count_bytes = count_bytes
         return engine
 
     def observers_of(engine: Engine) -> Sequence[Observer]:

@@ -23,6 +23,7 @@ from crossward.hospitals.flower.node_registry import (
 from crossward.hospitals.flower.processes import (
     SUPERLINK_NAME,
     FlowerWorkspace,
+    RunFlwr,
     accepts_connections,
     check_port_free,
     stop_process,
@@ -67,8 +68,9 @@ def running_coordinator(folder: Path, *, insecure: bool, say: Say) -> Iterator[C
     try:
         if not insecure:
             wait_until(lambda: is_listening(workspace.socket), superlink)
-            register_keys(kit, workspace, say)
-            remove_unknown_nodes(workspace, say)
+            with workspace.flwr_commands() as flwr:
+                register_keys(kit, workspace, flwr, say)
+                remove_unknown_nodes(workspace, flwr, say)
         door.touch()
         wait_until(lambda: accepts_connections(f"127.0.0.1:{kit.port}"), superlink)
         follower = RunsFollower(folder)
@@ -136,36 +138,36 @@ def is_up(workspace: FlowerWorkspace) -> bool:
     return (workspace.home / DOOR_FILE).exists() and is_listening(workspace.socket)
 
 
-def list_supernodes(workspace: FlowerWorkspace) -> list[dict[str, Any]]:
+def list_supernodes(flwr: RunFlwr) -> list[dict[str, Any]]:
     """The SuperNodes that Flower knows."""
-    answer = json.loads(workspace.run_flwr("supernode", "list", SUPERLINK_NAME, "--format", "json"))
+    answer = json.loads(flwr("supernode", "list", SUPERLINK_NAME, "--format", "json"))
     return list(answer.get("nodes", []))
 
 
-def register_keys(kit: CoordinatorKit, workspace: FlowerWorkspace, say: Say) -> None:
+def register_keys(kit: CoordinatorKit, workspace: FlowerWorkspace, flwr: RunFlwr, say: Say) -> None:
     """Register every site's key at the SuperLink, which remembers it. A key that was replaced, or whose site has left,
     is unregistered."""
     registry = read_registry(workspace.home)
     keys = {site: file.read_text() for site, file in kit.public_keys.items()}
     for site in [site for site, entry in registry.items() if keys.get(site) != entry.key]:
-        workspace.run_flwr("supernode", "unregister", registry.pop(site).node, SUPERLINK_NAME)
+        flwr("supernode", "unregister", registry.pop(site).node, SUPERLINK_NAME)
         write_registry(workspace.home, registry)
         say(f"the former key of {site} is no longer accepted")
     for site in [site for site in keys if site not in registry]:
         key_file = str(kit.public_keys[site].absolute())
-        output = workspace.run_flwr("supernode", "register", key_file, SUPERLINK_NAME, "--format", "json")
+        output = flwr("supernode", "register", key_file, SUPERLINK_NAME, "--format", "json")
         registry[site] = RegisteredNode(keys[site], str(json.loads(output)["node-id"]))
         write_registry(workspace.home, registry)
         say(f"registered {site}")
 
 
-def remove_unknown_nodes(workspace: FlowerWorkspace, say: Say) -> None:
+def remove_unknown_nodes(workspace: FlowerWorkspace, flwr: RunFlwr, say: Say) -> None:
     """Unregister the nodes that the SuperLink knows and the coordinator did not register."""
     known = {entry.node for entry in read_registry(workspace.home).values()}
-    for node in list_supernodes(workspace):
+    for node in list_supernodes(flwr):
         number = str(node.get("node-id", ""))
         if number and number not in known:
-            workspace.run_flwr("supernode", "unregister", number, SUPERLINK_NAME)
+            flwr("supernode", "unregister", number, SUPERLINK_NAME)
             say(f"removed the node {number}, which is of no site of this federation")
 
 

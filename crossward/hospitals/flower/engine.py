@@ -4,6 +4,9 @@ Of a site's memory the coordinator has only the name of the version that counts,
 start from. A reply that came too late, was rejected, or reached a coordinator that then died therefore leaves no trace
 at the site. The names are checkpointed as memories are in other engines, so that a resumed run finds every site as it
 was.
+
+A payload that a site has from the question before is not sent again, but named by its digest (`kept_payload`). A site
+that does not have it any more says so, and gets it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from crossward import __version__, foreign
@@ -22,15 +26,58 @@ from crossward.core.tree import Tree, decode, encode, header_bytes
 from crossward.errors import StorageError
 from crossward.foreign import ForeignError, printable, quoted
 from crossward.hospitals.flower.roster import Roster
+from crossward.hospitals.kept_payload import BEST_KEY, KEPT_KEY, LACKS_KEY, PAYLOAD_KEY, payload_digest
 from crossward.hospitals.memory import MemoryVersion
 from crossward.hospitals.messages import ECHOED_KEYS, PROTOCOL, SiteMessage
+from crossward.hospitals.recoveries import RECOVERIES_KEY, checked_recoveries, recovery_words
 
 VERSION_KEY = "version"
 MAX_LOSSES = 1000  # of one reply
 MAX_TREE_HEADER = 2**24 + 2**22  # bytes of a reply's names and scalars, among them metrics: see rehearsal.MAX_METRICS
-TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log
+TAG = re.compile(r"[0-9a-f]{64}")  # of a line of a site's log; a digest of a payload
+MAX_KEPT = 2  # payloads that a site keeps
 Inspect = Callable[[Job, Tree], Sequence[str]]  # what is wrong with a reply
 CountReply = Callable[[Job, Tree, Sequence[float] | None], None]  # with its losses, if it came with any
+CountBytes = Callable[[Job, int, int, int], None]  # of all sites of a step, to them and from them; how many sites
+
+
+@dataclass(frozen=True)
+class EncodedPayload:
+    """A payload as it travels, and its digest."""
+
+    content: bytes
+    digest: str
+
+    @classmethod
+    def of(cls, tree: Tree) -> EncodedPayload:
+        content = encode(tree)
+        return cls(content, payload_digest(content))
+
+
+@dataclass
+class Questions:
+    """The messages of one step, by node."""
+
+    jobs: dict[int, Job] = field(default_factory=dict)
+    whole: dict[int, SiteMessage] = field(default_factory=dict)  # with their payload
+    sent: dict[int, SiteMessage] = field(default_factory=dict)  # without it, to sites that have it
+    down: int = 0  # bytes of payloads that were sent
+    up: int = 0
+
+    def add(self, node: int, job: Job, message: SiteMessage, *, kept: Collection[str]) -> None:
+        """`kept` are the digests of the payloads that the site has."""
+        self.jobs[node], self.whole[node] = job, message
+        is_kept = message.header[PAYLOAD_KEY] in kept
+        self.sent[node] = SiteMessage(message.header) if is_kept else message
+        self.down += len(self.sent[node].payload)
+
+    def again(self, node: int, reply: SiteMessage) -> SiteMessage | None:
+        """The message with its payload, once, for a site that does not have it after all."""
+        if LACKS_KEY not in reply.header or self.sent[node].payload or not self.whole[node].payload:
+            return None
+        self.sent[node] = self.whole[node]
+        self.down += len(self.whole[node].payload)
+        return self.whole[node]
 
 
 class FlowerEngine:
@@ -55,6 +102,10 @@ class FlowerEngine:
         self.best_versions: dict[int, str] = {}  # that the best round depends on, and sites must not delete
         self.count_reply: CountReply = lambda job, reply, losses: None  # is told of every reply that is accepted
         self.log_receipts: dict[int, dict[str, Any]] = {}  # site -> the last line of its log of what left it
+        self.count_bytes: CountBytes = lambda job, down, up, sites: None  # is told of every step that is over
+        self._kept: dict[int, set[str]] = {}  # site -> the digests of the payloads that it has
+        self._last_payloads: dict[int, str] = {}  # site -> the digest of the one that it was asked about last
+        self._best_payloads: dict[int, str] = {}  # site -> the digest of that of the best round
         self._round = -1
         self._ask = 0  # number of the current message within the round
 
@@ -62,10 +113,9 @@ class FlowerEngine:
         if not jobs:
             return
         self.roster.open_new_nodes()
-        shared_payload = b"" if callable(payload) else encode(payload)
+        shared = None if callable(payload) else EncodedPayload.of(payload)
         self._count_ask(jobs[0].round)
-        jobs_by_node: dict[int, Job] = {}
-        messages: dict[int, SiteMessage] = {}
+        questions = Questions()
         for job in jobs:
             if job.site == SERVER:  # the coordinator's own images
                 yield run_job(self.sites, job, payload(SERVER) if callable(payload) else payload, {})[0]
@@ -74,21 +124,34 @@ class FlowerEngine:
                 self.roster.watch.answered(self.sites.name(job.site), 0, reason)
                 yield Outcome(job, failure=reason)
             else:
-                node = self.roster.nodes[job.site]
-                jobs_by_node[node] = job
-                encoded = encode(payload(job.site)) if callable(payload) else shared_payload
-                messages[node] = SiteMessage(self._job_header(job), encoded)
-        message_type = "evaluate" if jobs[0].step in COMMON_STEPS else "train"
-        for job in jobs_by_node.values():
+                encoded = EncodedPayload.of(payload(job.site)) if callable(payload) else shared
+                assert encoded is not None
+                message = SiteMessage(self._job_header(job) | {PAYLOAD_KEY: encoded.digest}, encoded.content)
+                questions.add(self.roster.nodes[job.site], job, message, kept=self._kept.pop(job.site, set()))
+                self._last_payloads[job.site] = encoded.digest
+        yield from self._exchange(questions)
+
+    def _exchange(self, questions: Questions) -> Iterator[Outcome]:
+        """The outcome of each question, as it comes."""
+        jobs = questions.jobs
+        if not jobs:
+            return
+        first = next(iter(jobs.values()))
+        for job in jobs.values():
             self.roster.watch.asked(self.sites.name(job.site), job.step, job.round + 1, self.roster.messenger.deadline)
-        for node, reply in self.roster.messenger.exchange(messages, message_type):
-            outcome = self._outcome(jobs_by_node[node], messages[node], reply)
+        message_type = "evaluate" if first.step in COMMON_STEPS else "train"
+        for node, reply in self.roster.messenger.exchange(questions.sent, message_type, questions.again):
+            outcome = self._outcome(jobs[node], questions.whole[node], reply)
             received = 0 if isinstance(reply, str) else len(reply.payload)
+            questions.up += received
             self.roster.watch.answered(self.sites.name(outcome.job.site), received, outcome.failure)
             yield outcome
+        self.count_bytes(first, questions.down, questions.up, len(jobs))
 
     def hold_best(self) -> None:
-        """Keep the sites' current versions: the round that has just ended is the best so far."""
+        """Keep the sites' current versions, and what they were sent last: the round that has just ended is the best so
+        far."""
+        self._best_payloads = dict(self._last_payloads)
         self.best_versions = {site: str(receipt[VERSION_KEY]) for site, receipt in self.memory.items()}
 
     def close(self) -> None:
@@ -114,6 +177,7 @@ class FlowerEngine:
             "since": self.memory[job.site][VERSION_KEY] if job.site in self.memory else "",
             "hold": self.best_versions.get(job.site, ""),
             "log": self.log_receipts.get(job.site),  # which the site compares with its log
+            BEST_KEY: self._best_payloads.get(job.site, ""),
         }
 
     def _outcome(self, job: Job, request: SiteMessage, reply: SiteMessage | str) -> Outcome:
@@ -126,6 +190,7 @@ class FlowerEngine:
                 return Outcome(job, failure=reply.failure)
             tree, losses, version = self._checked_reply(job, request, reply)
             receipt = checked_receipt(reply.header.get("log"))
+            self._note_recoveries(job, reply.header.get(RECOVERIES_KEY, {}))
         except ForeignError as error:
             return Outcome(job, failure=printable(f"rejected: {error}"))
         except Exception as error:
@@ -134,8 +199,17 @@ class FlowerEngine:
             self.memory[job.site] = {VERSION_KEY: version}
         if receipt:
             self.log_receipts[job.site] = receipt
+        self._kept[job.site] = checked_digests(reply.header.get(KEPT_KEY))
         self.count_reply(job, tree, losses if "losses" in reply.header else None)
         return Outcome(job, tree, losses=losses)
+
+    def _note_recoveries(self, job: Job, told: object) -> None:
+        """Tell the watch what a site has recovered from since its last reply."""
+        before = self.roster.recovered.get(job.site, {})
+        after = checked_recoveries(told)
+        self.roster.recovered[job.site] = after
+        for words in recovery_words(before, after):
+            self.roster.watch.recovered(self.sites.name(job.site), words)
 
     def _checked_reply(self, job: Job, request: SiteMessage, reply: SiteMessage) -> tuple[Tree, tuple[float, ...], str]:
         """The tree of a reply, its losses, and the version of its memory; ForeignError if it is not as it should be."""
@@ -175,3 +249,11 @@ def checked_receipt(receipt: object) -> dict[str, Any]:
         "number": foreign.whole_number(receipt.get("number"), "the number of its log", least=1),
         "tag": receipt["tag"],
     }
+
+
+def checked_digests(kept: object) -> set[str]:
+    """The digests of payloads that a site says it has. One that lies is asked about it, says that it lacks the payload,
+    and gets it."""
+    if not isinstance(kept, list):
+        return set()
+    return {digest for digest in kept[:MAX_KEPT] if isinstance(digest, str) and TAG.fullmatch(digest)}

@@ -88,7 +88,9 @@ def follow_federation(coordinator: Path, say: Callable[[str], None], sleep: Call
 
 def _connected(kit: CoordinatorKit, workspace: FlowerWorkspace) -> tuple[int, list[str] | None]:
     """How many nodes are connected, and which sites they are; None if nodes have no keys by which to tell."""
-    online = {str(node.get("node-id", "")) for node in list_supernodes(workspace) if node.get("status") == "online"}
+    online = {
+        str(node.get("node-id", "")) for node in list_supernodes(workspace.run_flwr) if node.get("status") == "online"
+    }
     if (workspace.home / INSECURE_FILE).exists():
         return len(online), None
     registry = read_registry(workspace.home)

@@ -6,6 +6,8 @@ stands before the handlers of Flower's Fleet API, when the node is known.
 
 Flower hands a reply to the run as soon as it is announced, and the run then waits for its contents, for all sites, up
 to two hours. The guard hands over replies whose contents have all come: a site that never sends them holds up nobody.
+
+It sees every message and every reply that passes, and tells the mailboxes, where sites and runs wait for them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, TypeVar
+
+from crossward.hospitals.flower.mailboxes import Mailboxes
 
 Content = TypeVar("Content")
 MEGABYTE = 2**20
@@ -69,6 +73,7 @@ class FleetGuard:
     """The rules of the Fleet API between sites. Handlers run in several threads."""
 
     min_reply_bytes: int = MIN_REPLY_BYTES
+    mailboxes: Mailboxes = field(default_factory=Mailboxes)
     _nodes: dict[int, NodeTraffic] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -87,7 +92,9 @@ class FleetGuard:
         return guarded_handler
 
     def _pull_messages(self, handle: Callable[[], Any], request: Any) -> Any:
+        came = self.mailboxes.came(request.node.node_id)
         response = handle()
+        self.mailboxes.read(request.node.node_id, came, len(response.message_object_trees))
         with self._lock:
             node = self._node(request)
             for tree in response.message_object_trees:
@@ -120,6 +127,8 @@ class FleetGuard:
         with self._lock:
             _remember(node.sent, response.session_id, MessageObjects(ids, metadata.reply_to_message_id))
             _remember(node.arriving, metadata.reply_to_message_id, {*response.objects_to_push})
+        if not response.objects_to_push:
+            self.mailboxes.add_reply(metadata.reply_to_message_id)
         return response
 
     def _pull_object(self, handle: Callable[[], Any], request: Any) -> Any:
@@ -146,7 +155,10 @@ class FleetGuard:
         response = handle()
         if response.stored:
             with self._lock:
-                node.arriving.get(message.reply_to, set()).discard(request.object_id)
+                lacking = node.arriving.get(message.reply_to, set())
+                lacking.discard(request.object_id)
+            if not lacking:
+                self.mailboxes.add_reply(message.reply_to)
         return response
 
     def _get_run(self, handle: Callable[[], Any], request: Any) -> Any:
@@ -161,17 +173,43 @@ class FleetGuard:
         return handle()
 
     def arrived(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """The handler by which a run asks for replies, which gets those that are whole."""
+        """The handler by which a run asks for replies, which gets some that are whole. If there is none, it waits a
+        little, and then asks about all that are not on their way: Flower says which nodes are gone."""
 
         def arrived_handler(request: Any, *rest: Any, **options: Any) -> Any:
+            answered = self.mailboxes.wait_for_replies(request.message_ids)
             with self._lock:
                 lacking = {id for node in self._nodes.values() for id, objects in node.arriving.items() if objects}
-            whole = [id for id in request.message_ids if id not in lacking]
+            whole = [id for id in answered or request.message_ids if id not in lacking]
             del request.message_ids[:]
             request.message_ids.extend(whole)
             return handler(request, *rest, **options)
 
         return arrived_handler
+
+    def announced(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler by which a run sends messages; the mailboxes are told of them."""
+
+        def announced_handler(request: Any, *rest: Any, **options: Any) -> Any:
+            response = handler(request, *rest, **options)
+            lacking = {*response.objects_to_push}
+            for message, tree, id in zip(request.messages_list, request.message_object_trees, response.message_ids):
+                if id:
+                    self.mailboxes.announce(id, message.metadata.dst_node_id, tree_ids(tree) & lacking)
+            return response
+
+        return announced_handler
+
+    def stored(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler by which a run sends the contents of messages; the mailboxes are told of them."""
+
+        def stored_handler(request: Any, *rest: Any, **options: Any) -> Any:
+            response = handler(request, *rest, **options)
+            if response.stored:
+                self.mailboxes.add_contents(request.object_id)
+            return response
+
+        return stored_handler
 
     def _confirm_message_received(self, handle: Callable[[], Any], request: Any) -> Any:
         with self._lock:

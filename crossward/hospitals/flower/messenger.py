@@ -20,6 +20,7 @@ from crossward.hospitals.messages import SiteMessage
 
 MIN_POLL_INTERVAL = 0.1  # seconds between two looks for replies
 MAX_POLL_INTERVAL = 1.0
+MIN_SLEEP = 0.01  # seconds between two looks that took as long as that
 POLL_SHARE = 0.05  # the interval grows with the time waited so far: every look costs the SuperLink some work
 RECONNECT_INTERVAL = 1.0  # seconds between two looks at which nodes are connected again
 LOOK_INTERVAL = 5.0  # seconds between two looks at which nodes are connected, while sites work
@@ -39,6 +40,9 @@ LOSS_WORDS = {
     "REPLY_MESSAGE_UNAVAILABLE": "the reply was lost",
     "CLIENT_APP_CRASHED": "a process of the site crashed",
 }
+
+
+SendAgain = Callable[[int, SiteMessage], SiteMessage | None]  # node, reply -> a message that it wants in its place
 
 
 class NodeWatch(Protocol):
@@ -98,9 +102,10 @@ class Messenger:
         return nodes
 
     def exchange(
-        self, messages: Mapping[int, SiteMessage], message_type: str
+        self, messages: Mapping[int, SiteMessage], message_type: str, again: SendAgain = lambda node, reply: None
     ) -> Iterator[tuple[int, SiteMessage | str]]:
-        """Every node's reply as it arrives, or the reason why there is none."""
+        """Every node's reply as it arrives, or the reason why there is none. A reply upon which there is something to
+        be sent `again` is not the last one of its node."""
         self._pending = {}
         self._probes = {}
         self._lost = {}
@@ -111,15 +116,16 @@ class Messenger:
         for node, message in messages.items():
             self._send(PendingMessage(node, message, message_type))
         while self._pending or self._lost:
-            yield from self._collect_replies()
+            looked = self.clock()
+            yield from self._collect_replies(again)
             yield from self._give_up()
             if self.clock() - last_look >= (RECONNECT_INTERVAL if self._lost else LOOK_INTERVAL):
                 self._resend_lost(self.connected_nodes())
                 last_look = self.clock()
             self._send_probes()
             if self._pending or self._lost:
-                interval = max(MIN_POLL_INTERVAL, self.poll_share * (self.clock() - start))
-                self.sleep(min(interval, MAX_POLL_INTERVAL))
+                interval = min(max(MIN_POLL_INTERVAL, self.poll_share * (self.clock() - start)), MAX_POLL_INTERVAL)
+                self.sleep(max(MIN_SLEEP, interval - (self.clock() - looked)))  # the SuperLink lets a look wait
 
     def _send(self, pending: PendingMessage) -> None:
         pending.attempts += 1
@@ -152,7 +158,7 @@ class Messenger:
             seconds = min(self.patience, max(0.0, self._end - self.clock()))
             self.watch.node_lost(pending.node, LOSS_WORDS.get(reason, reason), seconds)
 
-    def _collect_replies(self) -> Iterator[tuple[int, SiteMessage | str]]:
+    def _collect_replies(self, again: SendAgain) -> Iterator[tuple[int, SiteMessage | str]]:
         replies = self._pull_replies()
         answered = [id for id in replies if id in self._pending]  # before probes, which show what is still missing
         for id in answered:
@@ -160,6 +166,8 @@ class Messenger:
             reply = _decode_reply(replies[id])
             if reply in LOST_MESSAGE_ERRORS:
                 self._mark_lost(pending, str(reply))
+            elif not isinstance(reply, str) and (message := again(pending.node, reply)) is not None:
+                self._send(PendingMessage(pending.node, message, pending.message_type))
             else:
                 yield pending.node, reply
         for id in [id for id in replies if id in self._probes]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,8 +18,8 @@ from typing import Any
 
 from crossward.hospitals.flower import connections, own_apps, task_tokens, unix_sockets
 from crossward.hospitals.flower.fleet_guard import GUARDED_HANDLERS, FleetGuard
+from crossward.hospitals.flower.supernode_pace import SuperNodePace, TaskWait
 
-MAX_IDLE_SLEEP = 0.25  # seconds, of a SuperNode that has no message; Flower: 3
 PULL_BACKOFF = 0.05  # seconds until contents that are on their way are asked for again, then doubled; Flower: 1
 MAX_PULL_BACKOFF = 0.4  # seconds; Flower: 10
 REQUEST_BUFFER = 2**23  # bytes of a request that a server reads ahead of its handlers; uvicorn: 2^16
@@ -30,6 +29,7 @@ RUN_CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 START_CLIENT = "flwr.supernode.start_client_internal"
 FLEET_HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
 RUNTIME_HANDLERS = "flwr.superlink.servicer.runtime.runtime_handlers"
+SITE_RUNTIME_HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,21 @@ def superlink(guard: FleetGuard) -> list[Patch]:
         Patch(
             RUNTIME_HANDLERS,
             "pull_messages",
-            "a run gets replies whose contents have all come: one that never comes whole holds up no other",
+            "a run gets replies whose contents have all come: one that never comes whole holds up no other. It waits "
+            "for one, instead of asking ten times a second",
             guard.arrived(import_module(RUNTIME_HANDLERS).pull_messages),
+        ),
+        Patch(
+            RUNTIME_HANDLERS,
+            "push_messages",
+            "sites that wait for a message are told that there is one",
+            guard.announced(import_module(RUNTIME_HANDLERS).push_messages),
+        ),
+        Patch(
+            RUNTIME_HANDLERS,
+            "push_object",
+            "the same, when its contents have come",
+            guard.stored(import_module(RUNTIME_HANDLERS).push_object),
         ),
     ]
 
@@ -209,6 +222,13 @@ def client_app() -> list[Patch]:
         Patch(RUN_CLIENTAPP, "install_from_fab", "bundles are not unpacked", own_apps.ignore_bundle, user),
         Patch(
             RUN_CLIENTAPP,
+            "Error",
+            "an exception's text, which may quote paths, stays at the site",
+            own_apps.error_without_details,
+            user,
+        ),
+        Patch(
+            RUN_CLIENTAPP,
             "get_load_client_app_fn",
             "the app that is installed is run",
             own_apps.client_app_loader,
@@ -219,14 +239,13 @@ def client_app() -> list[Patch]:
 
 def supernode() -> list[Patch]:
     """Of a site's SuperNode."""
-    # the module uses nothing else of `time`
-    short_sleep = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, MAX_IDLE_SLEEP)))
+    tasks = TaskWait()
     return [
         Patch(
             START_CLIENT,
-            "time",
-            "Flower sleeps three seconds when there is no message",
-            short_sleep,
+            "time",  # of which the module uses nothing but `sleep`
+            "Flower sleeps three seconds when there is no message; here the SuperLink lets the question wait",
+            SimpleNamespace(sleep=SuperNodePace().sleep),
             f"{START_CLIENT}:start_client_internal",
         ),
         Patch(
@@ -235,6 +254,19 @@ def supernode() -> list[Patch]:
             "a bundle from the coordinator is not unpacked, not even in memory",
             own_apps.ignore_settings_of_bundle,
             f"{START_CLIENT}:_pull_and_store_message",
+        ),
+        Patch(
+            START_CLIENT,
+            "_pull_and_store_message",
+            "the executor waits for a message, instead of asking twenty times a second",
+            tasks.noticing(import_module(START_CLIENT)._pull_and_store_message),
+            f"{START_CLIENT}:start_client_internal",
+        ),
+        Patch(
+            SITE_RUNTIME_HANDLERS,
+            "acquire_task",
+            "the same",
+            tasks.waiting(import_module(SITE_RUNTIME_HANDLERS).acquire_task),
         ),
         Patch(
             "flwr.supernode.cli.flower_supernode",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,15 @@ def client_app_loader(**options: Any) -> Callable[..., Any]:
     from crossward.hospitals.flower.client_app import app
 
     return lambda *args: app
+
+
+def error_without_details(code: int, reason: str | None = None) -> Any:
+    """Flower's Error, with the type of the exception alone: its text may quote paths, and stays in the site's log."""
+    from flwr.app import Error
+
+    exception = re.match(r"<class '([\w.]{1,100})'>", reason or "")
+    kind = f" ({exception[1].rpartition('.')[2]})" if exception else ""
+    return Error(code, f"an error in a process of the site{kind}: its log says more")
 
 
 def ignore_settings_of_bundle(content: bytes | Path, run: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,17 +11,19 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from crossward.errors import ConfigError, RunError
 from crossward.hospitals.flower.app_commands import write_commands
-from crossward.hospitals.flower.app_processes import end_with_parent
+from crossward.hospitals.flower.app_processes import MANY_COMMANDS, end_with_parent
 from crossward.hospitals.flower.connections import SOCKET_VARIABLE
 from crossward.hospitals.flower.unix_sockets import check_socket_path
 
+RunFlwr = Callable[..., str]  # the arguments of a `flwr` command -> what it prints
+FLWR = (sys.executable, "-m", "crossward.hospitals.flower.app_processes")
 SUPERLINK_NAME = "crossward"  # of the coordinator in Flower's own configuration
 FLOWER_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -106,15 +109,54 @@ class FlowerWorkspace:
     def run_flwr(self, *arguments: str) -> str:
         """What a `flwr` command prints; if it fails, the error shows its output."""
         result = subprocess.run(
-            [sys.executable, "-m", "crossward.hospitals.flower.app_processes", *arguments],
+            [*FLWR, *arguments],
             env=self.environment() | {SOCKET_VARIABLE: str(self.socket)},
             capture_output=True,
             text=True,
         )
-        if result.returncode:
-            output = (result.stdout + result.stderr).strip().splitlines()
-            raise RunError(f"`flwr {' '.join(arguments)}` failed ({result.returncode})", details=output[-12:])
-        return result.stdout
+        return _require_success(arguments, result.returncode, result.stdout, result.stderr)
+
+    def _start_flwr_commands(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*FLWR, MANY_COMMANDS],
+            env=self.environment() | {SOCKET_VARIABLE: str(self.socket)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    @contextmanager
+    def flwr_commands(self) -> Iterator[RunFlwr]:
+        """A `run_flwr` for many commands, which all run in one process: to start one takes a second and more."""
+        process: list[subprocess.Popen[str]] = []  # started with the first command
+
+        def run(*arguments: str) -> str:
+            if not process:
+                process.append(self._start_flwr_commands())
+            stdin, stdout = process[0].stdin, process[0].stdout
+            assert stdin is not None
+            assert stdout is not None
+            with suppress(BrokenPipeError):
+                stdin.write(json.dumps(arguments) + "\n")
+                stdin.flush()
+            answer = json.loads(stdout.readline() or '{"code": 1, "output": "", "errors": "its process ended"}')
+            return _require_success(arguments, answer["code"], answer["output"], answer["errors"])
+
+        try:
+            yield run
+        finally:
+            for each in process:
+                with suppress(BrokenPipeError):
+                    each.communicate()
+
+
+def _require_success(arguments: Sequence[str], code: int, output: str, errors: str) -> str:
+    """What a `flwr` command printed, if it succeeded."""
+    if code:
+        lines = (output + errors).strip().splitlines()
+        raise RunError(f"`flwr {' '.join(arguments)}` failed ({code})", details=lines[-12:])
+    return output
 
 
 def supervise(check: Callable[[], None]) -> None:

@@ -3,6 +3,8 @@
 TLS asks every caller for a certificate of the federation's authority. A connection whose certificate is not for the key
 of a registered site is dropped before a byte of a request is read. Of the SuperLink's routes only those are there that
 a SuperNode needs; all others do not exist at this door. A request must be signed by the key that the connection has.
+
+A site's question for messages waits here until there is one, see mailboxes.py.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ import asyncio
 import gc
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from crossward.hospitals.flower.mailboxes import Mailboxes
 from crossward.hospitals.pem import certified_key, encode_public_key
 
 Scope = MutableMapping[str, Any]
@@ -43,6 +47,7 @@ SUPERNODE_ROUTES = frozenset(
     )
 )
 SELF_REGISTRATION_ROUTES = frozenset({"/v1/fleet/register-node", "/v1/fleet/unregister-node"})  # without keys only
+QUESTION_ROUTE = "/v1/fleet/pull-messages"
 PUBLIC_KEY_HEADER = b"flwr-public-key"
 KEPT_HEADERS = (b"content-type", b"content-length", b"accept")  # and those that begin with flwr-
 SMALL_BODY = 64 * 1024  # bytes of a request that only names things
@@ -67,6 +72,8 @@ class PublicDoor:
     app: App
     keys: Mapping[str, bytes] | None
     routes: frozenset[str] = SUPERNODE_ROUTES
+    mailboxes: Mailboxes = field(default_factory=Mailboxes)
+    nodes: set[tuple[str, int]] = field(default_factory=set)  # site and node that Flower has answered a question of
     connections: Counter[str] = field(default_factory=Counter)  # of each site
     requests: Counter[str] = field(default_factory=Counter)
     closed: int = 0  # connections, of anybody
@@ -99,11 +106,30 @@ class PublicDoor:
                 await _refuse(send, 413)
                 asyncio.get_running_loop().call_later(LINGER, drop)  # TLS would wait for the rest of the body
                 return None
+            if scope["path"] == QUESTION_ROUTE:
+                send = await self._wait(site, body, receive, send)
             await self.app(_plain_scope(scope), _replay(body, receive), send)
         except (ConnectionError, TimeoutError):  # nobody is there any more to be answered
             drop()
         finally:
             self.requests[site] -= 1
+
+    async def _wait(self, site: str, body: bytes, receive: Receive, send: Send) -> Send:
+        """Let a question wait until there is a message for its node, if the node is this site's: nobody learns when
+        another gets one. Whose a node is, Flower says by answering; the `send` that is returned notices it."""
+        node = _node_of(body)
+        if node is None:
+            return send
+        if (site, node) in self.nodes:
+            await _unless_gone(self.mailboxes.wait_for_message(node), receive)
+            return send
+
+        async def noticing(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start" and message["status"] == HTTPStatus.OK:
+                self.nodes.add((site, node))
+            await send(message)
+
+        return noticing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Connections go through SiteProtocol, which knows their site; a request that does not is refused."""
@@ -178,6 +204,30 @@ async def _read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive, l
                 return None
             if not message.get("more_body", False):
                 return b"".join(pieces)
+
+
+def _node_of(body: bytes) -> int | None:
+    """The node that a question for messages names; None if it cannot be read: Flower refuses it."""
+    from flwr.proto.fleet_pb2 import PullMessagesRequest
+    from google.protobuf.message import DecodeError
+
+    try:
+        return int(PullMessagesRequest.FromString(body).node.node_id)
+    except DecodeError:
+        return None
+
+
+async def _unless_gone(wait: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Wait for something; ConnectionError if the caller goes away meanwhile."""
+    waiting, gone = asyncio.ensure_future(wait), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            raise ConnectionError
+    finally:
+        for task in (waiting, gone):
+            task.cancel()
+        await asyncio.gather(waiting, gone, return_exceptions=True)
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:

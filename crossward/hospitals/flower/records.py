@@ -1,7 +1,9 @@
-"""Site messages as Flower's records: an ArrayRecord of one array that holds the payload, a ConfigRecord for the header.
+"""Site messages as Flower's records: a ConfigRecord for the header, an ArrayRecord of one array for the payload.
 
-The payload is one array, because Flower moves every array of a message by requests of its own. The array holds the
-bytes of the encoded tree unchanged, so that nothing has to be parsed to get at them.
+Flower moves every record, every array and every piece of one by a request of its own, four times on the way to a site
+and back. A small payload is therefore in the header's record. A larger one is one array, which Flower keeps once for
+all sites that are sent the same. Either holds the bytes of the encoded tree unchanged, so that nothing has to be parsed
+to get at them.
 """
 
 from __future__ import annotations
@@ -18,26 +20,28 @@ HEADER_RECORD = "about"
 ARRAYS_RECORD = "arrays"
 PAYLOAD_ARRAY = "tree"
 STYPE = "crossward.tree"
+SMALL_PAYLOAD = 2**18  # bytes; the SuperLink has it as many times as there are sites
 MAX_HEADER = 2**22  # characters of a header: parsed, it takes many times as much memory
 
 
 def to_records(message: SiteMessage) -> RecordDict:
     """A message in the form that Flower sends."""
-    header = ConfigRecord({"json": json.dumps(message.header)})
-    arrays = {}
-    if message.payload:
-        arrays[PAYLOAD_ARRAY] = Array("uint8", (len(message.payload),), STYPE, message.payload)
-    return RecordDict({HEADER_RECORD: header, ARRAYS_RECORD: ArrayRecord(arrays)})
+    text = json.dumps(message.header)
+    if len(message.payload) <= SMALL_PAYLOAD:
+        return RecordDict({HEADER_RECORD: ConfigRecord({"json": text, PAYLOAD_ARRAY: message.payload})})
+    array = Array("uint8", (len(message.payload),), STYPE, message.payload)
+    return RecordDict({HEADER_RECORD: ConfigRecord({"json": text}), ARRAYS_RECORD: ArrayRecord({PAYLOAD_ARRAY: array})})
 
 
 def from_records(content: RecordDict) -> SiteMessage:
     """The message that `to_records` was given; content of any other form is refused."""
     try:
-        text = str(content.config_records[HEADER_RECORD]["json"])
+        record = content.config_records[HEADER_RECORD]
+        text = str(record["json"])
         if len(text) > MAX_HEADER:
             raise StorageError(f"a message whose header has {len(text)} characters, {MAX_HEADER} are allowed")
         header = json.loads(text)
-        arrays = content.array_records[ARRAYS_RECORD]
+        arrays = content.array_records[ARRAYS_RECORD] if ARRAYS_RECORD in content else {}
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"a message that is not crossward's: {type(error).__name__}") from None
     if not isinstance(header, dict):
@@ -45,7 +49,7 @@ def from_records(content: RecordDict) -> SiteMessage:
     unknown = [name for name, array in arrays.items() if name != PAYLOAD_ARRAY or array.stype != STYPE]
     if unknown:
         raise StorageError(f"a message that is not crossward's: it holds {printable(unknown, MAX_NAME)}")
-    payload = arrays[PAYLOAD_ARRAY].data if PAYLOAD_ARRAY in arrays else b""
+    payload = arrays[PAYLOAD_ARRAY].data if PAYLOAD_ARRAY in arrays else record.get(PAYLOAD_ARRAY, b"")
     if not isinstance(payload, bytes):
-        raise StorageError("a message that is not crossward's: its array is not bytes")
+        raise StorageError("a message that is not crossward's: its payload is not bytes")
     return SiteMessage(header, payload)

@@ -12,6 +12,7 @@ from crossward.foreign import MAX_NAME, ForeignError, printable
 from crossward.hospitals.federation_monitor import SiteWatch
 from crossward.hospitals.flower.messenger import Messenger
 from crossward.hospitals.messages import PROTOCOL, SiteMessage
+from crossward.hospitals.recoveries import RECOVERIES_KEY, checked_recoveries
 from crossward.hospitals.site_facts import COMMON_FACTS, checked_facts
 
 WAIT_INTERVAL = 1.0  # seconds between two looks for new nodes
@@ -36,6 +37,7 @@ class Roster:
     watch: SiteWatch = field(default_factory=SiteWatch)
     nodes: dict[int, int] = field(default_factory=dict)  # site -> node
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)  # of each site that takes part: classes, counts ...
+    recovered: dict[int, dict[str, int]] = field(default_factory=dict)  # site -> what it had recovered from, last told
     _came: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)  # site -> node and facts, agreed or not
     _rejected: dict[str, str] = field(default_factory=dict)  # site, or node, -> why its answer does not count
     _disagreeing: dict[str, str] = field(default_factory=dict)  # site -> in what it differs from the others
@@ -130,9 +132,11 @@ class Roster:
         message = answer if isinstance(answer, SiteMessage) else SiteMessage({"failure": answer})
         name = f"node {node}"
         facts: dict[str, Any] = {}
+        recovered: dict[str, int] = {}
         try:
             name, problem = self._identify(node, message.header)
             facts = {} if problem else self._checked(name, message)
+            recovered = checked_recoveries(message.header.get(RECOVERIES_KEY, {}))
             problem = problem or self._duplicate_problem(node, name, connected)
         except ForeignError as error:
             problem = printable(error)
@@ -142,6 +146,7 @@ class Roster:
             self._rejected[name] = problem
             return
         self._came[self.names.index(name)] = (node, facts)
+        self.recovered.setdefault(self.names.index(name), recovered)
         self._rejected.pop(name, None)
 
     def _identify(self, node: int, header: dict[str, Any]) -> tuple[str, str]:

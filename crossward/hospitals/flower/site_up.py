@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from crossward.hospitals.flower.connections import (
 )
 from crossward.hospitals.flower.processes import (
     FlowerWorkspace,
+    Unreachable,
     check_reachable,
     split_address,
     stop_process,
@@ -32,22 +34,24 @@ from crossward.hospitals.flower.processes import (
 )
 from crossward.hospitals.kit import SiteKit, read_site
 from crossward.hospitals.messages import socket_address
+from crossward.hospitals.recoveries import FORKSERVER, NETWORK, SITE, SUPERNODE, WORKER, count_recovery
 from crossward.hospitals.site_activity import ACTIVITY_FILE
 from crossward.hospitals.site_worker import is_listening
 from crossward.hospitals.text_tail import TextTail
 
 TLS_KEY_FILE = "tls.key"  # the site's key as OpenSSL reads it, as long as the site is up
-WORKER = "worker"
-FORKSERVER = "forks"
-SUPERNODE = "supernode"
 WORKER_START_TIMEOUT = 120.0  # seconds: a worker imports torch
 REFUSED_EXIT = "Exit Code: 305"  # printed by a SuperNode whose key is unknown, or is that of one still connected
 DISCONNECTED_LINE = "Connection attempt failed"  # in a SuperNode's log
 CONNECTED_LINE = "Connection successful"
 SUPERNODE_BANNER = "Starting Flower SuperNode"
-UP_FILE = "up"  # holds the fingerprint of this site's key, from its start to its orderly end
+SOCKETS_FILE = "sockets.txt"  # in FLWR_HOME: the folder of sockets of the last start
+SOCKETS_PREFIX = "crossward-"
+OWNER_FILE = "site"  # there: the folder of the site whose sockets these are
 RESTART_DELAY = 3.0  # seconds
-REFUSED_AFTER_CRASH = 300.0  # seconds after which a coordinator has surely noticed that a site crashed
+REFUSED_FOR = 300.0  # seconds after which a coordinator has surely noticed that a site, or its SuperNode, is gone
+STEADY = 30.0  # seconds after which a SuperNode has started well
+MAX_RESTARTS = 5  # of a SuperNode that does not get so far
 LAST_LINES = 40  # of a log that show how a process ended
 Say = Callable[[str], None]
 
@@ -64,16 +68,44 @@ def running_site(
     if insecure:
         require_loopback(split_address(kit.address)[0])
     workspace = FlowerWorkspace(kit.folder.absolute())
-    with tempfile.TemporaryDirectory(prefix="crossward-") as sockets:  # mode 0700; the path of a socket must be short
-        tls_key = write_tls_key(kit.key, Path(sockets) / TLS_KEY_FILE)
+    with socket_folder(workspace) as sockets:
+        tls_key = write_tls_key(kit.key, sockets / TLS_KEY_FILE)
         check = partial(check_reachable, kit.address, None if insecure else kit.ca, kit.certificate, tls_key)
         wait_for_coordinator(check, kit.address, say)
-        processes = SiteProcesses(kit, workspace, Path(sockets), settings, insecure=insecure, say=say)
+        count_recovery(workspace.folder, SITE)
+        processes = SiteProcesses(kit, workspace, sockets, settings, insecure=insecure, say=say, check_known=check)
         try:
             processes.start()
             yield processes.check
         finally:
             processes.stop()
+
+
+@contextmanager
+def socket_folder(workspace: FlowerWorkspace) -> Iterator[Path]:
+    """A folder for this site's sockets and its key, of mode 0700, as long as the block lasts. The path of a socket must
+    be short, so that it is not in the site's own folder. One that a crash has left behind is deleted."""
+    workspace.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    note = workspace.home / SOCKETS_FILE
+    if note.exists():
+        _delete_left_behind(Path(note.read_text()), workspace)
+    with tempfile.TemporaryDirectory(prefix=SOCKETS_PREFIX) as folder:
+        (Path(folder) / OWNER_FILE).write_text(str(workspace.folder))
+        note.write_text(folder)
+        yield Path(folder)
+    note.unlink(missing_ok=True)
+
+
+def _delete_left_behind(folder: Path, workspace: FlowerWorkspace) -> None:
+    """Delete a folder of sockets, if it is one, is this user's and this site's, and no worker listens there."""
+    if folder.parent != Path(tempfile.gettempdir()) or not folder.name.startswith(SOCKETS_PREFIX):
+        return
+    if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+        return
+    owner = folder / OWNER_FILE
+    is_own = owner.is_file() and owner.read_text() == str(workspace.folder)  # and not that of which it is a copy
+    if is_own and not is_listening(folder / WORKER):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class SiteProcesses:
@@ -88,11 +120,14 @@ class SiteProcesses:
         *,
         insecure: bool,
         say: Say,
+        check_known: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check_known` raises if the coordinator does not know this site's key, or cannot be reached."""
+        self.check_known = check_known
         self.kit = kit
         self.workspace = workspace
         self.say = say
-        self.worker_socket = Path(socket_address(sockets / "worker"))
+        self.worker_socket = Path(socket_address(sockets / WORKER))
         forkserver_socket = sockets / "forks"
         modules = {
             WORKER: [
@@ -116,9 +151,9 @@ class SiteProcesses:
             "OMP_NUM_THREADS": "1",
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._crashed = mark_up(workspace, kit)
-        self._start_time = time.monotonic()
-        self._was_refused = False
+        self._supernode_start = 0.0
+        self._refused_since: float | None = None
+        self._restarts = 0  # of a SuperNode that did not start well
         self._activity = TextTail(workspace.folder / ACTIVITY_FILE)
         self._supernode_log = TextTail(workspace.folder / f"{SUPERNODE}.log")
         for tail in (self._activity, self._supernode_log):
@@ -132,7 +167,7 @@ class SiteProcesses:
         self._start(SUPERNODE)
 
     def check(self) -> None:
-        """Restart processes that have ended; raises if the SuperNode ended for good."""
+        """Restart processes that have ended; raises if the SuperNode cannot go on."""
         self.workspace.bound_logs([*(f"{name}.log" for name in self._processes), ACTIVITY_FILE])
         for line in self._activity.new_lines():
             self.say(line)
@@ -140,16 +175,17 @@ class SiteProcesses:
         exit_code = self._processes[SUPERNODE].poll()
         if exit_code is not None:
             self._restart_supernode(exit_code)
+        elif self._refused_since is not None and self._has_started_well():
+            self._refused_since = None
         for name in (WORKER, FORKSERVER):
             exit_code = self._processes[name].poll()
             if exit_code is not None:
-                self.say(f"its process {name} ended ({exit_code}) and is started again: {name}.log may say why")
+                self._say_restart(name, exit_code)
                 self._start(name)
 
     def stop(self) -> None:
         for process in reversed(self._processes.values()):
             stop_process(process)
-        (self.workspace.folder / UP_FILE).unlink(missing_ok=True)
 
     def _say_connection(self) -> None:
         """Say when the coordinator stops answering, and when it answers again."""
@@ -159,10 +195,21 @@ class SiteProcesses:
                 self._is_connected = not is_lost
                 stamp = time.strftime("%H:%M:%S")
                 words = "does not answer: this site tries again" if is_lost else "answers again"
+                if not is_lost:
+                    count_recovery(self.workspace.folder, NETWORK)
                 self.say(f"{stamp} the coordinator at {self.kit.address} {words}")
 
     def _start(self, name: str) -> None:
+        if name == SUPERNODE:
+            self._supernode_start = time.monotonic()
         self._processes[name] = self.workspace.start_process(self._commands[name], f"{name}.log", self._variables)
+
+    def _say_restart(self, name: str, exit_code: int) -> None:
+        count_recovery(self.workspace.folder, name)
+        self.say(f"its process {name} ended ({exit_code}) and is started again: {name}.log may say why")
+
+    def _has_started_well(self) -> bool:
+        return time.monotonic() > self._supernode_start + STEADY
 
     def _wait_for_worker(self) -> None:
         end = time.monotonic() + WORKER_START_TIMEOUT
@@ -175,15 +222,32 @@ class SiteProcesses:
             time.sleep(0.1)
 
     def _restart_supernode(self, exit_code: int) -> None:
-        """Restart the SuperNode if the coordinator refused it and may not have noticed yet that this site crashed."""
-        is_early = time.monotonic() < self._start_time + REFUSED_AFTER_CRASH
-        if not (self._crashed and is_early and supernode_was_refused(self.workspace)):
-            raise RunError(supernode_end_message(exit_code, self.kit, self.workspace))
-        if not self._was_refused:
-            self.say("refused: the coordinator may not have noticed that this site crashed; trying again")
-            self._was_refused = True
+        """Start the SuperNode again after it was killed, or crashed. The coordinator takes a minute to notice that, and
+        until then refuses it as one that is connected already. One that does not start at all is not started for
+        ever."""
+        if supernode_was_refused(self.workspace):
+            self._check_refusal(exit_code)
+        else:
+            self._restarts = 0 if self._has_started_well() else self._restarts + 1
+            is_hopeless = exit_code > 0 and self._restarts > 0  # it ended by itself, soon after its start
+            if is_hopeless or self._restarts > MAX_RESTARTS:
+                raise RunError(supernode_end_message(exit_code, self.kit, self.workspace))
+            self._say_restart(SUPERNODE, exit_code)
+        stop_process(self._processes[SUPERNODE])  # what it has left behind
         time.sleep(RESTART_DELAY)
         self._start(SUPERNODE)
+
+    def _check_refusal(self, exit_code: int) -> None:
+        """Raise if the coordinator does not know this site's key, or refuses it for longer than it takes to notice that
+        a site is gone: then this site is connected from elsewhere."""
+        now = time.monotonic()
+        with suppress(Unreachable):
+            self.check_known()
+        if self._refused_since is None:
+            self._refused_since = now
+            self.say("refused: the coordinator may not have noticed that this site was away; trying again")
+        elif now > self._refused_since + REFUSED_FOR:
+            raise RunError(supernode_end_message(exit_code, self.kit, self.workspace))
 
 
 def _supernode_options(kit: SiteKit, worker_socket: Path, insecure: bool) -> list[str]:
@@ -197,19 +261,6 @@ def _supernode_options(kit: SiteKit, worker_socket: Path, insecure: bool) -> lis
     return options
 
 
-def mark_up(workspace: FlowerWorkspace, kit: SiteKit) -> bool:
-    """Mark the site as up; whether it was marked already, with the same key: then it crashed before.
-
-    The coordinator takes a minute or two to notice that a site crashed, and until then refuses it just as one whose key
-    it does not know.
-    """
-    mark = workspace.folder / UP_FILE
-    fingerprint = hashlib.sha256(kit.public_key.read_bytes()).hexdigest()
-    previous = mark.read_text() if mark.exists() else ""
-    mark.write_text(fingerprint)
-    return previous == fingerprint
-
-
 def supernode_was_refused(workspace: FlowerWorkspace) -> bool:
     """Whether the SuperNode ended because the coordinator refused it."""
     return any(REFUSED_EXIT in line for line in _last_supernode_lines(workspace))
@@ -219,8 +270,8 @@ def supernode_end_message(exit_code: int, kit: SiteKit, workspace: FlowerWorkspa
     """Why the SuperNode ended, for people."""
     if supernode_was_refused(workspace):
         return (
-            f"the coordinator at {kit.address} does not know this site's key, or {kit.name} is connected from "
-            f"elsewhere, or the two clocks differ: is {kit.name}.pub in its folder sites, and was it started since?"
+            f"the coordinator at {kit.address} refuses this site: {kit.name} is connected from elsewhere, or the two "
+            f"clocks differ, or it does not know this site's key"
         )
     lines = [f"  {line}" for line in _last_supernode_lines(workspace)[-6:]]
     return "\n".join([f"the SuperNode ended ({exit_code}); supernode.log says:", *lines])

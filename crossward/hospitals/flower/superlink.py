@@ -30,6 +30,7 @@ import uvicorn
 from crossward.hospitals.flower import monkeypatches
 from crossward.hospitals.flower.connections import require_loopback
 from crossward.hospitals.flower.fleet_guard import FleetGuard
+from crossward.hospitals.flower.mailboxes import Mailboxes
 from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
 from crossward.hospitals.flower.public_door import (
     SELF_REGISTRATION_ROUTES,
@@ -74,23 +75,23 @@ def main(arguments: list[str]) -> None:
     assert_in_force()
     keys = {site: Path(file).read_bytes() for site, file in json.loads(keys_json).items()}
     private = Server(uvicorn.Config(app, ws="none", log_level=logging.WARNING, access_log=False))
-    public = Server(public_config(app, config, keys, host, int(port)))
+    public = Server(public_config(app, config, keys, host, int(port), guard.mailboxes))
     loop_factory = private.config.get_loop_factory()
     return_free_memory()
     with bind_private_socket(Path(socket_path)) as listener, asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(serve(private, public, listener, Path(door_file)))
+        runner.run(serve(private, public, listener, Path(door_file), guard.mailboxes))
 
 
 def public_config(
-    app: App, config: SuperLinkLifespanConfig, keys: dict[str, bytes], host: str, port: int
+    app: App, config: SuperLinkLifespanConfig, keys: dict[str, bytes], host: str, port: int, mailboxes: Mailboxes
 ) -> uvicorn.Config:
     """The door to the network. Without TLS it opens to this machine only."""
     if config.insecure:
         require_loopback(host)
-        door = PublicDoor(app, None, SUPERNODE_ROUTES | SELF_REGISTRATION_ROUTES)
+        door = PublicDoor(app, None, SUPERNODE_ROUTES | SELF_REGISTRATION_ROUTES, mailboxes)
     else:
         assert config.enable_supernode_auth, "nodes must sign their requests"
-        door = PublicDoor(app, public_keys(keys))
+        door = PublicDoor(app, public_keys(keys), mailboxes=mailboxes)
     return uvicorn.Config(
         door,
         host=host,
@@ -112,11 +113,12 @@ def public_config(
     )
 
 
-async def serve(private: Server, public: Server, listener: socket.socket, door: Path) -> None:
+async def serve(private: Server, public: Server, listener: socket.socket, door: Path, mailboxes: Mailboxes) -> None:
     """Serve both doors until a signal, or the end of one of them."""
 
     def stop() -> None:
         private.should_exit = public.should_exit = True
+        mailboxes.close()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

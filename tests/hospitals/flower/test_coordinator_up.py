@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from crossward.errors import RunError
 from crossward.hospitals.certificates import create_site_key
+from crossward.hospitals.flower import processes
+from crossward.hospitals.flower.app_processes import run_captured
 from crossward.hospitals.flower.coordinator_up import register_keys, remove_unknown_nodes
 from crossward.hospitals.flower.node_registry import INSECURE_FILE, REGISTRY_FILE, registered_nodes
 from crossward.hospitals.flower.processes import SUPERLINK_NAME, FlowerWorkspace
@@ -43,7 +49,7 @@ def register(kit_folder, workspace):
     def start():
         lines = []
         workspace.commands.clear()
-        register_keys(read_coordinator(kit_folder / "coordinator"), workspace, lines.append)
+        register_keys(read_coordinator(kit_folder / "coordinator"), workspace, workspace.run_flwr, lines.append)
         return lines
 
     return start
@@ -81,6 +87,48 @@ def test_nodes_are_known_unless_the_coordinator_does_without_keys(register, work
 def test_a_node_that_nobody_registered_here_is_removed(register, workspace):
     register()
     lines = []
-    remove_unknown_nodes(workspace, lines.append)
+    remove_unknown_nodes(workspace, workspace.run_flwr, lines.append)
     assert lines == ["removed the node 7, which is of no site of this federation"]
     assert workspace.commands[-1] == ("supernode", "unregister", "7", SUPERLINK_NAME)
+
+
+# many commands in one process -----------------------------------------------------------------------------------------
+def test_commands_run_one_after_another_in_one_process():
+    """Each is answered for itself; Flower's own program says what its version is, and refuses what it does not know."""
+    with (
+        tempfile.TemporaryDirectory() as folder,  # of a short path, for a socket
+        FlowerWorkspace(Path(folder)).flwr_commands() as flwr,
+    ):
+        assert "1.41.0" in flwr("--version")
+        with pytest.raises(RunError, match=r"`flwr nonsense` failed \(2\)") as failure:
+            flwr("nonsense")
+        assert "No such command" in str(failure.value)
+        assert "1.41.0" in flwr("--version")
+
+
+def test_no_process_is_started_for_no_command(kit_folder, monkeypatch):
+    monkeypatch.setattr(processes.subprocess, "Popen", None)
+    with FlowerWorkspace(kit_folder / "coordinator").flwr_commands():
+        pass
+
+
+def test_what_a_command_prints_is_captured(capsys):
+    def app(arguments):
+        print("said")
+        print("said past a redirection", file=sys.__stdout__)
+        print("an error", file=sys.__stderr__)
+        raise SystemExit({"none": None, "two": 2, "words": "words"}[arguments[0]])
+
+    before = sys.stdout, sys.__stdout__
+    assert run_captured(app, ["none"]) == {
+        "code": 0, "output": "said\nsaid past a redirection\n", "errors": "an error\n",
+    }  # fmt: skip
+    assert run_captured(app, ["two"])["code"] == 2
+    assert run_captured(app, ["words"])["code"] == 1
+    assert run_captured(app, ["a key"]) | {"output": ""} == {
+        "code": 1,
+        "output": "",
+        "errors": "an error\nKeyError('a key')",
+    }
+    assert (sys.stdout, sys.__stdout__) == before
+    assert capsys.readouterr().out == ""

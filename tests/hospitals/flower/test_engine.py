@@ -19,12 +19,16 @@ from crossward.core.store import TreeStore
 from crossward.core.tree import decode, encode
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
-from crossward.hospitals.flower.engine import VERSION_KEY, FlowerEngine
+from crossward.hospitals.flower.engine import VERSION_KEY, EncodedPayload, FlowerEngine
 from crossward.hospitals.flower.records import from_records, to_records
+from crossward.hospitals.kept_payload import LACKS_KEY
 from crossward.hospitals.memory import SiteMemory
+from crossward.hospitals.messages import SiteMessage
+from crossward.hospitals.recoveries import SITE, WORKER, count_recovery
 from crossward.hospitals.refusal import Refusal
 from crossward.hospitals.rehearsal import ReplyInspector, rehearse
 from crossward.hospitals.service import Service
+from crossward.methods.fedavg import FedAvg
 from crossward.methods.fednpr import FedNPR
 from crossward.methods.kt_pfl import KTpFL
 from crossward.methods.scaffold import Scaffold
@@ -116,6 +120,129 @@ def test_requests_by_hand():
     assert {header["run"] for header in of_one} == {RUN}
     assert {header["hold"] for header in of_one} == {""}
     assert [header["do"] for header in headers].count("open") == 3
+
+
+def sent_payloads(engine, services, before_request=lambda header: None):
+    """A list that fills with each question to site 1: its step, and whether its payload came with it."""
+    sent = []
+
+    def record(request, reply):
+        message = from_records(request.content)
+        if message.header["do"] == "job" and message.header["site"] == "site-1":
+            sent.append((message.header["step"], bool(message.payload)))
+        return reply
+
+    grid(engine).tamper = record
+    answer = services[1].answer
+
+    def answer_later(request):
+        before_request(request.header)
+        return answer(request)
+
+    services[1].answer = answer_later
+    return sent
+
+
+def test_what_evaluation_has_sent_is_not_sent_again_for_training():
+    counted = []
+    with loopback_federation(toy(FedAvg())) as (coordinator, engine, services):
+        engine.count_bytes = lambda job, down, up, sites: counted.append((job.step, down > 0, up > 0, sites))
+        sent = sent_payloads(engine, services)
+        end = run_end(run(coordinator, engine, Plan(3)), engine, services)
+    assert sent == [
+        ("train", True), ("judge", True),
+        ("train", False), ("judge", True),
+        ("train", False), ("judge", True),
+    ]  # fmt: skip
+    assert counted == [
+        ("train", True, True, 3), ("judge", True, True, 3),
+        ("train", False, True, 3), ("judge", True, True, 3),
+        ("train", False, True, 3), ("judge", True, True, 3),
+    ]  # fmt: skip
+    local = toy(FedAvg())
+    engine = LocalEngine(local)
+    assert_same(end["state"], run(local, engine, Plan(3)).state)
+
+
+def test_what_the_best_round_has_sent_is_not_sent_again_at_the_end():
+    with loopback_federation(toy(FedAvg())) as (coordinator, engine, services):
+        sent = sent_payloads(engine, services)
+        states = []
+
+        class Best(Observer):
+            def on_round(self, record):
+                states.append(record.progress.state)
+                if record.round == 1:
+                    engine.hold_best()
+
+        run(coordinator, engine, Plan(3), [Best()])
+        sent.clear()
+        jobs = [Job(site, "deploy", 2, 7, False) for site in (0, 1, 2)]
+        for state in (states[0], states[2]):
+            outcomes = [*engine.perform(jobs, coordinator.method.broadcast(state))]
+            assert not [outcome.failure for outcome in outcomes if outcome.failure]
+    assert sent == [("deploy", False), ("deploy", False)]
+
+
+def test_a_site_that_has_lost_what_it_was_sent_gets_it_again():
+    """Its worker was started anew before it was asked to train in round 2."""
+    with loopback_federation(toy(FedAvg())) as (coordinator, engine, services):
+
+        def restart(header):
+            if (header.get("step"), header.get("round")) == ("train", 1):
+                services[1]._open_runs.clear()
+
+        sent = sent_payloads(engine, services, before_request=restart)
+        progress = run(coordinator, engine, Plan(2))
+        failures = [line for line in services[1].receipts.log.file.read_text().splitlines() if "refused" in line]
+    assert sent == [
+        ("train", True), ("judge", True), ("train", False), ("train", True), ("judge", True),
+    ]  # fmt: skip
+    assert failures == []
+    local = toy(FedAvg())
+    assert_same(progress.state, run(local, LocalEngine(local), Plan(2)).state)
+
+
+def test_a_site_that_never_has_what_it_is_sent_fails_alone():
+    def lack(request, reply):
+        header = from_records(request.content).header
+        if header.get("site") != "site-1" or header["do"] != "job":
+            return reply
+        asked.append(header["step"])
+        answer = SiteMessage({**from_records(reply.content).header, LACKS_KEY: "0", "failure": "it is gone"})
+        return Message(to_records(answer), reply_to=request)
+
+    asked = []
+    with loopback_federation(toy(FedAvg())) as (coordinator, engine, _):
+        grid(engine).tamper = lack
+        engine._kept[1] = {"another"}
+        jobs = [Job(site, "train", 0, 7, False) for site in (0, 1, 2)]
+        payload = coordinator.method.broadcast(
+            coordinator.method.start(RoundContext(0, 1, 3, coordinator.task, coordinator.server(0)))
+        )
+        outcomes = {outcome.job.site: outcome.failure for outcome in engine.perform(jobs, payload)}
+        assert outcomes == {0: "", 1: "it is gone", 2: ""}
+        engine._kept[1] = {EncodedPayload.of(payload).digest}
+        outcomes = {outcome.job.site: outcome.failure for outcome in engine.perform(jobs, payload)}
+        assert outcomes == {0: "", 1: "it is gone", 2: ""}
+    assert asked == ["train", "train", "train"]
+
+
+def test_the_coordinator_is_told_what_a_site_has_recovered_from():
+    told = []
+    with loopback_federation(toy(FedAvg())) as (coordinator, engine, services):
+        folder = services[1].hospital.folder
+        folder.mkdir(parents=True)
+        count_recovery(folder, SITE)  # before the run: no news
+
+        def recover(header):
+            if (header.get("step"), header.get("round")) == ("judge", 0):
+                count_recovery(folder, WORKER)
+
+        sent_payloads(engine, services, before_request=recover)
+        engine.roster.watch.recovered = lambda site, why: told.append((site, why))
+        run(coordinator, engine, Plan(2))
+    assert told == [("site-1", "its worker was started anew")]
 
 
 def test_nobody_is_asked():

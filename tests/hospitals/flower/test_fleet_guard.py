@@ -122,4 +122,5 @@ def test_a_run_gets_replies_that_are_whole(call, guard, pulled):
     push_object(call, object="b")
     push_object(call, object="c")
     pull(Box(message_ids=["m", "other"]), None)
-    assert asked == [["other"], ["m", "other"]]
+    pull(Box(message_ids=["m", "other"]), None)
+    assert asked == [["other"], ["m"], ["m", "other"]]

@@ -107,4 +107,4 @@ def test_every_patch_has_a_reason_and_their_number_is_known(monkeypatch):
     lists += [monkeypatches.client_app(), monkeypatches.supernode(), monkeypatches.executor()]
     patches = [patch for each in lists for patch in each]
     assert all(patch.reason for patch in patches)
-    assert len(patches) == 3 + 1 + 1 + (2 + len(GUARDED_HANDLERS)) + 4 + 2 + 3 + 1
+    assert len(patches) == 3 + 1 + 1 + (4 + len(GUARDED_HANDLERS)) + 4 + 3 + 5 + 1

@@ -9,7 +9,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from crossward.errors import StorageError
-from crossward.hospitals.flower.records import STYPE, from_records, to_records
+from crossward.hospitals.flower.records import SMALL_PAYLOAD, STYPE, from_records, to_records
 from crossward.hospitals.messages import SiteMessage
 
 HEADER = ConfigRecord({"json": "{}"})
@@ -24,8 +24,8 @@ def transferred(content):
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"\0", b"tree", bytes(10 * 2**20), np.random.default_rng(0).bytes(11 * 2**20)],
-    ids=["empty", "one zero", "small", "zeros", "large"],
+    [b"", b"\0", b"tree", bytes(SMALL_PAYLOAD), bytes(10 * 2**20), np.random.default_rng(0).bytes(11 * 2**20)],
+    ids=["empty", "one zero", "small", "the largest small one", "zeros", "large"],
 )
 def test_round_trip(payload):
     """Zeros as well, because Flower sends equal chunks of an array once."""
@@ -36,18 +36,25 @@ def test_round_trip(payload):
     assert from_records(transferred(content)) == message
 
 
-def test_a_payload_travels_as_one_array_of_its_own_size():
-    (array,) = to_records(SiteMessage({}, b"tree")).array_records["arrays"].values()
+def test_a_large_payload_travels_as_one_array_of_its_own_size():
+    payload = bytes(SMALL_PAYLOAD + 1)
+    (array,) = to_records(SiteMessage({}, payload)).array_records["arrays"].values()
     assert array.dtype == "uint8"
-    assert array.shape == (4,)
-    assert array.data == b"tree"
+    assert array.shape == (SMALL_PAYLOAD + 1,)
+    assert array.data == payload
+
+
+def test_a_small_payload_makes_no_more_objects_than_the_header():
+    """Each object is a request, four times on the way to a site and back."""
+    assert len(get_all_nested_objects(to_records(SiteMessage({}, bytes(SMALL_PAYLOAD))))) == 2
+    assert len(get_all_nested_objects(to_records(SiteMessage({}, bytes(SMALL_PAYLOAD + 1))))) == 5
 
 
 @pytest.mark.parametrize(
     "content",
     [
         {},
-        {"about": HEADER},
+        {"about": ConfigRecord({"json": "{}", "tree": "text"})},
         {"arrays": NO_ARRAYS},
         {"about": MetricRecord({"json": 1}), "arrays": NO_ARRAYS},
         {"about": ConfigRecord({"text": "{}"}), "arrays": NO_ARRAYS},
@@ -61,8 +68,8 @@ def test_a_payload_travels_as_one_array_of_its_own_size():
         {"about": HEADER, "arrays": ArrayRecord({"tree": Array(np.zeros(3, np.uint8))})},
         {"about": HEADER, "arrays": ArrayRecord([np.zeros(3, np.float32)])},
     ],
-    ids=["nothing", "no arrays", "no header", "metrics", "another key", "cut short", "no text", "nested", "a number",
-         "a word", "header twice", "another array", "an array of numpy's", "an ordinary model"],
+    ids=["nothing", "a payload in words", "no header", "metrics", "another key", "cut short", "no text", "nested",
+         "a number", "a word", "header twice", "another array", "an array of numpy's", "an ordinary model"],
 )  # fmt: skip
 def test_a_message_that_is_not_ours_is_refused(content):
     with pytest.raises(StorageError, match=r"a message that is not crossward's: \S"):
