@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crossward.core.memory_budgets import budget
 from crossward.data.collection import Collection
 from crossward.data.prepare import EXAMPLE, Preparation, Window, by_parts, preparation
 from crossward.data.sealed_files import digest
@@ -27,7 +28,6 @@ from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath, Count
 
 SPLITS = ("train", "val", "test")
-HELD = 512 << 20  # bytes of images that are held in memory; more are mapped from the cache
 UNPACKED = 32 << 20  # bytes of images that are unpacked at a time
 UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
 
@@ -87,7 +87,7 @@ def read(
     labels = np.concatenate([_targets(labels_by_split[split]) for split in SPLITS])
     parts = partial(_shaped_parts, file, size, channels, prepared)
     shape = _shape_read(claims, size, channels)
-    if math.prod(shape) > HELD:
+    if math.prod(shape) > budget("images"):  # more are mapped from the cache
         images, hashes, stored = mapped_arrays(parts, shape, [*file_stamp(file), size, channels, prepare])
     else:
         images, stored = torch.cat([*parts()]), None
