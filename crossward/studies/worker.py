@@ -16,16 +16,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
+from crossward.core import machine_memory
 from crossward.core.evaluation import EvaluatedSites, metric_at
 from crossward.core.run import Observer, Plan, Progress, RoundRecord
 from crossward.errors import CrosswardError, Interrupted
-from crossward.studies import memory
 
 STOP = "stop"
 GRACE = 30.0  # seconds for a round to be checkpointed once the worker is asked to stop
@@ -104,12 +105,11 @@ def _serve() -> None:
 
 
 def _warm_up() -> None:
-    """Import what every run needs. The first optimiser of a process takes seconds of imports within torch."""
+    """Import what every run needs."""
     import torch
 
     import_module("crossward.runs.lifecycle")
     torch.set_num_threads(1)
-    torch.optim.SGD([torch.zeros(1)])
     gc.freeze()  # what is imported stays: looking through it after each cell would take a fifth of a second
 
 
@@ -127,20 +127,30 @@ def _listen(lines: IO[str], tasks: SimpleQueue[dict[str, Any]]) -> None:
 
 def perform(task: Mapping[str, Any], send: Send) -> dict[str, Any]:
     """Carry out a task; the event that says how it ended."""
-    memory.forget_peak()
+    machine_memory.forget_peak()
     began = time.perf_counter()
     try:
         if task["task"] == "ensemble":
             from crossward.studies.ensemble import write_ensemble
 
             write_ensemble(Path(task["members"]), Path(task["folder"]))
+        elif task["task"] == "estimate":
+            write_estimate(task["config"], Path(task["file"]))
         else:
             run_cell(task, RoundEvents(send))
     except (Interrupted, KeyboardInterrupt):
         return {"event": "interrupted"}
     except Exception as error:
         return {"event": "failed", **_failure(error)}
-    return {"event": "done", "seconds": time.perf_counter() - began, "peak_bytes": memory.peak_bytes()}
+    return {"event": "done", "seconds": time.perf_counter() - began, "peak_bytes": machine_memory.peak_bytes()}
+
+
+def write_estimate(config: Mapping[str, Any], file: Path) -> None:
+    """What a cell will take, as JSON."""
+    from crossward.config.reading import config_from
+    from crossward.runs.estimate import estimate_run
+
+    file.write_text(json.dumps(asdict(estimate_run(config_from(config)))))
 
 
 def run_cell(task: Mapping[str, Any], observer: Observer) -> None:
