@@ -10,6 +10,7 @@ import torch
 from crossward.core.run import Plan, run
 from crossward.core.tree import decode, encode
 from crossward.errors import ConfigError, RunError
+from crossward.hospitals.kept_payload import PAYLOAD_KEY, payload_digest
 from crossward.hospitals.messages import SiteMessage
 from crossward.hospitals.payload_guard import LEFT, LEFT_FILE
 from crossward.hospitals.peers import PEERS_FILE, fingerprint
@@ -21,6 +22,11 @@ from crossward.privacy.secure_steps import SECURE, STEP_NAMES, SecureSettings, p
 from crossward.testing.secure_federation import new_authority, secure_federation
 from crossward.testing.short_runs import Records
 from crossward.testing.toy import Toy, linear
+
+
+def named(header, payload):
+    """A question with another payload, under its own name: what a hostile coordinator sends."""
+    return SiteMessage(header | {PAYLOAD_KEY: payload_digest(payload)}, payload)
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def changing_terms(change, node=None, step="advertise"):
             return request
         payload = decode(request.payload)
         change(payload)
-        return SiteMessage(request.header, encode(payload))
+        return named(request.header, encode(payload))
 
     return meddle
 
@@ -255,7 +261,7 @@ def test_a_step_that_is_asked_again_with_another_question(federation, step):
             asked = decode(request.payload)
             item = {"share": "keys", "mask": "shares", "confirm": "survivors", "unmask": "confirmations"}[step]
             asked[item].popitem()
-            again = federation.services[0].answer(SiteMessage(request.header, encode(asked)))
+            again = federation.services[0].answer(named(request.header, encode(asked)))
             refused.append(again)
         return reply
 
