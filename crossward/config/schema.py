@@ -143,7 +143,7 @@ class EngineSettings(Section):
     deterministic: bool = False  # on accelerators: algorithms that give the same bits each time, some of them slower
     compile: bool = False  # networks by torch.compile; the first batch of each shape takes a minute
     strict: bool = False  # local only: everything through the codec, networks built anew
-    memory_mib: Count = 256  # client memory beyond this lives on disk
+    memory_mib: Count | Literal["auto"] = "auto"  # client memory beyond this lives on disk; auto: 1/32 of the machine's
     device_images_mib: Annotated[int, Ge(0)] = 2048  # images are kept on a device if they take no more
 
 

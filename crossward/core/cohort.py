@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from crossward.core.disclosure import covered
 from crossward.core.engine import Engine, Job, Outcome, Payload, Sites
+from crossward.core.memory_budgets import budget
 from crossward.core.reply_views import EditedReplies
 from crossward.core.robust import Robust, robust_replies, with_bounded_counts
 from crossward.core.seeds import derive
@@ -164,7 +165,7 @@ class Cohort:
         jobs = {i: self._job(i, step, turn) for i in self._ids}
         memories = self._memories(jobs) if self._keeps_memories else {}
         measured = MeasuredPayload(payload)
-        replies = TreeStore()
+        replies = TreeStore(budget=budget("replies"))
         sent_up: Counter[str] = Counter()
         for outcome in self._engine.perform(list(jobs.values()), measured if callable(payload) else payload):
             received = self._received(outcome)

@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapp
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossward.core import memory_budgets
 from crossward.core.tree import Tree, decode, encode, sizes
 from crossward.disk import cannot_write, write_atomically
 from crossward.errors import StorageError
-
-BUDGET = 256 * 2**20
 
 
 @dataclass
@@ -32,9 +31,10 @@ class TreeStore(MutableMapping[int, Tree]):
     """Iterates by id. Files are never overwritten: a changed tree gets a new file, so that a checkpoint that names
     the old one stays whole until `discard_unnamed`. Another thread may `commit` a snapshot meanwhile."""
 
-    def __init__(self, folder: Path | None = None, budget: int = BUDGET) -> None:
+    def __init__(self, folder: Path | None = None, budget: int | None = None) -> None:
+        """`budget` is bytes in memory; None: as much as clients' memory may take."""
         self._folder = folder
-        self._budget = budget
+        self._budget = memory_budgets.budget("client memory") if budget is None else budget
         self._stored: dict[int, StoredTree] = {}
         self._warm: OrderedDict[int, None] = OrderedDict()  # whose tree is in memory, least recently used first
         self._bytes = 0  # of these

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from crossward.core.cores import usable_cores
+from crossward.core.machine_memory import available_bytes
 from crossward.data.archives import Files, FolderFiles, ZipFiles
 from crossward.data.decode import Frame
 from crossward.data.sealed_files import digest
@@ -99,19 +100,8 @@ class DecodeProcess:
 
 def worker_count() -> int:
     """How many processes help here."""
-    return max(1, min(usable_cores(), available_memory() // MEMORY))
-
-
-def available_memory() -> int:
-    """Bytes that processes can take; very many where the system does not say."""
-    amounts = [1 << 60]
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        amounts.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
-    with suppress(OSError, ValueError):  # "max" where a container has no limit
-        group = Path("/sys/fs/cgroup")
-        amounts.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    return max(0, min(amounts))
+    available = available_bytes()
+    return usable_cores() if available is None else max(1, min(usable_cores(), available // MEMORY))
 
 
 def decoded_segments(files: Files, pieces: Sequence[Piece], frame: Frame, cache: Path) -> Generator[Segment]:

@@ -12,6 +12,7 @@ import torch
 from crossward.config.reading import method_of, plugins_of
 from crossward.config.schema import Config
 from crossward.core.engine import Engine
+from crossward.core.memory_budgets import budget
 from crossward.core.method import Method, Need, RoundContext
 from crossward.core.run import Plan
 from crossward.core.store import TreeStore
@@ -211,6 +212,12 @@ def plan_of(config: Config) -> Plan:
         view=config.evaluate.view,
         robust=config.robust,
     )
+
+
+def client_memory_budget(config: Config) -> int:
+    """Bytes of the clients' memory that are not on disk alone."""
+    wanted = config.engine.memory_mib
+    return budget("client memory") if wanted == "auto" else wanted * 2**20
 
 
 def engine_for(prepared: PreparedRun, memory: TreeStore | None = None, worker_pool: WorkerPool | None = None) -> Engine:

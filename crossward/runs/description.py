@@ -15,12 +15,14 @@ from crossward import __version__
 from crossward.config.reading import to_toml
 from crossward.config.schema import Config
 from crossward.core.engine import SERVER
+from crossward.core.machine_memory import total_bytes
+from crossward.core.memory_budgets import budgets
 from crossward.data.federation import PARTS, Federation
 from crossward.data.manifest import manifest
 from crossward.data.near_leaks import MOST
 from crossward.disk import write_atomically
 from crossward.runs.architectures import NetPlan
-from crossward.runs.build import PreparedRun
+from crossward.runs.build import PreparedRun, client_memory_budget
 from crossward.runs.devices import device_facts, repeats_to_the_bit
 from crossward.runs.run_directory import FORMAT, RunDir
 from crossward.runs.sites import RunSites
@@ -114,6 +116,7 @@ def environment(config: Config, devices: Sequence[str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
+        "memory": {"total": total_bytes(), **budgets(), "client memory": client_memory_budget(config)},
         "threads": config.engine.threads,
         "device": config.engine.device,
         **device_facts(devices),

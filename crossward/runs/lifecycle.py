@@ -18,7 +18,7 @@ from crossward.core.store import TreeStore
 from crossward.disk import present
 from crossward.engines.pool import WorkerPool
 from crossward.errors import ConfigError, CrosswardError, Interrupted, StorageError
-from crossward.runs.build import PreparedRun, engine_for, prepare
+from crossward.runs.build import PreparedRun, client_memory_budget, engine_for, prepare
 from crossward.runs.checkpoint_writer import CheckpointWriter, read_checkpoint
 from crossward.runs.description import describe, describe_near_leaks, now
 from crossward.runs.observers.options import check_packages, run_logs
@@ -154,7 +154,7 @@ def execute(
         describe_near_leaks(rundir, prepared)
     else:
         describe(rundir, prepared)
-    memory = TreeStore(rundir.folder / "checkpoint" / "memory", config.engine.memory_mib * 2**20)
+    memory = TreeStore(rundir.folder / "checkpoint" / "memory", client_memory_budget(config))
     progress = read_checkpoint(rundir, memory) or initial or Progress(prepared.start)
     rundir.mark("running")
     run_sites = prepared.run_sites

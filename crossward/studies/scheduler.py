@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from crossward.core import machine_memory
 from crossward.errors import RunError, StorageError
 from crossward.foreign import printable
-from crossward.studies import memory
 from crossward.studies.worker_process import COMMAND, WorkerProcess
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # with which no other cell would fare better
@@ -118,11 +118,11 @@ class Scheduler:
 
     def _has_memory_for(self, job: Job, idle: WorkerProcess | None) -> bool:
         running = [(worker, busy) for worker, busy in self._pool.items() if busy is not None]
-        available = memory.available_bytes()
+        available = machine_memory.available_bytes()
         if not running or available is None:
             return True
-        reserved = sum(max(0, self._peak(busy) - memory.process_bytes(worker.pid)) for worker, busy in running)
-        needed = self._peak(job) - (memory.process_bytes(idle.pid) if idle else 0)
+        reserved = sum(max(0, self._peak(busy) - machine_memory.process_bytes(worker.pid)) for worker, busy in running)
+        needed = self._peak(job) - (machine_memory.process_bytes(idle.pid) if idle else 0)
         enough = available - reserved >= MARGIN * needed
         if not enough and not self._short_of_memory:
             self.listener.on_note(

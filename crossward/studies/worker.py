@@ -22,10 +22,10 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
+from crossward.core import machine_memory
 from crossward.core.evaluation import EvaluatedSites, metric_at
 from crossward.core.run import Observer, Plan, Progress, RoundRecord
 from crossward.errors import CrosswardError, Interrupted
-from crossward.studies import memory
 
 STOP = "stop"
 GRACE = 30.0  # seconds for a round to be checkpointed once the worker is asked to stop
@@ -127,7 +127,7 @@ def _listen(lines: IO[str], tasks: SimpleQueue[dict[str, Any]]) -> None:
 
 def perform(task: Mapping[str, Any], send: Send) -> dict[str, Any]:
     """Carry out a task; the event that says how it ended."""
-    memory.forget_peak()
+    machine_memory.forget_peak()
     began = time.perf_counter()
     try:
         if task["task"] == "ensemble":
@@ -140,7 +140,7 @@ def perform(task: Mapping[str, Any], send: Send) -> dict[str, Any]:
         return {"event": "interrupted"}
     except Exception as error:
         return {"event": "failed", **_failure(error)}
-    return {"event": "done", "seconds": time.perf_counter() - began, "peak_bytes": memory.peak_bytes()}
+    return {"event": "done", "seconds": time.perf_counter() - began, "peak_bytes": machine_memory.peak_bytes()}
 
 
 def run_cell(task: Mapping[str, Any], observer: Observer) -> None:

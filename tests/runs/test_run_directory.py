@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from crossward.config.reading import config_from
+from crossward.core.machine_memory import total_bytes
+from crossward.core.memory_budgets import budgets
 from crossward.core.tree import encode
 from crossward.errors import StorageError
 from crossward.runs.run_directory import FORMAT, RunDir, pack, unpack
@@ -49,7 +51,9 @@ def test_documents_are_valid(finished_run):
     assert about["images"] == {"size": [28, 28], "mean": [0.5] * 3, "std": [0.25] * 3}
     config = tomllib.loads((result.folder / "config.toml").read_text())
     assert config_from(config).canonical() == about["config"] == result.config
-    assert read("environment.json")["packages"]["torch"] == torch.__version__
+    environment = read("environment.json")
+    assert environment["packages"]["torch"] == torch.__version__
+    assert environment["memory"] == {"total": total_bytes(), **budgets()}
     assert set(read("partition.json")["sites"]) == set(about["sites"])
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from crossward.core import machine_memory
 from crossward.errors import RunError, StorageError
-from crossward.studies import memory
 from crossward.studies.progress import StudyProgress
 from crossward.studies.scheduler import Job, Listener, Scheduler
 
@@ -106,7 +105,7 @@ def test_the_last_words_of_a_worker_are_shown():
 def test_memory_limits_how_many_run_at_a_time(tmp_path, monkeypatch):
     note = tmp_path / "note"
     jobs = [job(f"a{i}", note=str(note), seconds=0.05) for i in range(4)]
-    monkeypatch.setattr(memory, "available_bytes", lambda: 2**30)
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 2**30)
     watch = schedule(jobs, peaks={"a": 2**30})
     assert len(watch.done) == 4
     words = [line.split()[0] for line in note.read_text().splitlines()]
@@ -146,14 +145,3 @@ def test_progress_counts_and_estimates():
     view.on_failure(jobs[2], "why")
     assert view.best_by_label() == {"a": (pytest.approx(0.6), 2)}
     assert (view.done, len(view.failed), len(view.running)) == (1, 1, 1)
-
-
-def test_memory_of_this_machine():
-    available = memory.available_bytes()
-    assert available is None or available > 0
-    assert memory.process_bytes(os.getpid()) > 1e6
-    assert memory.peak_bytes() >= 1e6
-    assert memory.process_bytes(2**30) == 0
-    before = time.monotonic()
-    memory.forget_peak()
-    assert time.monotonic() - before < 5

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossward.core.image_size import MOST_CHANNELS, Size, sides
+from crossward.core.memory_budgets import budget
 from crossward.data.collection import Collection
 from crossward.data.decode import COLOURS
 from crossward.data.prepare import EXAMPLE, Pixels, Preparation, by_parts, preparation
@@ -30,7 +31,6 @@ from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 
 SPLITS = ("train", "val", "test")
-HELD = 512 << 20  # bytes of images that are held in memory; more are mapped from the cache
 UNPACKED = 32 << 20  # bytes of images that are unpacked at a time
 UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
 
@@ -93,7 +93,7 @@ def read(
     labels = np.concatenate([_targets(labels_by_split[split]) for split in SPLITS])
     parts = partial(_shaped_parts, file, size, channels, prepared)
     shape = _shape_read(claims, size, channels)
-    if math.prod(shape) > HELD:
+    if math.prod(shape) > budget("images"):  # more are mapped from the cache
         images, hashes, stored = mapped_arrays(parts, shape, [*file_stamp(file), size, channels, prepare])
     else:
         images, stored = torch.cat([*parts()]), None

@@ -265,7 +265,7 @@ def test_large_arrays_are_mapped_from_the_cache_and_equal(tmp_path, monkeypatch,
     np.savez_compressed(tmp_path / "set.npz", **arrays)
     held = npz.read(tmp_path / "set.npz", size=size)
     assert held.file is None
-    monkeypatch.setattr(npz, "HELD", 1000)
+    monkeypatch.setattr(npz, "budget", lambda of: 1000)
     monkeypatch.setattr(npz, "UNPACKED", 5000)  # two images at a time
     mapped = npz.read(tmp_path / "set.npz", size=size)
     assert mapped.file is not None
