@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from crossward.cli.dry_run import print_dry_run
 from crossward.cli.options import ConfigFile, Json, Overrides, Quiet, RunFolder
 from crossward.cli.output import print_json, print_line, print_notes
 from crossward.cli.tables import results_table, signed_change
+from crossward.errors import ConfigError
 
 if TYPE_CHECKING:
     from crossward.runs.join import Joined
@@ -25,6 +27,10 @@ def run(
     file: ConfigFile,
     overrides: Overrides = None,
     engine: Annotated[str | None, typer.Option(help="local, pool, or flower-sim: Flower's simulation on Ray.")] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the time, memory and disk that the run will take, and run nothing."),
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -37,6 +43,10 @@ def run(
     if engine not in (None, FLOWER):
         changes.append(f"engine.name={engine}")
     config = read_config(file, changes)
+    if dry_run:
+        _refuse_estimate(engine)
+        print_dry_run(config, as_json=as_json)
+        return
     label = config.method.name
     with show_progress(label, quiet=quiet, as_json=as_json) as observers:
         if engine == FLOWER:
@@ -46,6 +56,14 @@ def run(
         else:
             result = lifecycle.run(config, observers=observers)
     _print_result(result, label, quiet=quiet, as_json=as_json)
+
+
+def _refuse_estimate(engine: str | None) -> None:
+    if engine == FLOWER:
+        raise ConfigError(
+            f"--dry-run measures crossward's own engines, not --engine {FLOWER}",
+            hint="Leave --engine out: the estimate is of the same run in this process.",
+        )
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossward.cli.amounts import in_words, size_in_words
 from crossward.cli.options import Json, Quiet
 from crossward.cli.output import print_json, print_line
 from crossward.cli.race import (
@@ -57,7 +58,7 @@ def run_command(
         bool, typer.Option("--dry-run", help="Print the cells, and what they will take, and run none.")
     ] = False,
     estimate: Annotated[
-        bool, typer.Option("--estimate/--no-estimate", help="With --dry-run: measure one round of each method.")
+        bool, typer.Option("--estimate/--no-estimate", help="With --dry-run: measure a part of a round of each method.")
     ] = True,
     prune: Annotated[bool, typer.Option("--prune", help="Remove the checkpoints of cells as they finish.")] = False,
     yes: Yes = False,
@@ -154,13 +155,14 @@ def _print_plan(study: Study, workers: int | None, *, estimate: bool, as_json: b
     if as_json:
         methods = [asdict(method) for method in known.methods] if known else None
         searches = [asdict(search) for search in known.searches] if known else None
-        print_json({"cells": cells, "folder": str(study.folder), "methods": methods, "searches": searches})
+        plan_of_study = {"cells": cells, "folder": str(study.folder), "methods": methods, "searches": searches}
+        print_json(plan_of_study | {"cautions": _shortages(study, known)})
         return
     for cell in cells:
         print_line(f"{cell['state']:<9} {cell['cell']}" + (f"  {cell['reason']}" if cell["reason"] else ""))
     print_line(f"{len(cells)} cells in {study.folder}")
     if known:
-        print_line("\n".join(_estimate_lines(known)))
+        print_line("\n".join([*_estimate_lines(known), *(f"caution: {line}" for line in _shortages(study, known))]))
     if study.file.settings.race_settings() is not None:
         print_line(
             "It is a race: the weaker half of the methods stops at each stage, and methods that cannot serve the data "
@@ -168,9 +170,13 @@ def _print_plan(study: Study, workers: int | None, *, estimate: bool, as_json: b
         )
 
 
-def _estimate_lines(estimate: StudyEstimate) -> Iterator[str]:
-    from crossward.cli.study_progress import in_words
+def _shortages(study: Study, known: StudyEstimate | None) -> list[str]:
+    from crossward.runs.estimate import shortages
 
+    return shortages(known.peak_bytes, known.disk_bytes, study.folder) if known else []
+
+
+def _estimate_lines(estimate: StudyEstimate) -> Iterator[str]:
     if not estimate.methods:
         yield "nothing is left to do"
         return
@@ -182,27 +188,25 @@ def _estimate_lines(estimate: StudyEstimate) -> Iterator[str]:
     for search in estimate.searches:
         yield (
             f"search: {search.label}, {search.runs} trial(s) of {search.rounds} rounds in all, about "
-            f"{in_words(search.seconds)} of one worker, at most {_size(search.disk_bytes)} of disk"
+            f"{in_words(search.seconds)} of one worker, at most {size_in_words(search.disk_bytes)} of disk"
         )
     if estimate.searches:
         yield "The cells above have the values of the file; the study runs with those that the search will choose."
     yield (
         f"In all about {in_words(estimate.seconds)} with {estimate.workers} worker(s), "
-        f"{_size(estimate.peak_bytes)} of memory and {_size(estimate.disk_bytes)} of disk "
+        f"{size_in_words(estimate.peak_bytes)} of memory and {size_in_words(estimate.disk_bytes)} of disk "
         "(checkpoints included; --prune leaves them out)."
     )
 
 
 def _estimate_row(method: MethodEstimate) -> list[str]:
-    from crossward.cli.study_progress import in_words
-
     known = bool(method.source and method.seconds)
     return [
         method.label,
         str(method.cells),
         in_words(method.seconds) if known else NOTHING,
-        _size(method.peak_bytes) if known else NOTHING,
-        _size(method.disk_bytes) if known else NOTHING,
+        size_in_words(method.peak_bytes) if known else NOTHING,
+        size_in_words(method.disk_bytes) if known else NOTHING,
         method.source or "it fails",
     ]
 
@@ -324,7 +328,9 @@ def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = Fal
             found = prunable(study_status(study, folder), trials)
             remove(found.checkpoints)
             freed["checkpoints"] = found.checkpoint_bytes
-            question = f"Remove {len(found.predictions)} predictions of older rounds, {_size(found.prediction_bytes)}?"
+            question = (
+                f"Remove {len(found.predictions)} predictions of older rounds, {size_in_words(found.prediction_bytes)}?"
+            )
             if found.predictions and (yes or _is_confirmed(question)):
                 remove(found.predictions)
                 freed["predictions"] = found.prediction_bytes
@@ -333,7 +339,7 @@ def prune(file: StudyPath, out: Out = OUT, yes: Yes = False, as_json: Json = Fal
     if as_json:
         print_json(freed)
         return
-    parts = [f"{_size(count)} of {what}" for what, count in freed.items()]
+    parts = [f"{size_in_words(count)} of {what}" for what, count in freed.items()]
     whose = "finished cells and trials" if trials else "finished cells"
     print_line(f"removed {' and '.join(parts)} from {whose} in {folder}")
     if kept:
@@ -354,10 +360,3 @@ def _columns(rows: list[list[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _size(count: float) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count / 2**10:.0f} KiB"

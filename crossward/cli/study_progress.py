@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from crossward.cli.amounts import in_words
 from crossward.cli.output import print_json
 from crossward.studies.progress import StudyProgress
 from crossward.studies.scheduler import Job
@@ -147,11 +148,3 @@ class LiveStudyView(StudyProgress):
 
 def cell_name(job: Job) -> str:
     return Path(job.task["folder"]).name
-
-
-def in_words(seconds: float) -> str:
-    """3 s, 12 min, 2 h 05 min."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,12 +1,13 @@
 """The estimate of a study: time, memory and disk of what is left to do.
 
-Cells that have finished are the best measure of those that have not. For a method of which none has finished, one round
-is run in a temporary folder. Rounds that are not evaluated take less than the measured one, which is. A search takes as
-many rounds as its budget has, each thought to be like those of a cell with the values of the file.
+Cells that have finished are the best measure of those that have not. For a method of which none has finished, a part of
+a round is measured, as `crossward run --dry-run` does (`runs/estimate.py`). A search takes as many rounds as its budget
+has, each thought to be like those of a cell with the values of the file.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +15,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from crossward.runs.build import plan_of
-from crossward.runs.run_directory import RunDir
+from crossward.runs.estimate import RunEstimate
 from crossward.runs.run_list import folder_size
 from crossward.studies.cells import Cell
 from crossward.studies.planned_cell import PlannedCell
@@ -24,7 +24,7 @@ from crossward.studies.states import FINISHED, TO_DO
 from crossward.studies.study_folder import CellRecord, StudyFolder
 
 FINISHED_CELLS = "finished cells"
-ONE_ROUND = "one measured round"
+ONE_ROUND = "part of a round"
 
 
 @dataclass(frozen=True)
@@ -136,45 +136,35 @@ def _from_finished(label: str, cells: int, finished: Sequence[tuple[CellRecord, 
 
 
 def _measure(cells: Sequence[Cell]) -> dict[str, MethodEstimate]:
-    """One round of a cell of each method, one after the other, in a folder that is removed again."""
+    """A part of a round of a cell of each method, one after the other, each in a worker process."""
     if not cells:
         return {}
     with TemporaryDirectory(prefix="crossward-estimate-") as place:
-        folders = {cell.label: Path(place) / str(number) for number, cell in enumerate(cells)}
-        jobs = [Job(cell.label, cell.label, _one_round(cell, folders[cell.label])) for cell in cells]
+        files = {cell.label: Path(place) / f"{number}.json" for number, cell in enumerate(cells)}
+        jobs = [Job(cell.label, cell.label, _estimation(cell, files[cell.label])) for cell in cells]
         watch = _Watch()
         Scheduler(jobs, 1, watch).run()
-        return {cell.label: _from_round(cell, folders[cell.label], watch) for cell in cells}
+        return {cell.label: _measured(cell, files[cell.label], watch) for cell in cells}
 
 
-def _one_round(cell: Cell, folder: Path) -> dict[str, Any]:
+def _estimation(cell: Cell, file: Path) -> dict[str, Any]:
     config = cell.config.canonical()
     config["engine"]["name"] = "local"
-    config["run"] |= {"rounds": 1, "out": str(folder.parent), "name": folder.name}
-    return {"task": "run", "folder": str(folder), "config": config}
+    return {"task": "estimate", "folder": cell.label, "config": config, "file": str(file)}
 
 
 class _Watch(Listener):
-    """What each job took."""
+    """Which methods cannot be measured, and why."""
 
     def __init__(self) -> None:
-        self.took: dict[str, tuple[float, int]] = {}
         self.failures: dict[str, str] = {}
-
-    def on_done(self, job: Job, seconds: float, peak_bytes: int) -> None:
-        self.took[job.key] = (seconds, peak_bytes)
 
     def on_failure(self, job: Job, reason: str) -> None:
         self.failures[job.key] = reason
 
 
-def _from_round(cell: Cell, folder: Path, watch: _Watch) -> MethodEstimate:
+def _measured(cell: Cell, file: Path, watch: _Watch) -> MethodEstimate:
     if cell.label in watch.failures:
         return MethodEstimate(cell.label, 0, "", failure=watch.failures[cell.label])
-    seconds, peak = watch.took[cell.label]
-    plan = plan_of(cell.config)
-    in_round = RunDir(folder).lines("metrics.jsonl")[0]["seconds"]
-    predictions = sum(file.stat().st_size for file in (folder / "predictions").glob("round-*"))
-    evaluated = sum(plan.evaluates(number) for number in range(1, plan.rounds + 1))
-    disk = folder_size(folder) + (evaluated - 1) * predictions
-    return MethodEstimate(cell.label, 0, ONE_ROUND, seconds + (plan.rounds - 1) * in_round, peak, disk)
+    found = RunEstimate(**json.loads(file.read_text()))
+    return MethodEstimate(cell.label, 0, ONE_ROUND, found.total_seconds, found.total_memory, found.total_disk)

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
@@ -134,6 +135,8 @@ def perform(task: Mapping[str, Any], send: Send) -> dict[str, Any]:
             from crossward.studies.ensemble import write_ensemble
 
             write_ensemble(Path(task["members"]), Path(task["folder"]))
+        elif task["task"] == "estimate":
+            write_estimate(task["config"], Path(task["file"]))
         else:
             run_cell(task, RoundEvents(send))
     except (Interrupted, KeyboardInterrupt):
@@ -141,6 +144,14 @@ def perform(task: Mapping[str, Any], send: Send) -> dict[str, Any]:
     except Exception as error:
         return {"event": "failed", **_failure(error)}
     return {"event": "done", "seconds": time.perf_counter() - began, "peak_bytes": machine_memory.peak_bytes()}
+
+
+def write_estimate(config: Mapping[str, Any], file: Path) -> None:
+    """What a cell will take, as JSON."""
+    from crossward.config.reading import config_from
+    from crossward.runs.estimate import estimate_run
+
+    file.write_text(json.dumps(asdict(estimate_run(config_from(config)))))
 
 
 def run_cell(task: Mapping[str, Any], observer: Observer) -> None:

@@ -76,3 +76,36 @@ def test_resume_refuses_by_exit_code(cli, config, interrupted_run, tmp_path):
     assert output.code == 2
     assert "  train.lr: 0.05 in the run, 9.0 now\n" in output.err
     assert cli("resume", tmp_path).code == 5
+
+
+def test_a_dry_run_says_what_the_run_will_take_and_runs_nothing(cli, toml_file, config, tmp_path):
+    output = cli("run", toml_file(config()), "--dry-run")
+    assert output.code == 0
+    lines = output.out.splitlines()
+    assert lines[0] == "fedavg: 3 sites, 3 of them asked in a round, 3 rounds"
+    assert [line.split()[:2] for line in lines[1:4]] == [["time", "about"], ["memory", "about"], ["disk", "up"]]
+    assert "process" in lines[2]
+    assert "are free in" in lines[3]
+    assert lines[4].startswith("A checkpoint writes ")
+    assert "caution" not in output.out
+    [document] = json_lines(cli("run", toml_file(config()), "--dry-run", "--json"))
+    assert document["total"]["disk"] == sum(document["disk"].values())
+    assert document["dominant"]["memory"] == "process"
+    assert document["cautions"] == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_cautions_where_the_disk_is_too_small(cli, toml_file, config, monkeypatch):
+    monkeypatch.setattr("crossward.runs.estimate.free_disk", lambda folder: 1000)
+    output = cli("run", toml_file(config()), "--dry-run")
+    assert output.code == 0
+    [caution] = [line for line in output.out.splitlines() if line.startswith("caution: ")]
+    assert "of disk are needed" in caution
+    [document] = json_lines(cli("run", toml_file(config()), "--dry-run", "--json"))
+    assert len(document["cautions"]) == 1
+
+
+def test_a_dry_run_refuses_flowers_engine(cli, toml_file, config):
+    output = cli("run", toml_file(config()), "--dry-run", "--engine", "flower-sim")
+    assert output.code == 2
+    assert "--dry-run measures crossward's own engines" in output.err
