@@ -1,6 +1,6 @@
 """Overhead: what crossward's engines cost over a bare loop, and next to Flower and pfl on the same work.
 
-    python benchmarks/overhead.py [--only bare pool flower pfl] [--repeats 11] [--json FILE] [--smoke]
+    python benchmarks/overhead.py [--only bare pool payload flower pfl] [--repeats 11] [--json FILE] [--smoke]
 
 `--smoke` does next to no work: it shows that the program runs, its figures mean nothing.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,22 @@ from pathlib import Path
 
 import torch
 from peers.process import PYTHON, Peer
-from peers.work import CLASSES, CNN, LR, MEAN, SEED, SMOKE_CNN, STD, TINY, Work, dataset, fit, normalised
+from peers.work import (
+    CLASSES,
+    CNN,
+    LR,
+    MEAN,
+    SEED,
+    SMOKE_CNN,
+    SMOKE_WIDE,
+    STD,
+    TINY,
+    WIDE,
+    Work,
+    dataset,
+    fit,
+    normalised,
+)
 from ratios import Comparison, Lap, Laps, compare, table, take_turns
 from torch import Tensor
 
@@ -26,7 +42,7 @@ from crossward.core.training import Training
 from crossward.data.collection import Collection
 from crossward.data.federation import Federation, Split
 from crossward.engines.local import LocalEngine
-from crossward.engines.pool import PoolEngine
+from crossward.engines.pool import PoolEngine, WorkerPool
 from crossward.methods.fedavg import FedAvg
 from crossward.runs.sites import RunSites
 from crossward.tasks import task
@@ -141,6 +157,41 @@ def compare_pool_with_local(effort: Effort) -> list[Comparison]:
     ]
 
 
+def processor_time(training: Callable[[], object], rounds: int, workers: WorkerPool | None = None) -> Lap:
+    """Seconds of the processors a round, those of worker processes included."""
+
+    def now() -> float:
+        others = workers.workers if workers else []
+        return time.process_time() + sum(_worker_seconds(worker.process.pid) for worker in others)
+
+    def lap() -> float:
+        began = now()
+        training()
+        return (now() - began) / rounds
+
+    return lap
+
+
+def _worker_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def compare_moving_weights(effort: Effort) -> list[Comparison]:
+    """What it costs to move 44 MB to each of 8 clients and back: seconds of the processors, of all processes."""
+    rounds = 2
+    sites = run_sites(SMOKE_WIDE if effort.smoke else WIDE)
+    pool = PoolEngine(sites, workers=2)
+    check_same("the pool", train(sites, pool, 1), train(sites, LocalEngine(sites), 1))
+    contestants = {
+        "pool of 2": processor_time(lambda: train(sites, pool, rounds), rounds, pool.worker_pool),
+        "local": processor_time(lambda: train(sites, LocalEngine(sites), rounds), rounds),
+    }
+    laps = take_turns(contestants, effort.repeats)
+    pool.close()
+    return [compare("processor time of the pool / local, 44 MB to 8 clients", laps, "pool of 2", "local", 2.0)]
+
+
 def take_turns_with_peer(
     name: str, script: str, work: Work, effort: Effort, *, warm_up: int, rounds: int, tested: bool = False
 ) -> Laps:
@@ -175,6 +226,7 @@ def compare_with_pfl(effort: Effort) -> list[Comparison]:
 SECTIONS: Mapping[str, Callable[[Effort], list[Comparison]]] = {
     "bare": compare_with_bare_loop,
     "pool": compare_pool_with_local,
+    "payload": compare_moving_weights,
     "flower": compare_with_flower,
     "pfl": compare_with_pfl,
 }

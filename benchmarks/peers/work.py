@@ -89,7 +89,14 @@ def tiny() -> nn.Module:
     return Net(body, nn.Linear(16, CLASSES), width=16)
 
 
+def wide(width: int = 150_000) -> nn.Module:
+    """44 MB of weights, and next to nothing to compute."""
+    return Net(nn.Sequential(nn.Flatten(), nn.Linear(64, width)), nn.Linear(width, CLASSES), width=width)
+
+
 cnn = partial(nets.build, "cnn", channels=3, classes=CLASSES, size=28)  # a worker process can unpickle it
 CNN = Work(cnn, side=28, channels=3, images=500, batch=32)  # 16 steps a client
 TINY = Work(tiny, side=8, channels=1, images=32, batch=32)  # one step: what is left is a framework's own cost
+WIDE = Work(wide, side=8, channels=1, images=4, batch=4, clients=8)  # one step: what is left is moving weights
+SMOKE_WIDE = replace(WIDE, make=partial(wide, 4000), clients=2)
 SMOKE_CNN = replace(CNN, images=8, batch=4, clients=2)  # shows that a program runs

@@ -20,22 +20,23 @@ import torch
 from crossward.core.cores import worker_environment
 from crossward.core.engine import Job, Outcome, Payload, Sites
 from crossward.core.store import TreeStore
-from crossward.core.tree import Tree, decode, encode
+from crossward.core.tree import Tree
+from crossward.engines.parcel import Parcel, receive
 
 SEND_BUFFER = 4 * 2**20  # bytes
 
 
-class EncodedPayload(NamedTuple):
+class PackedPayload(NamedTuple):
     key: str
-    data: bytes
+    parcel: Parcel
 
 
 class WorkerReply(NamedTuple):
-    """A worker's answer to a job: {"failure", "losses"} with two encoded trees, or {"crash": traceback} without."""
+    """A worker's answer to a job: {"failure", "losses"} with two trees, or {"crash": traceback} without."""
 
     about: dict[str, Any]
-    reply: bytes = b""
-    memory: bytes = b""
+    reply: Tree
+    memory: Tree
 
 
 class Worker:
@@ -61,24 +62,27 @@ class Worker:
         """Give it the sites of a federation. If it has died, reading the reply to its next job will raise."""
         self.payload_key = ""
         with suppress(OSError):
-            self._send({"command": "open", "threads": threads, "path": sys.path}, pickled_sites)
+            self._send({"command": "open", "threads": threads, "path": sys.path})
+            self.connection.send_bytes(pickled_sites)
 
-    def start(self, job: Job, payload: EncodedPayload, memory: bytes) -> None:
+    def start(self, job: Job, payload: PackedPayload, memory: Tree) -> None:
         """Hand it a job. If it has died, reading the reply will raise."""
         self.job = job
-        with suppress(OSError):
+        with suppress(OSError), Parcel(memory) as packed_memory:
             if self.payload_key != payload.key:
-                self._send({"command": "payload", "key": payload.key}, payload.data)
+                self._send({"command": "payload", "key": payload.key})
+                payload.parcel.send(self.connection)
                 self.payload_key = payload.key
-            self._send({"command": "job", "key": payload.key, "job": asdict(job)}, memory)
+            self._send({"command": "job", "key": payload.key, "job": asdict(job)})
+            packed_memory.send(self.connection)
 
     def receive(self) -> WorkerReply:
         """The reply to its job; afterwards it is free."""
         about: dict[str, Any] = json.loads(self.connection.recv_bytes())
         if "crash" in about:
-            reply = WorkerReply(about)
+            reply = WorkerReply(about, {}, {})
         else:
-            reply = WorkerReply(about, self.connection.recv_bytes(), self.connection.recv_bytes())
+            reply = WorkerReply(about, receive(self.connection), receive(self.connection))
         self.job = None
         return reply
 
@@ -87,9 +91,8 @@ class Worker:
         self.process.kill()
         self.process.wait()
 
-    def _send(self, message: dict[str, Any], data: bytes) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         self.connection.send_bytes(json.dumps(message).encode())
-        self.connection.send_bytes(data)
 
 
 class WorkerPool:
@@ -127,23 +130,29 @@ class PoolEngine:
         self.worker_pool = worker_pool or WorkerPool(workers)
         self._owns_pool = worker_pool is None
         self._pickled_sites = pickle.dumps(sites)
-        self._payloads = 0  # encoded so far; their numbers are the keys by which a worker is sent each once
+        self._payloads = 0  # packed so far; their numbers are the keys by which a worker is sent each once
         for worker in list(self.worker_pool.workers):
             if worker.job is not None:  # an engine before this one stopped in the middle of a job
                 worker = self.worker_pool.replace(worker)
             worker.open_sites(self._pickled_sites, threads)
 
     def perform(self, jobs: Sequence[Job], payload: Payload) -> Iterator[Outcome]:
+        shared = self._packed({} if callable(payload) else payload)
+        with shared.parcel:
+            yield from self._perform(jobs, payload, shared)
+
+    def _perform(self, jobs: Sequence[Job], payload: Payload, shared: PackedPayload) -> Iterator[Outcome]:
         waiting = deque(sorted(jobs, key=lambda job: -self.sites.work(job.site, job.step)))
-        shared = self._encoded({} if callable(payload) else payload)
         deaths: Counter[int] = Counter()
 
         def hand_out() -> None:
             free = [worker for worker in self.worker_pool.workers if worker.job is None]
             for worker in free[: len(waiting)]:
                 job = waiting.popleft()
-                down = self._encoded(payload(job.site)) if callable(payload) else shared
-                worker.start(job, down, encode(self.memory.get(job.site, {})))
+                down = self._packed(payload(job.site)) if callable(payload) else shared
+                worker.start(job, down, self.memory.get(job.site, {}))
+                if down is not shared:
+                    down.parcel.close()
 
         while waiting or self._busy():
             hand_out()
@@ -160,7 +169,7 @@ class PoolEngine:
                     else:
                         yield Outcome(job, failure="its worker process died twice")
                     continue
-                hand_out()  # the worker goes on while its reply is decoded
+                hand_out()  # the worker goes on while its reply is looked at
                 yield self._outcome(job, reply)
 
     def close(self) -> None:
@@ -175,15 +184,14 @@ class PoolEngine:
         busy = self._busy()
         return [busy[connection] for connection in wait(list(busy)) if isinstance(connection, Connection)]
 
-    def _encoded(self, payload: Tree) -> EncodedPayload:
+    def _packed(self, payload: Tree) -> PackedPayload:
         self._payloads += 1
-        return EncodedPayload(str(self._payloads), encode(payload))
+        return PackedPayload(str(self._payloads), Parcel(payload))
 
     def _outcome(self, job: Job, reply: WorkerReply) -> Outcome:
         about = reply.about
         if "crash" in about:
             raise RuntimeError(f"{self.sites.name(job.site)}, step {job.step!r}, failed in a worker:\n{about['crash']}")
-        memory = decode(reply.memory)
-        if job.keep and not about["failure"] and (memory or job.site in self.memory):
-            self.memory[job.site] = memory
-        return Outcome(job, decode(reply.reply), about["failure"], tuple(about["losses"]))
+        if job.keep and not about["failure"] and (reply.memory or job.site in self.memory):
+            self.memory[job.site] = reply.memory
+        return Outcome(job, reply.reply, about["failure"], tuple(about["losses"]))

@@ -1,7 +1,7 @@
 """A worker process of the pool: holds the sites, runs one job at a time, and ends with its parent.
 
-Messages both ways are bytes over a socket pair: JSON, then encoded trees. The sites come once, pickled by the parent
-that started this process.
+Messages both ways pass a socket pair: JSON, then trees as parcels. The sites come once, pickled by the parent that
+started this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from crossward.core.engine import Job, Sites, run_job
-from crossward.core.tree import Tree, decode, encode
+from crossward.core.tree import Tree
+from crossward.engines.parcel import Parcel, receive
 
 
 def serve(connection: Connection) -> None:
@@ -39,9 +40,10 @@ def serve(connection: Connection) -> None:
                 except Exception:
                     opening_error = traceback.format_exc()
             case "payload":
-                payloads = {message["key"]: decode(connection.recv_bytes())}
+                payloads = {}  # the one before is given back first
+                payloads = {message["key"]: receive(connection)}
             case "job":
-                memory = decode(connection.recv_bytes())
+                memory = receive(connection)
                 if sites is None:
                     _send_json(connection, {"crash": opening_error})
                 else:
@@ -52,12 +54,14 @@ def _run(connection: Connection, sites: Sites, job: Job, down: Tree, memory: Tre
     """Run a job and send its outcome and the memory to keep, or the traceback."""
     try:
         outcome, memory = run_job(sites, job, down, memory)
+        trees = [Parcel(outcome.reply), Parcel(memory if job.keep else {})]
     except Exception:
         _send_json(connection, {"crash": traceback.format_exc()})
         return
     _send_json(connection, {"failure": outcome.failure, "losses": outcome.losses})
-    connection.send_bytes(encode(outcome.reply))
-    connection.send_bytes(encode(memory if job.keep else {}))
+    for parcel in trees:
+        parcel.send(connection)
+        parcel.close()
 
 
 def _send_json(connection: Connection, message: dict[str, Any]) -> None:
