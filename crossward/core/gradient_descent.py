@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from crossward.core import optimisers
 from crossward.errors import RunError
 
 
@@ -29,9 +30,9 @@ def minimise(
     chosen = list(parameters)
     optimiser: torch.optim.Optimizer
     if rule == "adam":
-        optimiser = torch.optim.Adam(chosen, lr=lr, betas=betas, fused=True)
+        optimiser = optimisers.Adam(chosen, lr=lr, betas=betas, fused=True)
     else:
-        optimiser = torch.optim.SGD(chosen, lr=lr, fused=True)
+        optimiser = optimisers.SGD(chosen, lr=lr, fused=True)
     summed = torch.zeros((), device=chosen[0].device)  # on the device: reading it each step would stall
     for step in range(steps):
         if schedule == "cosine":

@@ -10,6 +10,7 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import nn
 
+from crossward.core import optimisers
 from crossward.core.mixed_precision import Precision
 
 
@@ -45,6 +46,6 @@ class Training:
         """Fused kernels: on a CPU they make Adam several times faster."""
         chosen = list(parameters)
         if self.optimizer == "sgd":
-            return torch.optim.SGD(chosen, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True)
-        optimiser_class = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+            return optimisers.SGD(chosen, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True)
+        optimiser_class = optimisers.Adam if self.optimizer == "adam" else optimisers.AdamW
         return optimiser_class(chosen, lr=lr, weight_decay=self.weight_decay, fused=True)

@@ -105,12 +105,11 @@ def _serve() -> None:
 
 
 def _warm_up() -> None:
-    """Import what every run needs. The first optimiser of a process takes seconds of imports within torch."""
+    """Import what every run needs."""
     import torch
 
     import_module("crossward.runs.lifecycle")
     torch.set_num_threads(1)
-    torch.optim.SGD([torch.zeros(1)])
     gc.freeze()  # what is imported stays: looking through it after each cell would take a fifth of a second
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from crossward.core import optimisers
 from crossward.core.training import Training
 
 
@@ -76,4 +77,4 @@ def test_optimisers_are_fused_and_take_a_generator(name):
     optimiser = Training(optimizer=name).optimiser((p for p in net.parameters()), 0.1)
     assert optimiser.defaults["fused"]
     assert optimiser.param_groups[0]["params"] == list(net.parameters())
-    assert {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name] is type(optimiser)
+    assert {"sgd": optimisers.SGD, "adam": optimisers.Adam, "adamw": optimisers.AdamW}[name] is type(optimiser)
