@@ -305,10 +305,12 @@ def _sets_by_view(
 
 
 def export_predictor(method: Method, site: Site, down: Tree) -> Tree:
-    """All that is needed to predict as this site would, for `restore_predictor`."""
+    """All that is needed to predict as this site would, for `restore_predictor`. Weights of its own are in the network
+    already, and an optimiser's moments are for training: together they can be three times as large as the network."""
     _prepare_predictor(method, site, down, "local")
     rest = {name: value for name, value in down.items() if name != "model"}
-    return {"model": Weights.of(site.model), "down": rest, "memory": dict(site.memory)}
+    memory = {name: value for name, value in site.memory.items() if name not in (PERSONAL, OPTIMISER)}
+    return {"model": Weights.of(site.model), "down": rest, "memory": memory}
 
 
 def restore_predictor(method: Method, site: Site, exported: Tree) -> Predictor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from crossward.data.partition import Ints, Parts
 from crossward.errors import ConfigError
 
 Names = npt.NDArray[np.object_]
+NOBODY: tuple[Ints, Ints] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))  # neither val nor test rows
 
 
 def federate(
@@ -144,20 +146,21 @@ def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
     units = splits.units_of(collection, rows, groups=_keeps_groups(recipe), duplicates=_splits_locally(recipe))
     if by_site:
         names = sorted({*site_of} - {""}, key=partitions.natural_key)
-        parts = [np.flatnonzero(np.isin(rows, own)) for own in partitions.by_site(site_of.tolist())]
+        parts = _positions_by_site(names, site_of[rows])
     else:
         digits = len(str(recipe["sites"]))
         names = [f"site-{i + 1:0{digits}d}" for i in range(recipe["sites"])]
         parts = _deal(recipe, collection, labels[rows], units)
     fold = None if "global_split" in recipe else _fold(recipe)
     local = splits.split_sites(labels[rows], units, parts, recipe["local_split"], recipe["seed"], fold)
+    named = _named_rows(site_of, part_of)
     sites = []
     for name, (train, val, test) in zip(names, local):
-        named_val, named_test = _named_rows(name, site_of, part_of)
+        named_val, named_test = named.get(name, NOBODY)
         sites.append(
             Split(name, row_tensor(rows[train]), row_tensor(rows[val], named_val), row_tensor(rows[test], named_test))
         )
-    server_val, server_test = _named_rows("", site_of, part_of)
+    server_val, server_test = named.get("", NOBODY)
     server = Split("server", NO_ROWS, row_tensor(server_val, held_val), row_tensor(server_test, held_test))
     federation = Federation(collection, tuple(sites), server, row_tensor(public), recipe)
     audit(federation)
@@ -210,7 +213,19 @@ def _deal(recipe: dict[str, Any], collection: Collection, labels: Ints, units: I
     return partitions.deal(recipe["partition"], labels, units, classes=splits.strata_names(collection), **options)
 
 
-def _named_rows(site: str, site_of: Names, part_of: Names) -> tuple[Ints, Ints]:
-    """The val and the test rows that the collection itself names for a site; "" is the server."""
-    val, test = (np.flatnonzero((site_of == site) & (part_of == part)) for part in PARTS[1:])
-    return val, test
+def _positions_by_site(names: list[str], site_of: Names) -> Parts:
+    """The positions of each site, in order; those of no site are nobody's."""
+    numbers = {name: number for number, name in enumerate(names)}
+    codes = np.fromiter((numbers.get(name, len(names)) for name in site_of), np.int64, len(site_of))
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(len(names) + 1))
+    return [order[begin:end] for begin, end in pairwise(ends)]
+
+
+def _named_rows(site_of: Names, part_of: Names) -> dict[str, tuple[Ints, Ints]]:
+    """The val and the test rows that the collection itself names for each site that has any; "" is the server."""
+    found: dict[str, tuple[list[int], list[int]]] = {}
+    for place, part in enumerate(PARTS[1:]):
+        for row in np.flatnonzero(part_of == part).tolist():
+            found.setdefault(site_of[row], ([], []))[place].append(row)
+    return {site: (np.asarray(val, np.int64), np.asarray(test, np.int64)) for site, (val, test) in found.items()}

@@ -49,6 +49,9 @@ def split(
     if fold is not None:
         return _split_by_fold(labels, groups, shares, seed, fold)
     n = len(labels)
+    if shares[0] == 1:  # of a hundred thousand sites, none holds anything out
+        nothing = np.empty(0, dtype=np.int64)
+        return np.arange(n, dtype=np.int64), nothing, nothing
     codes = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     units = np.arange(n) if groups is None else connected_units(groups)
     if n == 0:

@@ -75,11 +75,12 @@ def architecture_of(factory: NetFactory) -> str:
 
 def plan_nets(config: Config, collection: Collection, sites: Sequence[str]) -> NetPlan | tuple[NetPlan, ...]:
     """One plan for all, or one for each of the sites."""
-    settings = settings_by_site(config, sites)
-    plans = [_plan(site, settings[site], collection) for site in sites]
+    one_for_all = not config.site and len(_listed_nets(config)) == 1
+    planned = sites[:1] if one_for_all else sites
+    settings = settings_by_site(config, planned)
+    plans = [_plan(site, settings[site], collection) for site in planned]
     for plan in {plan.architecture: plan for plan in plans}.values():
         _check_task(plan, collection.task)
-    one_for_all = not config.site and len(_listed_nets(config)) == 1
     return plans[0] if one_for_all else tuple(plans)
 
 

@@ -30,13 +30,15 @@ from crossward.runs.sites import RunSites
 if TYPE_CHECKING:
     from crossward.text.concept_distribution import EmbeddedClasses
 
+MANY_SITES = 1000
 PACKAGES = ("torch", "numpy", "safetensors", "monai", "scipy", "pydantic", "pillow")  # whose versions are noted
 
 
 def describe(rundir: RunDir, prepared: PreparedRun) -> None:
     """Write what is known of the run before it starts; run.json, which makes the folder a run, comes last."""
     config = prepared.config
-    rundir.write("partition.json", manifest(prepared.federation))
+    many = len(prepared.federation.sites) > MANY_SITES
+    rundir.write("partition.json", manifest(prepared.federation), indent=None if many else 1)
     rundir.write("environment.json", environment(config, prepared.run_sites.devices))
     if prepared.quarantined:
         rundir.write("quarantine.json", {"left_out": prepared.quarantined})
@@ -76,7 +78,7 @@ def _about(prepared: PreparedRun) -> dict[str, Any]:
         },
         "text": _class_text(prepared.text) if prepared.text else {},
         "sites": [site.name for site in prepared.federation.sites],
-        "class_counts": {} if run_sites.remote or task.name == "segmentation" else _class_counts(prepared.federation),
+        "class_counts": _class_counts(prepared.federation) if _counts_classes(run_sites) else {},
         "personal": run_sites.personal,
         "pooled": method.pooled,
         "discloses": {item: disclosure.what for item, disclosure in method.discloses.items()},
@@ -88,6 +90,12 @@ def _about(prepared: PreparedRun) -> dict[str, Any]:
 def _net(run_sites: RunSites, site: int) -> dict[str, Any]:
     factory = run_sites.net_factory(site)
     return asdict(factory) if isinstance(factory, NetPlan) else {}
+
+
+def _counts_classes(run_sites: RunSites) -> bool:
+    """Whether the images of each class are counted: not of masks, not elsewhere, and not at more sites than anybody
+    would look at one by one."""
+    return not run_sites.remote and run_sites.task.name != "segmentation" and len(run_sites.ids) <= MANY_SITES
 
 
 def _class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:

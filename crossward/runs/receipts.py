@@ -67,11 +67,12 @@ class SimulatedReceipts(RunReceipts):
     def write(self, privacy: Mapping[str, Any]) -> None:
         self.ledger.write()
         (self.rundir.folder / RECEIPTS).mkdir(exist_ok=True)
+        config = digest_of(self.rundir.about["config"])
         for site, received in received_by_site(self.rundir).items():
-            statement = self._statement(site, received, _protection(privacy, site))
+            statement = self._statement(site, received, config, _protection(privacy, site))
             write_atomically(receipt_file(self.rundir.folder, site), Receipt(statement).encoded(), durable=False)
 
-    def _statement(self, site: str, received: Received, privacy: Protection | None) -> Statement:
+    def _statement(self, site: str, received: Received, config: str, privacy: Protection | None) -> Statement:
         items = [
             SentItem(step, item, self._kind(item), count.replies, count.bytes, item in self._masked)
             for (step, item), count in received.items.items()
@@ -83,7 +84,7 @@ class SimulatedReceipts(RunReceipts):
             simulation=True,
             crossward=__version__,
             method=self.config.method.name,
-            config=digest_of(self.rundir.about["config"]),
+            config=config,
             signed=time_words(),
             nonce="",
             first=received.first,

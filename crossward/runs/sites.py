@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -126,9 +127,15 @@ class RunSites:
     def architectures(self) -> dict[str, int]:
         """Every architecture, and a site that has it: the first."""
         first_sites: dict[str, int] = {}
-        for site in self.ids:
-            first_sites.setdefault(self.architecture(site), site)
+        for site, architecture in self._architecture_by_site.items():
+            first_sites.setdefault(architecture, site)
         return first_sites or {self.architecture(SERVER): SERVER}
+
+    @cached_property
+    def _architecture_by_site(self) -> Mapping[int, str]:
+        if not isinstance(self.net, tuple):  # of a hundred thousand sites, each would be put into words
+            return dict.fromkeys(self.ids, self.architecture(SERVER))
+        return {site: self.architecture(site) for site in self.ids}
 
     def net_factory(self, site: int) -> NetFactory:
         """How a site's network is made; the server's is that of the first site."""
@@ -201,7 +208,7 @@ class RunSites:
             public=self._public(shrink),
             val=val if len(val) else None,
             text=self.text,
-            architectures={site: self.architecture(site) for site in self.ids},
+            architectures=self._architecture_by_site,
             shrinks={architecture: self._shrink(site) for architecture, site in self.architectures.items()},
         )
 

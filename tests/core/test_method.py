@@ -236,3 +236,11 @@ def test_deploy_and_restore(line, pixels):
     assert elsewhere.predict(predictor, site.val).tolist() == predicted.tolist()
     assert not elsewhere.model.training
     assert set(export_predictor(Adds(), site, down)) == {"model", "down", "memory"}
+
+
+def test_what_is_deployed_holds_no_weights_twice_and_no_moments(line):
+    site = line(weights=[1.0, 2.0])
+    site.memory = {"_personal": Weights.of(site.model), "_optimiser": {"0": {}}, "prototypes": torch.ones(2)}
+    exported = export_predictor(Local(), site, {})
+    assert list(exported["memory"]) == ["prototypes"]
+    assert {*site.memory} == {"_personal", "_optimiser", "prototypes"}
