@@ -450,3 +450,18 @@ def test_foreground_and_none_are_the_classes_of_masks():
     assert [sum(row % 2 == 0 for row in site.train.tolist()) for site in federation.sites] == [2, 3]
     with pytest.raises(ConfigError, match=r"3 number\(s\), but there are 2 classes: no foreground, foreground"):
         federate(data, partition="per-class", sites=2, alphas=(1, 1, 1))
+
+
+def test_classes_are_counted_at_all_sites_at_once_as_one_by_one():
+    names = ("b", "a", "a", "", "b") * 12
+    parts = tuple(
+        "test" if name == "" else ("train", "train", "val", "test")[row % 4] for row, name in enumerate(names)
+    )
+    federation = federate(collection(60, sites=names, splits=parts), partition="site")
+    counts = federation.counts()
+    assert counts.tolist() == [federation.class_counts(site.train).tolist() for site in federation.sites]
+    for site in federation.sites:
+        for part in PARTS:
+            expected = [row for row in range(60) if (names[row], parts[row]) == (site.name, part)]
+            assert getattr(site, part).tolist() == expected
+    assert federation.server.test.tolist() == [row for row in range(60) if names[row] == ""]
