@@ -14,8 +14,9 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from crossward.cli.amounts import in_words
 from crossward.cli.output import print_json, print_notes
-from crossward.cli.study_progress import cell_name, in_words
+from crossward.cli.study_progress import cell_name
 from crossward.demo.situations import ALONE, FEDAVG, Situation
 from crossward.studies.progress import StudyProgress
 from crossward.studies.scheduler import Job
