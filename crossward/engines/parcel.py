@@ -123,7 +123,9 @@ def _received_memory(connection: Connection, label: Mapping[str, Any]) -> torch.
 def _mapped(handle: int, size: int) -> torch.UntypedStorage:
     """Privately: what a method writes to its payload is not seen by other workers. By torch: Python's mmap would keep
     the handle as long as a tensor lives, and a process may have a thousand of them."""
-    return torch.UntypedStorage.from_file(f"/proc/self/fd/{handle}", shared=False, nbytes=size)
+    storage = torch.UntypedStorage.from_file(f"/proc/self/fd/{handle}", shared=False, nbytes=size)
+    assert isinstance(storage, torch.UntypedStorage)
+    return storage
 
 
 def _places(tensors: Mapping[str, Tensor]) -> Iterator[Place]:
@@ -141,13 +143,13 @@ def _tensors(places: list[Place], memory: torch.UntypedStorage) -> dict[str, Ten
         dtype: torch.dtype = getattr(torch, place.dtype)
         tensor = torch.empty(0, dtype=dtype)
         strides = torch.empty(place.shape, dtype=dtype, device="meta").stride()
-        tensors[place.path] = tensor.set_(memory, place.offset // dtype.itemsize, place.shape, strides)  # type: ignore[call-overload]
+        tensors[place.path] = tensor.set_(memory, place.offset // dtype.itemsize, place.shape, strides)
     return tensors
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     flat = tensor.reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
 def _write(handle: int, data: memoryview, offset: int) -> None:
