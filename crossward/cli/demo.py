@@ -70,8 +70,8 @@ def _progress_view(situations: int, *, quiet: bool, as_json: bool) -> Iterator[D
 def _print_results(rows: Sequence[dict[str, Any]], title: str, seconds: float) -> None:
     from rich.console import Console
 
+    from crossward.cli.amounts import in_words
     from crossward.cli.demo_progress import result_lines
-    from crossward.cli.study_progress import in_words
 
     console = Console()
     for line in [*result_lines(rows), f"[bold]{title}.[/] [dim]{in_words(seconds)}[/]"]:
