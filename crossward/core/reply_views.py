@@ -18,7 +18,7 @@ class EditedReplies(Mapping[int, Tree]):
     ) -> None:
         self._replies = replies
         self._edit = edit
-        self._clients = [client for client in replies if client not in without]
+        self._clients = {client: None for client in replies if client not in without}  # in order
 
     def __getitem__(self, client: int) -> Tree:
         if client not in self._clients:
