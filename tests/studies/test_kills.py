@@ -40,9 +40,10 @@ def test_ctrl_c(make_study: StudyMaker, tmp_path):
     for cell in cut_off:
         run = RunDir(status.path(cell))
         assert run.about["status"] == "interrupted"
-        assert 0 < len(run.lines("metrics.jsonl")) < 40
+        assert len(run.lines("metrics.jsonl")) < 40  # none yet, where the other cell was quicker
 
     before = rounds_done(study.folder)
+    assert before >= 6
     went_on = RunHere()
     assert Study(file, out).run(execute=went_on).complete
     assert len(went_on.jobs) == 2
