@@ -150,7 +150,8 @@ def test_stored_figures_print_the_tables_of_the_readme(printed, study, figures, 
         ("pbc_fedcd", "PBC at 28 pixels, 4,000", "A cross-entropy that fades", 36, 12),
         ("pbc_decay", "A cross-entropy that fades", "CIFAR-10 in the same setting", 9, 0),
         ("cifar_fedcd", "CIFAR-10 in the same setting", "**What a fair small setting is", 12, 9),
-        ("pbc_fedcd_long", "**Three times the rounds**", "## Class imbalance: skin lesions", 9, 0),
+        ("pbc_fedcd_long", "**Three times the rounds**", "**SCAFFOLD, FedDyn and FedDC at a fifth", 9, 0),
+        ("pbc_fedcd_low_rate", "**SCAFFOLD, FedDyn and FedDC at a fifth", "## Class imbalance: skin lesions", 15, 21),
     ],
 )
 def test_the_same_for_studies_that_share_a_section(printed, study, begins, ends, figures, differences):
