@@ -28,7 +28,7 @@ class Mailboxes:
     """What has come for each node, and for the runs. Flower's handlers call it from several threads."""
 
     _came: Counter[int] = field(default_factory=Counter)  # node -> messages for it that were whole
-    _read: dict[int, int] = field(default_factory=dict)  # node -> how many of these it has; absent: not known
+    _read: dict[int, int] = field(default_factory=dict)  # node -> how many of these it has had; absent: not known
     _lacking: OrderedDict[str, tuple[int, set[str]]] = field(default_factory=OrderedDict)  # message -> node, objects
     _sleepers: dict[int, set[Callable[[], None]]] = field(default_factory=dict)  # node -> what wakes its questions
     _replies: OrderedDict[str, None] = field(default_factory=OrderedDict)  # questions that were answered
@@ -62,11 +62,13 @@ class Mailboxes:
             return self._came[node]
 
     def read(self, node: int, came: int, count: int) -> None:
-        """A node has been given so many messages; none: of those that `came` before it asked, there are none left."""
+        """A node has been given so many messages. None: of those that `came` before it asked, there are none left.
+        Otherwise it is not known whether there are more: messages from before the SuperLink was started are among
+        them, which nobody announced here."""
         with self._changed:
-            if count and node in self._read:
-                self._read[node] = min(self._came[node], self._read[node] + count)
-            elif not count:
+            if count:
+                self._read.pop(node, None)
+            else:
                 self._read[node] = came
 
     async def wait_for_message(self, node: int, seconds: float = SITE_WAIT) -> None:

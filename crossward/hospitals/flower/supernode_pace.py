@@ -20,7 +20,8 @@ TASK_WAIT = 2.0  # seconds that the executor's question for a task waits
 @dataclass
 class SuperNodePace:
     """A coordinator lets the question for messages wait until there is one. After such a wait the next question follows
-    at once. If answers without a message come quickly, questions become rarer, up to Flower's own pace."""
+    at once, and so it does after a message: only an answer without one lets the next question wait. If further such
+    answers come quickly, questions become rarer, up to Flower's own pace."""
 
     clock: Callable[[], float] = time.monotonic
     really_sleep: Callable[[float], None] = time.sleep
@@ -29,12 +30,13 @@ class SuperNodePace:
 
     def sleep(self, seconds: float) -> None:
         """Replaces time.sleep in Flower's loop."""
-        if seconds < FLOWERS_IDLE_SLEEP:
+        if seconds < FLOWERS_IDLE_SLEEP:  # an app works on a message
+            self._idle_sleep = 0.0
             self.really_sleep(min(seconds, REPLY_SLEEP))
             return
         if self.clock() - self._awake_since < QUICK_ANSWER:
             self.really_sleep(self._idle_sleep)
-            self._idle_sleep = min(2 * self._idle_sleep, FLOWERS_IDLE_SLEEP)
+            self._idle_sleep = min(max(2 * self._idle_sleep, MIN_IDLE_SLEEP), FLOWERS_IDLE_SLEEP)
         else:
             self._idle_sleep = MIN_IDLE_SLEEP
         self._awake_since = self.clock()

@@ -70,8 +70,16 @@ def test_a_question_waits_until_all_contents_have_come(mailboxes):
 def test_a_message_that_came_between_two_questions_is_not_missed(mailboxes):
     mailboxes.announce("m", NODE, ())
     assert not asyncio.run(waits(mailboxes))
-    mailboxes.read(NODE, mailboxes.came(NODE), 1)
+    mailboxes.read(NODE, mailboxes.came(NODE), 0)
     assert asyncio.run(waits(mailboxes))
+
+
+def test_a_message_that_nobody_announced_here_hides_none_that_was(mailboxes):
+    """A SuperLink that was started anew hands out messages from before: counted, they would stand for newer ones, and
+    every message would lie there until the next one comes."""
+    mailboxes.announce("m", NODE, ())
+    mailboxes.read(NODE, mailboxes.came(NODE), 1)  # it was given an older one
+    assert not asyncio.run(waits(mailboxes))
 
 
 def test_a_message_that_came_while_a_question_was_answered_is_not_missed(mailboxes):
@@ -276,6 +284,19 @@ def test_a_supernode_asks_again_at_once_after_it_has_waited_and_more_rarely_afte
     now[0] += 20.0
     pace.sleep(FLOWERS_IDLE_SLEEP)
     now[0] += 0.01
+    pace.sleep(FLOWERS_IDLE_SLEEP)
+    assert slept[-1] == MIN_IDLE_SLEEP
+
+
+def test_a_supernode_asks_at_once_whether_there_is_another_message():
+    now = [100.0]
+    slept = []
+    pace = SuperNodePace(lambda: now[0], slept.append)
+    for _ in range(3):  # messages that follow each other quickly
+        pace.sleep(0.5)  # its app works on one
+        now[0] += 0.1
+        pace.sleep(FLOWERS_IDLE_SLEEP)  # there is no other
+    assert MIN_IDLE_SLEEP not in slept
     pace.sleep(FLOWERS_IDLE_SLEEP)
     assert slept[-1] == MIN_IDLE_SLEEP
 
