@@ -32,7 +32,7 @@ from crossward.errors import ConfigError
 from crossward.names import nearest
 from crossward.runs import checks
 from crossward.runs.architectures import plan_nets
-from crossward.runs.devices import chosen_devices, worker_count
+from crossward.runs.devices import check_compiler, chosen_devices, worker_count
 from crossward.runs.observers.options import check_packages
 from crossward.runs.private_runs import check_privacy, protection
 from crossward.runs.secure_runs import with_secure_sums
@@ -108,6 +108,8 @@ def assemble(
     text = _class_text(config, method, task) if at_server else None
     checks.check_metric(config, task)
     mean, std = _normalisation(config, collection.channels)
+    devices = chosen_devices(config.engine.device)
+    check_compiler(config.engine, devices)
     run_sites = RunSites(
         federation,
         method,
@@ -120,7 +122,7 @@ def assemble(
         mean=mean,
         std=std,
         augment=augmentation(config.data.augment, mean, std),
-        devices=chosen_devices(config.engine.device),
+        devices=devices,
         deterministic=config.engine.deterministic,
         compiles=config.engine.compile,
         device_images=config.engine.device_images_mib * 2**20,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from crossward.config.schema import EngineSettings
+from crossward.core.compilation import compiler_problem
 from crossward.core.cores import usable_cores
 from crossward.errors import ConfigError
 
@@ -51,6 +52,13 @@ def chosen_devices(wanted: str | Sequence[str]) -> tuple[str, ...]:
             hint="Name devices of one kind: a result should not depend on which worker a site happens to meet.",
         )
     return chosen
+
+
+def check_compiler(settings: EngineSettings, devices: Sequence[str]) -> None:
+    """Refuse to compile networks where torch could not, which it would notice at the first batch."""
+    problem = compiler_problem(devices[0]) if settings.compile else ""
+    if problem:
+        raise ConfigError(f"engine.compile = true: {problem}", hint="Install it, or leave engine.compile out.")
 
 
 def worker_count(settings: EngineSettings, devices: Sequence[str], sites: int) -> int:

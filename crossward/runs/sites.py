@@ -13,6 +13,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from crossward.core.compilation import compile_network
 from crossward.core.concepts import Concepts
 from crossward.core.determinism import fix_order_of_sums
 from crossward.core.device_copy import DeviceCopy
@@ -277,7 +278,6 @@ class RunSites:
         if architecture not in self._networks:
             network = self._build_network(SERVER, architecture if site != SERVER else None)
             if self.compiles:
-                network.body.compile()
-                network.head.compile()
+                compile_network(network)
             self._networks[architecture] = network
         return self._networks[architecture]

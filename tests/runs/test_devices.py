@@ -171,3 +171,10 @@ def test_an_operation_without_a_deterministic_algorithm_is_named(config, monkeyp
     with pytest.raises(RunError, match="upsample_bilinear2d_backward") as error:
         run_job(run_sites, Job(0, "train", 0, 0, True), {}, {})
     assert "engine.deterministic = false" in error.value.hint
+
+
+def test_compiling_without_a_compiler_is_refused_before_the_run(monkeypatch):
+    monkeypatch.setattr(devices, "compiler_problem", lambda device: f"no compiler for {device}")
+    with pytest.raises(ConfigError, match=r"engine\.compile = true: no compiler for cpu"):
+        prepare(config_from({"engine": {"compile": True, "device": "cpu"}}))
+    prepare(config_from({"engine": {"device": "cpu"}}))
