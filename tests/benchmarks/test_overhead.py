@@ -39,6 +39,7 @@ def test_engines_are_compared(overhead, tmp_path: Path, capsys: pytest.CaptureFi
         "local engine / bare loop, cnn",
         "speed-up of the pool over 1 thread, cnn",
         "speed-up of the pool over 2 threads, cnn",
+        "pool / two bare loops side by side, cnn",
         "processor time of the pool / local, 44 MB to 8 clients",
     ]
     assert all(comparison["ratio"] >= 0 for comparison in measured)
