@@ -1,4 +1,4 @@
-"""Every link between the pages of the repository leads to a file that is there and, if it has an anchor, to a heading."""
+"""Every link between the pages of the repository leads to a file that is there, and to a heading if it names one."""
 
 from __future__ import annotations
 
