@@ -19,7 +19,7 @@ def print_line(text: str) -> None:
     Console().out(text, highlight=False)
 
 
-def print_notes(notes: Iterable[str]) -> None:
-    console = Console()
+def print_notes(notes: Iterable[str], console: Console | None = None) -> None:
+    console = console or Console()
     for note in notes:
         console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)

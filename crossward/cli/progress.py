@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich import progress as rich_progress
 from rich.console import Console
 
+from crossward.cli.output import print_notes
 from crossward.core.engine import Outcome
 from crossward.core.evaluation import EvaluatedSites, metric_at
 from crossward.core.run import Observer, Plan, Progress, RoundRecord
@@ -60,6 +61,9 @@ class PlainProgress(Observer):
         self.console = console
         self.label = label
 
+    def on_notes(self, notes: Sequence[str]) -> None:
+        print_notes(notes, self.console)
+
     def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
         self.metric = plan.select or sites.task.main
         self.rounds = plan.rounds
@@ -95,6 +99,9 @@ class LiveProgress(Observer):
             console=console,
             transient=False,
         )
+
+    def on_notes(self, notes: Sequence[str]) -> None:
+        print_notes(notes, self.bars.console)
 
     def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
         self.sites = sites

@@ -53,6 +53,8 @@ def run(
             from crossward.hospitals.flower.simulated_run import simulate
 
             result = simulate(config)
+            if not (quiet or as_json):
+                print_notes(result.about["warnings"])  # Ray's simulation has no observers
         else:
             result = lifecycle.run(config, observers=observers)
     _print_result(result, label, quiet=quiet, as_json=as_json)
@@ -108,10 +110,8 @@ def _print_result(result: Result, label: str, *, quiet: bool, as_json: bool) -> 
     if as_json:
         print_json({"result": rows[0], "summary": result.summary})
         return
-    if not quiet:
-        print_notes(result.about["warnings"])
-        if result.summary["best"]:
-            Console().print(results_table(rows, label))
+    if not quiet and result.summary["best"]:
+        Console().print(results_table(rows, label))
     print_line(str(result.folder))
 
 
@@ -125,7 +125,6 @@ def _print_joined(joined: Joined, *, quiet: bool, as_json: bool) -> None:
         print_json({"site": joined.site, "alone": rows[0], "joined": rows[1], "gain": gain, "folder": folder})
         return
     if not quiet:
-        print_notes(joined.joined.about["warnings"])
         console = Console()
         console.print(results_table(rows, f"{joined.site}: alone, and having joined"))
         changes = [signed_change(name, change) for name, change in gain.items() if change is not None]

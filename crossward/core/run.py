@@ -81,6 +81,9 @@ class RoundRecord:
 class Observer:
     """Is notified as a run proceeds; changes nothing in it."""
 
+    def on_notes(self, notes: Sequence[str]) -> None:
+        """What the preparation of the run has to say of its data and method, before it starts."""
+
     def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None: ...
 
     def on_outcome(self, round: int, done: int, of: int, outcome: Outcome) -> None:

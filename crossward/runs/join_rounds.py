@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from crossward.core.engine import Outcome
@@ -31,6 +32,9 @@ class FirstRoundTraffic(Observer):
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+
+    def on_notes(self, notes: Sequence[str]) -> None:
+        self._observer.on_notes(notes)
 
     def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
         self._observer.on_start(sites, plan, progress)

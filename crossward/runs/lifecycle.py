@@ -166,6 +166,8 @@ def execute(
     try:
         with recorder.checkpoints, run_logs(config, rundir) as logs:
             observers = [wrap(observer) for observer in (receipts, recorder, *logs, *observers_of(engine))]
+            for observer in observers:
+                observer.on_notes(prepared.warnings)
             run_rounds(prepared.run_sites, engine, prepared.plan, observers, progress, turn)
         without_weights(deploy(rundir, prepared.run_sites, engine))
         _keep_accounts(rundir, run_sites, receipts)

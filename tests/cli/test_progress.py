@@ -22,6 +22,15 @@ def test_a_terminal_shows_bars_and_the_latest_metrics(config):
     assert progress.bars.live.is_started is False
 
 
+def test_a_terminal_shows_notes_before_the_bars(config):
+    stream = io.StringIO()
+    progress = LiveProgress(Console(file=stream, force_terminal=True, width=120), "feddc")
+    crossward.run(
+        config(method={"name": "feddc"}, train={"optimizer": "adam"}, run={"rounds": 1}), observers=[progress]
+    )
+    assert stream.getvalue().index("does not learn under adam") < stream.getvalue().index("feddc        rounds")
+
+
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, toml_file, config, monkeypatch):
     def interrupt(self: object, record: RoundRecord) -> None:
         raise KeyboardInterrupt

@@ -23,6 +23,13 @@ def test_run_prints_rounds_a_table_and_the_folder(cli, toml_file, config):
     assert lines[-1] == str(crossward.load(lines[-1]).folder)
 
 
+def test_cautions_come_before_the_first_round(cli, toml_file, config):
+    """Whoever starts a run of hours should hear at its start that it will not be what its name says."""
+    output = cli("run", toml_file(config(method={"name": "feddc"}, train={"optimizer": "adam"}, run={"rounds": 1})))
+    assert output.out.count("note: feddc does not learn under adam") == 1
+    assert output.out.index("note: feddc") < output.out.index("feddc: 3 sites, 1 rounds")
+
+
 def test_quiet_prints_only_the_folder(cli, toml_file, config):
     output = cli("run", toml_file(config()), "-q", "--set", "run.name=here", "--set", "run.rounds=1")
     assert output.code == 0

@@ -15,6 +15,7 @@ from crossward.core.run import Observer
 from crossward.core.weights import Weights
 from crossward.data.manifest import manifest
 from crossward.errors import ConfigError, CrosswardError, DataError, StorageError
+from crossward.methods.mh_pflgb.method import MHpFLGB
 from crossward.runs.build import prepare
 from crossward.runs.checkpoint_writer import BEST, CHECKPOINT
 from crossward.runs.join import join
@@ -55,6 +56,7 @@ class Starts(Observer):
     def on_start(self, sites, plan, progress):
         self.weights = Weights.of(sites.open(0, 0, {}, fresh=True).model)
         self.state = progress.state
+        self.method = sites.method
 
 
 @pytest.fixture
@@ -115,6 +117,12 @@ def test_alone_and_joined_begin_alike(newcomer):
     assert {name.split(".")[0] for name in alone} == {"body", "head"}
     assert all(alone[name].equal(joined[name]) for name in alone)
     assert seen["alone"].state == {}
+
+
+def test_all_of_its_epochs_train_its_own_network(newcomer):
+    """In a federation one of them is the bypass's, which others have finished training by now."""
+    _, seen = newcomer
+    assert seen["joined"].method == MHpFLGB(bypass_epochs=0)
 
 
 def test_its_network_predicts_what_was_kept(newcomer, config):

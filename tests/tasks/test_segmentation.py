@@ -200,6 +200,14 @@ def test_hausdorff_is_symmetric():
     assert forth > 2  # the far pixel counts, whichever side it is on
 
 
+def test_one_far_pixel_in_twenty_does_not_count_in_hd95():
+    """The border of the square has 36 pixels: the 95th percentile of 36 zeros and one distance is 0, their maximum not."""
+    truth = square(2, 2, 10)
+    assert POLYP.metrics(truth + square(14, 14, 1), truth)["hd95"] == 0.0
+    many = truth + square(14, 0, 1) + square(14, 2, 1) + square(14, 4, 1)  # 3 of 39 are more than a twentieth
+    assert POLYP.metrics(many, truth)["hd95"] > 0.0
+
+
 def test_without_frames_of_a_sort_there_is_no_figure():
     positive = POLYP.metrics(square(0, 0, 4), square(0, 0, 4), full=False)
     assert positive["false_positive_rate"] is None

@@ -118,6 +118,12 @@ def test_kvasir_and_ham_are_held_out_before_anything_is_dealt():
             assert document["partition"]["global_split"] == [0.7, 0.1, 0.2]
 
 
+def test_pbc_is_cropped_as_medmnist_prepares_it():
+    for small in (False, True):
+        fits = {each["data"]["fit"] for each in documents("fedbm-4", small).values()}
+        assert fits == {"centre:200"}
+
+
 def test_fedcd_trains_on_whole_batches_and_crops_as_moon_does():
     for document in documents("fedcd-1").values():
         assert document["train"]["drop_last"] is True
