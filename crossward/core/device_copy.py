@@ -1,4 +1,4 @@
-"""DeviceCopy: a whole dataset as bytes on a device, so that nothing but numbers has to follow it there."""
+"""DeviceCopy: a whole dataset as pixels on a device, so that nothing but numbers has to follow it there."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from crossward.core.bit_depth import as_bits
+
 
 @dataclass(frozen=True, eq=False)
 class DeviceCopy:
     """It is made when it is first asked for, and once."""
 
-    images: Tensor  # (N, H, W, C) uint8
+    images: Tensor  # (N, H, W, C) uint8 or uint16
     targets: Tensor
     device: torch.device
     budget: int  # bytes
 
     @cached_property
     def tensors(self) -> tuple[Tensor, Tensor] | None:
-        """Images and targets; None if they do not fit."""
+        """Images, as bits, and targets; None if they do not fit."""
         if not self._fits():
             return None
         try:
-            return self.images.to(self.device), self.targets.to(self.device)
+            return as_bits(self.images).to(self.device), self.targets.to(self.device)
         except torch.OutOfMemoryError:
             return None
 

@@ -2,8 +2,9 @@
 
 Each operation draws its numbers first, one row for each image, from a generator of the CPU, the only source of chance;
 it is applied afterwards, by any thread and on any device, to x (B, C, H, W) and y (B,) or (B, H, W). Operations that
-only move pixels take bytes as well as normalised pixels. What moves pixels in from outside the image reflects those
-inside; written with ":zero", it fills in black pixels, as torchvision does, which are background in masks.
+only move pixels take their bits (uint8 or int16) as well as normalised pixels. What moves pixels in from outside the
+image reflects those inside; written with ":zero", it fills in black pixels, as torchvision does, which are background
+in masks.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ class Augmentation:
         return tuple(OPERATIONS[step.name].draw(images, step.amount or 0.0, rng) for step in self.steps)
 
     def apply(self, x: Tensor, y: Tensor, numbers: tuple[Tensor, ...], normalise: Normalise | None = None) -> Batch:
-        """x and y may be changed in place. With `normalise`, x holds bytes: they are moved as far as possible before
+        """x and y may be changed in place. With `normalise`, x holds bits: they are moved as far as possible before
         they become floats."""
         early = self._moves_first if normalise is not None else 0
         for step, drawn in zip(self.steps[:early], numbers, strict=False):
@@ -224,7 +225,7 @@ class Augmentation:
 
 @cache
 def _black(pixel: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(C,) a black pixel, of bytes or as it is once it is normalised."""
+    """(C,) a black pixel, of bits or as it is once it is normalised."""
     return torch.tensor(pixel if dtype.is_floating_point else (0,) * len(pixel), dtype=dtype, device=device)
 
 
@@ -236,7 +237,7 @@ class Operation:
     default: float | None = None  # the amount when none is written; None for operations that take none
     most: float = 0.0
     fills: bool = False  # moves pixels in from outside the image
-    moves: bool = False  # only moves pixels: bytes as well as floats
+    moves: bool = False  # only moves pixels: bits as well as floats
 
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from crossward.core.bit_depth import grey_levels
 from crossward.data.collection import Collection
 from crossward.data.copies import left_out
 from crossward.data.doctor.layout import Layout, Reading
@@ -208,7 +209,7 @@ def _of_classes(collection: Collection) -> list[Finding]:
 def _of_colours(collection: Collection) -> list[Finding]:
     """Values of all images, and sites whose mean colour is far from that of the others."""
     step = max(1, len(collection) // SAMPLE)
-    images = collection.images[::step].float()
+    images = grey_levels(collection.images[::step])
     means = images.mean((1, 2))  # (n, C)
     found = []
     spread = images.amax((1, 2, 3)) - images.amin((1, 2, 3))

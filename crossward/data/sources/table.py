@@ -140,6 +140,7 @@ def read(
     bad_files: str = "refuse",
     max_pixels: int = MOST_PIXELS,
     burned_in: bool = False,
+    depth: int = 8,
     cache: Path,
     root: Path | None = None,
     prefix: str = "",
@@ -163,7 +164,7 @@ def read(
     masked = "mask" in parsed.columns
     wording = _wording(file, classes, one_hot, several=several, masked=masked)
     names = wording.names
-    frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in)
+    frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in, depth)
     with open_files(archive) as files:
         place = partial(_placed, root=root or file.parent, prefix=prefix, masked=masked, inside=inside)
         _refuse_files_elsewhere(file, place(_some(parsed.rows)), len(parsed.rows), files)
