@@ -101,7 +101,8 @@ class SiteLimits(Section):
         threads."""
         size = getattr(config.data, "size", None)
         if size is not None and "size" not in site_data:
-            self.refuse_above("pixels", size, f"the run wants images of {size} x {size} pixels")
+            height, width = sides(size)
+            self.refuse_above("pixels", max(height, width), f"the run wants images of {height} x {width} pixels")
         threads = config.engine.threads
         self.refuse_above("threads", threads, f"the run wants {threads} threads")
 

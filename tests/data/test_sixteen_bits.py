@@ -154,7 +154,8 @@ def test_colours_of_16_bits_are_refused_with_a_way_forward(name, data):
 
 
 @pytest.mark.parametrize(
-    ("name", "data"), [("a.png", colour_png(8)), ("a.ppm", ppm(255)), ("a.tif", colour_tiff(8)), ("a.jp2", colour_jp2(8))]
+    ("name", "data"),
+    [("a.png", colour_png(8)), ("a.ppm", ppm(255)), ("a.tif", colour_tiff(8)), ("a.jp2", colour_jp2(8))],
 )
 def test_colours_of_8_bits_are_read(name, data):
     [read] = decode_parts(data, name, Frame((1, 2), 3, depth=16), [""])
