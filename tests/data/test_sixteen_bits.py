@@ -175,7 +175,7 @@ def ramps(tmp_path) -> Path:
     for number in range(4):
         (tmp_path / "ramps").mkdir(exist_ok=True)
         (tmp_path / "ramps" / f"{number}.png").write_bytes(saved(np.roll(RAMP, number * 7), "png"))
-        mask = Image.fromarray(np.uint8(255) * (RAMP > 1000 * number).astype(np.uint8))
+        mask = Image.fromarray(np.uint8(255) * (1000 * number < RAMP).astype(np.uint8))
         mask.save(tmp_path / "ramps" / f"{number}_mask.png")
     return tmp_path / "ramps"
 
@@ -189,13 +189,16 @@ def read(folder: Path, cache: Path, depth: int, classes: int = 0):
 def test_the_cache_holds_16_bits_and_is_found_again(ramps, tmp_path):
     first = read(ramps, tmp_path / "cache", 16, classes=2)
     assert first.images.dtype == torch.uint16
-    assert first.masks is not None and first.masks.dtype == torch.uint8
-    assert first.file is not None and first.file.stat().st_size == 2 * first.images.numel()
+    assert first.masks is not None
+    assert first.masks.dtype == torch.uint8
+    assert first.file is not None
+    assert first.file.stat().st_size == 2 * first.images.numel()
     for number in range(4):
         assert np.array_equal(first.images[number, ..., 0].numpy(), np.roll(IN_16_BITS, number * 7))
     written = first.file.stat().st_mtime_ns
     again = read(ramps, tmp_path / "cache", 16, classes=2)
-    assert again.file == first.file and first.file.stat().st_mtime_ns == written
+    assert again.file == first.file
+    assert first.file.stat().st_mtime_ns == written
     assert torch.equal(again.images, first.images)
     assert read(ramps, tmp_path / "cache", 8, classes=2).file != first.file
 
@@ -212,7 +215,7 @@ def test_a_collection_goes_to_another_process_with_its_bits(ramps, tmp_path):
         collection_of(decoded.images, decoded.file),
         collection_of(decoded.images).mapped(tmp_path / "images", tmp_path / "masks"),
     ):
-        there = pickle.loads(pickle.dumps(collection))  # noqa: S301
+        there = pickle.loads(pickle.dumps(collection))
         assert there.depth == 16
         assert torch.equal(there.images, decoded.images)
 
