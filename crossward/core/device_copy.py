@@ -45,8 +45,13 @@ class DeviceCopy:
 
 
 def rows_for(device: torch.device, source: Tensor, rows: Tensor) -> Tensor:
-    """Rows of a tensor of the CPU on their way to a device: without waiting for it, where its kind allows that."""
+    """Rows of a tensor of the CPU on their way to a device: without waiting for it, where its kind allows that.
+
+    CUDA does. Torch hands pinned memory to nobody else before the copy out of it is done, so that it may be forgotten
+    here. A helper thread copies on the default stream of the device, where training computes: in that order, and
+    without anything to record. Elsewhere the rows are not pinned, and free to be overwritten once this returns.
+    """
     if device.type != "cuda":
-        return source.index_select(0, rows).to(device, non_blocking=True)
+        return source.index_select(0, rows).to(device)
     pinned = torch.empty((len(rows), *source.shape[1:]), dtype=source.dtype, pin_memory=True)
     return torch.index_select(source, 0, rows, out=pinned).to(device, non_blocking=True)
