@@ -25,6 +25,7 @@ from torch import Tensor
 from crossward.audits.finding import NotMeasured
 from crossward.audits.site_loss import SiteLoss, site_loss, with_classifier
 from crossward.comparison.weighted_metrics import Array
+from crossward.core.bit_depth import widened
 from crossward.core.engine import Engine, Job, Outcome, Payload
 from crossward.core.evaluation import EvaluatedSites
 from crossward.core.net import Net
@@ -99,6 +100,7 @@ def spots(collection: Collection, count: int, rng: torch.Generator) -> tuple[Ten
     images = torch.full((count, height * width, collection.channels), GREY, dtype=torch.uint8)
     places = torch.randperm(height * width, generator=rng)[:count]
     images[torch.arange(count), places] = WHITE
+    images = widened(images, collection.depth)
     labels = torch.randint(len(collection.classes), (count,), generator=rng)
     return images.view(count, height, width, collection.channels), labels
 

@@ -21,7 +21,10 @@ from crossward.audits.stored_state import stored_state
 from crossward.comparison.operating_points import sensitivity_at_specificity
 from crossward.comparison.weighted_metrics import Array
 from crossward.config.reading import method_of
+from crossward.core.bit_depth import depth_of, widened
+from crossward.core.image_size import as_size, sides
 from crossward.core.net import NetSpec
+from crossward.core.pixel_range import brightest
 from crossward.core.seeds import derive
 from crossward.methods.fedbm.generator import to_uint8
 from crossward.methods.fedbm.method import FedBM
@@ -79,8 +82,8 @@ def generator(run: AuditedRun) -> Finding:
         raise DoesNotApply(f"{run.method} has no generator.")
     if method.generate != "images":
         raise DoesNotApply("the generator makes feature maps, and no images.")
-    generated = generated_images(run, method)
     collection = run.federation.collection
+    generated = widened(generated_images(run, method), collection.depth)
     if generated.shape[1:] != collection.images.shape[1:]:
         raise NotMeasured(f"generated images have {tuple(generated.shape[1:3])} pixels, and those of the sites others.")
     sites = run.federation.sites
@@ -116,7 +119,7 @@ def generated_images(run: AuditedRun, method: FedBM, count: int = GENERATED) -> 
     about = run.about
     spec = NetSpec(
         about["net"]["channels"],
-        about["net"]["size"],
+        as_size(*sides(about["net"]["size"])),
         len(about["task"]["classes"]),
         text=about["text"]["numbers"],
         mean=tuple(about["images"]["mean"]),
@@ -137,7 +140,7 @@ def _network(run: AuditedRun) -> Deployed:
 
 
 def _pixels(images: Tensor) -> Tensor:
-    return images.permute(0, 3, 1, 2).float() / 255
+    return images.permute(0, 3, 1, 2).float() / brightest(depth_of(images))
 
 
 def _features(network: Deployed, images: Tensor) -> Tensor:

@@ -146,8 +146,8 @@ def export(
 ) -> None:
     """Write a trained network in a format that other programs run.
 
-    The network takes uint8 pixels; normalisation is inside. What was written is run beside the original before it is
-    kept, and the largest difference is printed.
+    The network takes uint8 pixels, or uint16 of a run with data.depth = 16; normalisation is inside. What was written
+    is run beside the original before it is kept, and the largest difference is printed.
     """
     from crossward.runs.export import export_network
 

@@ -25,6 +25,8 @@ def _schema_mistake(details: ErrorDetails, document: Mapping[str, Any], where: W
     key = tuple(str(part) for part in details["loc"])
     dotted = ".".join(key)
     if details["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        if key == ("data", "depth"):
+            return f"{dotted}: images of this source have 8 bits{place(key, where)}. Leave it out."
         return f"{dotted}: no such key{place(key, where)}. {nearest(key[-1], _known_keys(key[:-1], document))}"
     return f"{dotted}: {_message(details)}{place(key, where)}"
 

@@ -1,4 +1,4 @@
-"""DeviceCopy: a whole dataset as bytes on a device, so that nothing but numbers has to follow it there."""
+"""DeviceCopy: a whole dataset as pixels on a device, so that nothing but numbers has to follow it there."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from crossward.core.bit_depth import as_bits
+
 
 @dataclass(frozen=True, eq=False)
 class DeviceCopy:
     """It is made when it is first asked for, and once."""
 
-    images: Tensor  # (N, H, W, C) uint8
+    images: Tensor  # (N, H, W, C) uint8 or uint16
     targets: Tensor
     device: torch.device
     budget: int  # bytes
 
     @cached_property
     def tensors(self) -> tuple[Tensor, Tensor] | None:
-        """Images and targets; None if they do not fit."""
+        """Images, as bits, and targets; None if they do not fit."""
         if not self._fits():
             return None
         try:
-            return self.images.to(self.device), self.targets.to(self.device)
+            return as_bits(self.images).to(self.device), self.targets.to(self.device)
         except torch.OutOfMemoryError:
             return None
 
@@ -43,8 +45,13 @@ class DeviceCopy:
 
 
 def rows_for(device: torch.device, source: Tensor, rows: Tensor) -> Tensor:
-    """Rows of a tensor of the CPU on their way to a device: without waiting for it, where its kind allows that."""
+    """Rows of a tensor of the CPU on their way to a device: without waiting for it, where its kind allows that.
+
+    CUDA does. Torch hands pinned memory to nobody else before the copy out of it is done, so that it may be forgotten
+    here. A helper thread copies on the default stream of the device, where training computes: in that order, and
+    without anything to record. Elsewhere the rows are not pinned, and free to be overwritten once this returns.
+    """
     if device.type != "cuda":
-        return source.index_select(0, rows).to(device, non_blocking=True)
+        return source.index_select(0, rows).to(device)
     pinned = torch.empty((len(rows), *source.shape[1:]), dtype=source.dtype, pin_memory=True)
     return torch.index_select(source, 0, rows, out=pinned).to(device, non_blocking=True)

@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossward.core import passes
+from crossward.core.bit_depth import as_bits, as_floats, depth_of
 from crossward.core.device_copy import DeviceCopy, rows_for
+from crossward.core.pixel_range import brightest
 from crossward.core.seeds import derive
 
 Batch = tuple[Tensor, Tensor]
 Numbers = tuple[Tensor, ...]  # of augmentation: each (B, ...), a row for each image
-Normalise = Callable[[Tensor], Tensor]  # (B, C, H, W) bytes -> floats
+Normalise = Callable[[Tensor], Tensor]  # (B, C, H, W) bits -> floats
 
 
 class Augment(Protocol):
@@ -28,7 +30,8 @@ class Augment(Protocol):
         ...
 
     def apply(self, x: Tensor, y: Tensor, numbers: Numbers, normalise: Normalise | None = None) -> Batch:
-        """x and y may be changed in place. With `normalise`, x holds bytes, which it normalises when it likes."""
+        """x and y may be changed in place. With `normalise`, x holds bits, uint8 or int16, which it normalises when it
+        likes."""
         ...
 
     def __call__(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Batch:
@@ -38,7 +41,7 @@ class Augment(Protocol):
 
 @dataclass(frozen=True)
 class Samples:
-    images: Tensor  # (N, H, W, C) uint8: the whole dataset, memory-mapped and shared by all sites
+    images: Tensor  # (N, H, W, C) uint8 or uint16: the whole dataset, memory-mapped and shared by all sites
     targets: Tensor  # (N,) int64 class ids, (N, K) uint8 of 0 and 1, or (N, H, W) uint8 class maps
     index: Tensor  # (n,) int64: the rows that are ours
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
@@ -77,11 +80,12 @@ class Samples:
         return self.device_copy is not None and self.device_copy.tensors is not None
 
     def gather(self, rows: Tensor) -> Batch:
-        """(B, H, W, C) bytes and their targets, on the device."""
+        """(B, H, W, C) bits, uint8 or int16, and their targets, on the device."""
+        bits = as_bits(self.images)
         if self.device.type == "cpu":
-            return self.images.index_select(0, rows), self.targets.index_select(0, rows)
+            return bits.index_select(0, rows), self.targets.index_select(0, rows)
         if self.device_copy is None or self.device_copy.tensors is None:
-            return rows_for(self.device, self.images, rows), rows_for(self.device, self.targets, rows)
+            return rows_for(self.device, bits, rows), rows_for(self.device, self.targets, rows)
         images, targets = self.device_copy.tensors
         rows = rows.to(self.device)
         return images.index_select(0, rows), targets.index_select(0, rows)
@@ -98,9 +102,9 @@ class Samples:
         return x, y if y.dtype == torch.int64 else y.long()
 
     def _normalised(self, x: Tensor) -> Tensor:
-        """Floats for bytes (B, C, H, W) that are channels last in memory, and laid out as they are."""
-        scale, shift = _affine(self.mean, self.std, x.shape[3], x.device)
-        pixels = x.to(torch.float32)
+        """Floats for bits (B, C, H, W) that are channels last in memory, and laid out as they are."""
+        scale, shift = _affine(self.mean, self.std, brightest(depth_of(self.images)), x.shape[3], x.device)
+        pixels = as_floats(x)
         lines = pixels.permute(0, 2, 3, 1).view(
             -1, len(scale)
         )  # (B * H, W * C): long rows, where C alone would be slow
@@ -157,8 +161,10 @@ class Samples:
 
 
 @cache
-def _affine(mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(W * C,) factors and summands that turn bytes into normalised pixels."""
-    scale = torch.tensor([1 / (255 * s) for s in std], device=device)
+def _affine(
+    mean: tuple[float, ...], std: tuple[float, ...], white: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(W * C,) factors and summands that turn pixels from 0 to `white` into normalised ones."""
+    scale = torch.tensor([1 / (white * s) for s in std], device=device)
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
     return scale.repeat(width), shift.repeat(width)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossward.core.bit_depth import PIXEL_TYPES
 from crossward.core.image_size import sides
 from crossward.data import decode
 from crossward.data.archives import Files
@@ -36,7 +37,7 @@ GIVEN_UP = 7 * 24 * 3600  # s: a segment this old is of a reading that nobody go
 
 @dataclass(frozen=True)
 class DecodedImages:
-    images: Tensor  # (n, S, S, C) uint8 of the rows that could be decoded, mapped
+    images: Tensor  # (n, S, S, C) uint8, or uint16, of the rows that could be decoded, mapped
     masks: Tensor | None  # (n, S, S) uint8, mapped
     hashes: tuple[str, ...]
     file: Path | None
@@ -86,9 +87,10 @@ def decode_files(files: Files, rows: Sequence[ImagePaths], frame: Frame, cache: 
     images, masks = _raw_files(cache, key)
     shape = tuple(entry.shape)
     if not decoded_rows:
-        return DecodedImages(torch.empty(shape, dtype=torch.uint8), None, (), None, (), tuple(sorted(problems)))
+        none = torch.empty(shape, dtype=PIXEL_TYPES[frame.depth])
+        return DecodedImages(none, None, (), None, (), tuple(sorted(problems)))
     return DecodedImages(
-        map_images(images, shape),
+        map_images(images, shape, frame.depth),
         map_images(masks, shape[:3]) if frame.classes else None,
         tuple(entry.hashes),
         images,
@@ -121,7 +123,7 @@ def _stored_entry(cache: Path, key: str, frame: Frame) -> CacheEntry | None:
         return None
     entry = CacheEntry(**body)
     pixels = int(torch.Size(entry.shape).numel())
-    lengths = [pixels, pixels // frame.channels][: 2 if frame.classes else 1]
+    lengths = [pixels * frame.depth // 8, pixels // frame.channels][: 2 if frame.classes else 1]
     sizes = [file.stat().st_size if file.is_file() else -1 for file in _raw_files(cache, key)]
     return entry if sizes[: len(lengths)] == lengths else None
 

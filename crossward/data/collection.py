@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossward.core.bit_depth import PIXEL_TYPES, depth_of
+
 
 @dataclass(frozen=True)
 class Collection:
     name: str
     task: str  # "classification" | "multi-label" | "segmentation"
     classes: tuple[str, ...]
-    images: Tensor  # (N, H, W, C) uint8
+    images: Tensor  # (N, H, W, C) uint8 or uint16
     targets: Tensor  # (N,) int64, (N, K) uint8 of 0 and 1, or (N, H, W) uint8 class maps
     ids: tuple[str, ...]  # what names a row to a person: a relative path, "train/17"
     hashes: tuple[str, ...]  # of the decoded pixels; equal hashes are duplicate images
@@ -39,6 +41,11 @@ class Collection:
     def size(self) -> tuple[int, int]:
         return int(self.images.shape[1]), int(self.images.shape[2])
 
+    @property
+    def depth(self) -> int:
+        """Bits of a pixel: 8 or 16."""
+        return depth_of(self.images)
+
     def mapped(self, images: Path, masks: Path) -> Collection:
         """The same collection with its images, and its class maps, in files, so that processes share one copy of them.
         `images` and `masks` are written to where they are not mapped already."""
@@ -56,25 +63,28 @@ class Collection:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is mapped goes to another process by name, not by value."""
-        state = dict(self.__dict__)
+        state = dict(self.__dict__) | {"_depth": self.depth}
         for name, file in (("images", self.file), ("targets", self.masks_file)):
             if file is not None:
                 state[name] = tuple(state[name].shape)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        depths = {"images": state.pop("_depth"), "targets": 8}
         for name, file in (("images", state["file"]), ("targets", state["masks_file"])):
             if file is not None:
-                state = state | {name: map_images(file, state[name])}
+                state[name] = map_images(file, state[name], depths[name])
         self.__dict__.update(state)
 
 
 def _moved(pixels: Tensor, file: Path) -> Tensor:
-    """Bytes that are now mapped from `file`."""
+    """Pixels that are now mapped from `file`."""
     file.write_bytes(pixels.contiguous().numpy().tobytes())
-    return map_images(file, tuple(pixels.shape))
+    return map_images(file, tuple(pixels.shape), depth_of(pixels))
 
 
-def map_images(file: Path, shape: tuple[int, ...]) -> Tensor:
-    """Map a raw uint8 file; private to the process when written to, one copy in memory while it is only read."""
-    return torch.from_file(str(file), shared=False, size=int(torch.Size(shape).numel()), dtype=torch.uint8).view(shape)
+def map_images(file: Path, shape: tuple[int, ...], depth: int = 8) -> Tensor:
+    """Map a raw file of pixels; private to the process when written to, one copy in memory while it is only read."""
+    count = int(torch.Size(shape).numel())
+    return torch.from_file(str(file), shared=False, size=count, dtype=PIXEL_TYPES[depth]).view(shape)

@@ -1,4 +1,4 @@
-"""Decoding: the bytes of an image or mask file as uint8 arrays of one size."""
+"""Decoding: the bytes of an image or mask file as arrays of one size, uint8, or of images uint16 if wanted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,19 @@ from crossward.data.dicom_reading import refuse_too_many
 from crossward.data.file_format import DICOM, DICOMDIR, HEAD, NIFTI, PICTURES, SUFFIXES, content_format, name_format
 from crossward.data.masks import HABITS as MASK_HABITS
 from crossward.data.masks import class_ids, foreground
-from crossward.data.prepare import EXAMPLE, Pixels, Preparation, Window, preparation
-from crossward.data.value_range import ImageRange, Limits, Percentiles, StoredBits, ValueRange, eight_bits
+from crossward.data.picture_range import (
+    SMALL_PART,
+    colour_layers,
+    deep_layers,
+    is_deep,
+    opaque,
+    picture_format,
+    ranged_values,
+    stored_bits,
+    widened,
+)
+from crossward.data.prepare import Pixels, Preparation, preparation
+from crossward.data.value_range import PIXEL_TYPES
 from crossward.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -30,17 +41,16 @@ if TYPE_CHECKING:
 LOSSY = ("JPEG", "WEBP", "JPEG2000")
 LOSSY_TIFF = ("jpeg", "tiff_jpeg", "webp")  # compressions
 PAGED = ("TIFF", "GIF", "WEBP")
-EXACT = ("PNG", "TIFF")  # whose 16-bit values Pillow gives as they are: others it may spread over the whole range
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG2000": b"\xff\xd9"}  # the marks whose absence Pillow forgives
 MOST_PIXELS = 100_000_000  # of one image, unless data.max_pixels says otherwise
 COLOURS = (1, 3)  # channels that a picture has, or can be brought to
-SMALL_PART = 8  # values below this part of their range make an image too dark to see anything
 IMAGE_HABITS = {  # of images that were read, though not as their files suggest
     "misnamed": "have the extension of another format: read by their content",
     "no window": "carry no window: the range from percentile 0.5 to 99.5 of each is used; set prepare = "
     '["window:40:80"] or ["range:percentiles"]',
     "dark": f"use less than 1/{SMALL_PART} of the range of their bits and are almost black: set prepare = "
     '["range:bits:12"] or ["range:percentiles"]',
+    "8 bits": "hold 8 bits, which data.depth = 16 stores in 16 and makes no finer",
     "unplaced": "say nothing of where their voxels are in the patient: shown as they are stored",
 }
 HABITS = MASK_HABITS | IMAGE_HABITS
@@ -63,6 +73,7 @@ class Frame:
     prepare: tuple[str, ...] = ()  # operations on every image, as prepare.preparation understands them
     max_pixels: int = MOST_PIXELS  # of an image; larger ones are refused
     burned_in: bool = False  # DICOM that may show names in its pixels is read, too
+    depth: int = 8  # bits of a pixel, 8 or 16
 
     def __post_init__(self) -> None:
         if min(sides(self.size)) < 1:
@@ -79,6 +90,8 @@ class Frame:
             )
         if not re.fullmatch(FIT, self.fit):
             raise ConfigError(f'fit is "{self.fit}".', hint='Use "stretch", "crop", or "centre:200" (pixels).')
+        if self.depth not in PIXEL_TYPES:
+            raise ConfigError(f"depth is {self.depth}.", hint="Use 8 or 16: the bits of a pixel that are kept.")
         _ = self.preparation  # understood now, or refused
 
     @cached_property
@@ -96,7 +109,7 @@ class Frame:
 class Decoded:
     """An image, or a mask, that was decoded."""
 
-    pixels: Pixels  # (S, S, C), or (S, S) class ids
+    pixels: Pixels  # (S, S, C), or (S, S) class ids, which have 8 bits
     size: tuple[int, int]  # width and height of the upright original
     habit: str = ""
     placement: tuple[float, ...] = ()  # of a slice: where its volume is in the patient
@@ -164,7 +177,7 @@ def _image_opener(data: bytes, path: str, frame: Frame) -> Callable[[str], Decod
         def dicom_frame(part: str) -> Decoded:
             if not part and images.frames > 1:
                 raise DataError(f'holds {images.frames} frames: read it with source = "dicom"')
-            pixels, habit = images.pixels(int(part or 0), frame.preparation.wanted_range)
+            pixels, habit = images.pixels(int(part or 0), frame.preparation.wanted_range, frame.depth)
             _check_channels(1, frame.channels, "images")
             return _fitted([pixels], frame, habit)
 
@@ -178,7 +191,9 @@ def _image_opener(data: bytes, path: str, frame: Frame) -> Callable[[str], Decod
             axis, number = _slice(part)
             _check_channels(volume.channels, frame.channels, "volumes")
             wanted = frame.preparation.wanted_range
-            layers = [volume.pixels(axis, number, wanted, frame.max_pixels, k) for k in range(volume.channels)]
+            layers = [
+                volume.pixels(axis, number, wanted, frame.max_pixels, k, frame.depth) for k in range(volume.channels)
+            ]
             return _fitted(layers, frame, volume.habit, volume.placement)
 
         return volume_slice
@@ -231,6 +246,11 @@ def _fitted(layers: Sequence[Pixels], frame: Frame, habit: str, placement: tuple
     """(H, W) or (H, W, 3), or an (H, W) for each of the channels, in the frame."""
     from PIL import Image
 
+    if frame.depth == 16:
+        if len(layers) == 1:
+            layers = colour_layers(layers[0], frame.channels)
+        height, width = layers[0].shape
+        return Decoded(_resized_deep(layers, (width, height), frame), (width, height), habit, placement)
     pictures = [Image.fromarray(pixels) for pixels in layers]
     if len(layers) == 1:
         pictures = [pictures[0].convert("L" if frame.channels == 1 else "RGB")]
@@ -248,6 +268,23 @@ def _resized(layers: Sequence[Image], original: tuple[int, int], frame: Frame) -
     return prepared
 
 
+def _resized_deep(layers: Sequence[Pixels], original: tuple[int, int], frame: Frame) -> Pixels:
+    """As `_resized`, of an (H, W) of 16 bits for each channel: Pillow computes with floats, and rounds nothing."""
+    from PIL import Image
+
+    height, width = layers[0].shape
+    box = _box_in((width, height), original, frame)
+    small = {}
+    for layer in layers:
+        if id(layer) not in small:  # grey in three channels is one layer
+            floats = Image.fromarray(layer.astype(np.float32))
+            resized = floats.resize(frame.width_and_height, Image.Resampling.BILINEAR, box=box)
+            small[id(layer)] = np.rint(np.asarray(resized)).astype(np.uint16)
+    pixels = np.stack([small[id(layer)] for layer in layers], 2)
+    prepared: Pixels = frame.preparation(pixels[None])[0]
+    return prepared
+
+
 def _decode_picture(data: bytes, path: str, frame: Frame) -> Decoded:
     from PIL import ImageOps
 
@@ -257,51 +294,62 @@ def _decode_picture(data: bytes, path: str, frame: Frame) -> Decoded:
         shape = _upright_size(picture)
         least = 2 * max(sides(frame.size)) * _enlargement(shape, frame)
         picture.draft(None, (least, least))  # JPEG only: decode at 1/2, 1/4 or 1/8 when far larger
-        bits = _stored_bits(picture, data)
+        bits = stored_bits(picture, data)
         ImageOps.exif_transpose(picture, in_place=True)
+        misnamed = "misnamed" if name_format(path) != picture_format(picture) else ""
+        if frame.depth == 16:
+            layers, habit = deep_layers(picture, data, frame.preparation, bits, frame.channels)
+            return Decoded(_resized_deep(layers, shape, frame), shape, habit or misnamed)
         mode = "L" if frame.channels == 1 else "RGB"
-        plain, habit = _in_range(picture, frame.preparation, bits)
+        plain, habit = _in_eight_bits(picture, frame.preparation, bits)
         plain = plain if plain.mode == mode else plain.convert(mode)
-        misnamed = "misnamed" if name_format(path) != _format(picture) else ""
         return Decoded(_resized([plain], shape, frame), shape, habit or misnamed)
 
 
-def _in_range(picture: Image, preparation: Preparation, bits: int) -> tuple[Image, str]:
-    """The picture in 8 bits, and its habit."""
-    if preparation.window:
-        return _windowed(picture, preparation.window), ""
-    if preparation.value_range:
-        return _ranged(picture, preparation.value_range, bits), ""
-    return _eight_bits(picture, bits)
+def _in_eight_bits(picture: Image, preparation: Preparation, bits: int) -> tuple[Image, str]:
+    """The picture, and its habit."""
+    from PIL import Image
+
+    ranged, habit = ranged_values(picture, preparation, bits, 8)
+    if ranged is not None:
+        return Image.fromarray(ranged), habit
+    return (picture if preparation.value_range else opaque(picture)), habit
 
 
 def _decode_pages(data: bytes, path: str, frame: Frame) -> Decoded:
     """The pages of a TIFF as channels."""
     from PIL import ImageOps
 
-    layers = []
+    layers: list[Image] = []
+    deep: list[Pixels] = []
     habits = []
     with _open_image(data, path, frame.max_pixels, pages=frame.channels) as picture:
         shape = _upright_size(picture)
         for page in range(frame.channels):
             picture.seek(page)
-            bits = _stored_bits(picture, data)
+            bits = stored_bits(picture, data)
             upright = ImageOps.exif_transpose(picture)
             if upright.size != shape:
                 raise DataError(f"has pages of different sizes: page {page + 1} is {upright.width} x {upright.height}")
-            if upright.mode not in ("1", "L", "F") and not upright.mode.startswith("I"):
+            if upright.mode not in ("1", "L") and not is_deep(upright):
                 raise DataError(f"has a page in colour (page {page + 1}): a page is one channel, in grey")
-            plain, habit = _in_range(upright, frame.preparation, bits)
+            if frame.depth == 16:
+                ranged, habit = ranged_values(upright, frame.preparation, bits, 16)
+                deep.append(widened(np.asarray(upright.convert("L"))) if ranged is None else ranged)
+                habits.append(habit or ("" if is_deep(upright) else "8 bits"))
+                continue
+            plain, habit = _in_eight_bits(upright, frame.preparation, bits)
             layers.append(plain.convert("L"))
             habits.append(habit)
-    return Decoded(_resized(layers, shape, frame), shape, next(filter(None, habits), ""))
+    pixels = _resized_deep(deep, shape, frame) if deep else _resized(layers, shape, frame)
+    return Decoded(pixels, shape, next(filter(None, habits), ""))
 
 
 def _decode_mask_picture(data: bytes, path: str, frame: Frame) -> Decoded:
     from PIL import Image, ImageOps
 
     with _open_image(data, path, frame.max_pixels) as picture:
-        lossy = _format(picture) in LOSSY or picture.info.get("compression") in LOSSY_TIFF
+        lossy = picture_format(picture) in LOSSY or picture.info.get("compression") in LOSSY_TIFF
         ImageOps.exif_transpose(picture, in_place=True)
         two = frame.classes == 2
         ids, habit = foreground(picture, lossy) if two else (class_ids(picture, lossy, frame.classes), "")
@@ -337,7 +385,7 @@ def _open_image(data: bytes, path: str, most_pixels: int, pages: int = 1) -> Ite
         with Image.open(BytesIO(data), formats=list(PICTURES)) as picture:
             refuse_too_many(*picture.size, most_pixels)
             _check_pages(picture, pages)
-            if ENDS.get(_format(picture), b"") not in data:
+            if ENDS.get(picture_format(picture), b"") not in data:
                 raise DataError("is cut short: its end is missing")
             yield picture
     except (DataError, MemoryError):
@@ -353,18 +401,14 @@ def _open_image(data: bytes, path: str, most_pixels: int, pages: int = 1) -> Ite
 
 
 def _check_pages(picture: Image, pages: int) -> None:
-    held = getattr(picture, "n_frames", 1) if _format(picture) in PAGED else 1
+    held = getattr(picture, "n_frames", 1) if picture_format(picture) in PAGED else 1
     if pages == 1 and held > 1:
         raise DataError(f"holds {held} pages: export one image per file")
-    if pages > 1 and (held != pages or _format(picture) != "TIFF"):
+    if pages > 1 and (held != pages or picture_format(picture) != "TIFF"):
         raise DataError(
-            f"is {_format(picture)} of {held} page(s), where data.channels = {pages} are the pages of a TIFF: set "
-            "data.channels to 1 or 3, or save the channels so"
+            f"is {picture_format(picture)} of {held} page(s), where data.channels = {pages} are the pages of a TIFF: "
+            "set data.channels to 1 or 3, or save the channels so"
         )
-
-
-def _format(picture: Image) -> str:
-    return "JPEG" if picture.format == "MPO" else str(picture.format)  # MPO: what phones and cameras call a JPEG
 
 
 def _upright_size(picture: Image) -> tuple[int, int]:
@@ -404,75 +448,3 @@ def _box_in(decoded: tuple[int, int], original: tuple[int, int], frame: Frame) -
     across, down = decoded[0] / original[0], decoded[1] / original[1]
     left, top, right, bottom = crop_box(original, frame.fit, frame.size)
     return left * across, top * down, right * across, bottom * down
-
-
-def _stored_bits(picture: Image, data: bytes) -> int:
-    """How many bits of each grey value are in use, by what the file says: PNG's sBIT, TIFF's BitsPerSample."""
-    if not picture.mode.startswith("I"):
-        return 8
-    if _format(picture) == "PNG":
-        at = data.find(b"sBIT", 0, HEAD)
-        return data[at + 4] if at > 0 and 8 < data[at + 4] <= 16 else 16
-    said = getattr(picture, "tag_v2", {}).get(258)  # BitsPerSample
-    return said[0] if said and 8 < said[0] <= 16 else 16
-
-
-def _eight_bits(picture: Image, bits: int) -> tuple[Image, str]:
-    """The picture by the bits that it stores, and its habit."""
-    from PIL import Image
-
-    if picture.mode == "F":
-        raise DataError(
-            "has floating-point pixels, which have no fixed range: save it with 8 or 16 bits, or set prepare = "
-            '["range:percentiles"]'
-        )
-    if picture.mode.startswith("I"):
-        values = np.asarray(picture)
-        top = int(values.max())
-        if values.min() < 0 or top > 65535:
-            window = f", or set {EXAMPLE} if these are Hounsfield units" if _signed(picture) else ""
-            raise DataError(f"has pixels from {values.min()} to {top}: save it with 8 or 16 bits{window}")
-        bits = bits if top < 2**bits else 16  # of a file that stores more than it says
-        eight, _ = eight_bits(values, ImageRange(bits), StoredBits(bits))
-        return Image.fromarray(eight), "dark" if 0 < top < 2**bits / SMALL_PART else ""
-    return (picture.convert("RGBA") if "transparency" in picture.info else picture), ""
-
-
-def _ranged(picture: Image, wanted: ValueRange, bits: int) -> Image:
-    """A grey picture by a range."""
-    from PIL import Image
-
-    if not isinstance(wanted, Percentiles | StoredBits | Limits):
-        raise DataError(f"is {_format(picture)}, whose files carry no window")
-    if picture.mode not in ("L", "F") and not picture.mode.startswith("I"):
-        if isinstance(wanted, StoredBits):
-            return picture
-        raise DataError("is in colour: a range is for grey images")
-    values = np.asarray(picture)
-    if picture.mode == "F" and not np.isfinite(values).all():
-        raise DataError("has pixels that are no numbers")
-    image = ImageRange(None if picture.mode == "F" else bits, _signed(picture))
-    return Image.fromarray(eight_bits(values, image, wanted)[0])
-
-
-def _windowed(picture: Image, window: Window) -> Image:
-    from PIL import Image
-
-    if picture.mode == "F":
-        raise DataError("has floating-point pixels: save Hounsfield units as signed 16 bits")
-    if not picture.mode.startswith("I"):
-        raise DataError("is already 8 bits: the window cannot be applied")
-    if _format(picture) not in EXACT:
-        raise DataError(f"is {_format(picture)}: a window needs 16 bits as {' or '.join(EXACT)}")
-    values = np.asarray(picture)
-    signed = _signed(picture)
-    if _format(picture) == "TIFF" and picture.mode == "I" and not signed:
-        raise DataError("has 32 bits without a sign: save Hounsfield units as signed 16 bits")
-    return Image.fromarray(window(values.astype(np.int32 if signed else np.uint16)))
-
-
-def _signed(picture: Image) -> bool:
-    """Whether its file holds signed numbers, which only TIFF can."""
-    from PIL.TiffImagePlugin import SAMPLEFORMAT
-
-    return getattr(picture, "tag_v2", {}).get(SAMPLEFORMAT) == (2,)

@@ -1,4 +1,4 @@
-"""The pixels of DICOM: a frame as 8 bits, by the order of the standard: the stored values, the modality's units
+"""The pixels of DICOM: a frame as 8 or 16 bits, by the order of the standard: the stored values, the modality's units
 (rescale or modality LUT, of the frame where the file says so), the window, MONOCHROME1, and which way is up.
 """
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossward.core.pixel_range import EVEN, brightest
 from crossward.data.dicom_orientation import plane_cosines, upright
 from crossward.data.dicom_reading import (
     check_compressed_size,
@@ -37,7 +38,7 @@ from crossward.data.value_range import (
     Valid,
     ValueRange,
     Window,
-    eight_bits,
+    as_pixels,
     stretch,
 )
 from crossward.errors import DataError
@@ -55,17 +56,17 @@ class DicomImages:
     dataset: Dataset
     frames: int
 
-    def pixels(self, frame: int, wanted: Window | ValueRange | None) -> tuple[Pixels, str]:
-        """(H, W) or (H, W, 3) of a frame the right way up, and its habit or ""."""
+    def pixels(self, frame: int, wanted: Window | ValueRange | None, depth: int = 8) -> tuple[Pixels, str]:
+        """(H, W) or (H, W, 3) of a frame the right way up, in `depth` bits, and its habit or ""."""
         if not 0 <= frame < self.frames:
             raise DataError(f"has {self.frames} frame(s), and none with the number {frame}")
         stored, photometric = self._stored(frame)
         if photometric in GREY:
-            shown, habit = self._grey(stored, photometric, frame, wanted)
+            shown, habit = self._grey(stored, photometric, frame, wanted, depth)
         elif wanted is not None:
             raise DataError("is in colour: neither a window nor a range can be applied")
         else:
-            shown, habit = self._colours(stored, photometric), ""
+            shown, habit = self._colours(stored, photometric, depth), ""
         return np.ascontiguousarray(upright(shown, self.dataset, frame)), habit
 
     def _stored(self, frame: int) -> tuple[Numbers, str]:
@@ -105,7 +106,7 @@ class DicomImages:
         return number(self.dataset, "PixelRepresentation", 0) == 1
 
     def _grey(
-        self, stored: Numbers, photometric: str, frame: int, wanted: Window | ValueRange | None
+        self, stored: Numbers, photometric: str, frame: int, wanted: Window | ValueRange | None, depth: int
     ) -> tuple[Pixels, str]:
         valid = self._valid(stored)
         if valid is not None and not valid.any():
@@ -117,29 +118,30 @@ class DicomImages:
             # what a pixel becomes depends on its value alone: far fewer values than pixels are computed
             low = int(stored.min())
             levels = np.arange(low, int(stored.max()) + 1).astype(stored.dtype)
-            table, habit = self._in_eight_bits(levels, frame, wanted, tags, None)
+            table, habit = self._as_pixels(levels, frame, wanted, tags, None, depth)
             shown = table[stored.astype(np.int32) - low]
         else:
-            shown, habit = self._in_eight_bits(stored, frame, wanted, tags, valid)
+            shown, habit = self._as_pixels(stored, frame, wanted, tags, valid, depth)
         if photometric == "MONOCHROME1":
-            shown = 255 - shown
+            shown = brightest(depth) - shown
         if valid is not None:
             shown[~valid] = 0
         return shown, habit
 
-    def _in_eight_bits(
+    def _as_pixels(
         self,
         stored: Numbers,
         frame: int,
         wanted: Window | ValueRange | None,
         tags: TagWindow | TagTable | None,
         valid: Valid | None,
+        depth: int,
     ) -> tuple[Pixels, str]:
         values = self._in_units(stored, frame)
         if not np.isfinite(values).all():
             raise DataError("has values that are no numbers")
         bits = self._bits() if values is stored and stored.dtype.kind != "f" else None
-        return eight_bits(values, ImageRange(bits, self._signed(), tags), wanted, valid)
+        return as_pixels(values, ImageRange(bits, self._signed(), tags), wanted, valid, depth=depth)
 
     def _valid(self, stored: Numbers) -> Valid | None:
         """Which pixels are not padding; None if the file names no padding."""
@@ -224,7 +226,7 @@ class DicomImages:
             first -= 65536
         return TagTable(first, table[:count], bits)
 
-    def _colours(self, stored: Numbers, photometric: str) -> Pixels:
+    def _colours(self, stored: Numbers, photometric: str, depth: int) -> Pixels:
         """(H, W, 3)"""
         if photometric == "PALETTE COLOR":
             stored = self._palette_colours(stored)
@@ -234,8 +236,8 @@ class DicomImages:
         if stored.ndim != 3 or stored.shape[2] != 3:
             raise DataError("has SamplesPerPixel and PhotometricInterpretation that contradict each other")
         if bits <= 8:
-            return stored.astype(np.uint8)
-        return stretch(stored.astype(np.float64), 0, 2**bits - 1)
+            return stored.astype(np.uint8) if depth == 8 else stored.astype(np.uint16) * np.uint16(EVEN)
+        return stretch(stored.astype(np.float64), 0, 2**bits - 1, depth)
 
     def _palette_colours(self, stored: Numbers) -> NDArray[Any]:
         from pydicom.pixels.processing import apply_color_lut

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from crossward.core.bit_depth import grey_levels
+
 Hashes = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -60,7 +62,7 @@ class ImageHashes:
 
 
 def image_hashes(images: Tensor) -> ImageHashes:
-    """The hashes of (N, H, W, C) uint8 images."""
+    """The hashes of (N, H, W, C) images."""
     hashes = np.empty(len(images), dtype=np.uint64)
     small = torch.empty(len(images), SMALL_PIXELS, dtype=torch.float16)
     flat = np.empty(len(images), dtype=np.bool_)
@@ -137,8 +139,8 @@ def _pairs_within(members: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """(n, H, W, C) uint8 -> (n, 1, 32, 32) float grey levels."""
-    x = images.float().mean(3).unsqueeze(1)
+    """(n, H, W, C) pixels -> (n, 1, 32, 32) float grey levels."""
+    x = grey_levels(images).mean(3).unsqueeze(1)
     return adaptive_avg_pool2d(x, SMALL)
 
 

@@ -6,9 +6,10 @@ shades-of-grey[:P]   colour constancy: Finlayson and Trezzi, "Shades of Gray and
 brightness[:TARGET]  one gain for all pixels and channels, so that their mean is TARGET of the range (0.5), or less
                      where bright pixels are clipped.
 window:LEVEL:WIDTH   a CT window in Hounsfield units (the brain's is 40:80), LEVEL - WIDTH / 2 becoming 0 and
-                     LEVEL + WIDTH / 2 becoming 255. Of pictures and arrays, signed pixels (TIFF) are Hounsfield
-                     units, unsigned ones (PNG) are Hounsfield units + 1024. It comes first, for it makes the 8 bits
-                     that all others work on, and images are resized after it; the others are done to resized images.
+                     LEVEL + WIDTH / 2 becoming white. Of pictures and arrays, signed pixels (TIFF) are Hounsfield
+                     units, unsigned ones (PNG) are Hounsfield units + 1024. It comes first, for it makes the pixels,
+                     of 8 or of 16 bits, that all others work on, and images are resized after it; the others are done
+                     to resized images.
 window:NAME, range:… in place of it, as value_range.py understands them.
 """
 
@@ -23,7 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossward.core.pixel_range import EVEN
 from crossward.data.value_range import (
+    PIXEL_TYPES,
     PRESETS,
     TAGS,
     FromTags,
@@ -36,7 +39,8 @@ from crossward.data.value_range import Pixels as Pixels
 from crossward.data.value_range import Window as Window
 from crossward.errors import ConfigError
 
-Values = NDArray[np.float32]  # (B, H, W * C) from 0 to 255: numpy is far faster along a last axis that is long
+# (B, H, W * C) from 0 to 255, whatever the bits: numpy is far faster along a last axis that is long
+Values = NDArray[np.float32]
 
 BLOCK = 1 << 14  # values at once: what fits into a core's cache takes a third of the time
 NOTHING = np.float32(1e-12)  # in place of a light or a mean of 0: black times a finite gain stays black
@@ -72,8 +76,8 @@ def _power(x: Values, whole: int) -> Values:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A window or a range, or none, for pixels of 16 bits, and then operations one after the other on pixels of 8
-    bits."""
+    """A window or a range, or none, for the values of a file, and then operations one after the other on the pixels
+    that it makes of them, of 8 or of 16 bits."""
 
     window: Window | None
     steps: tuple[tuple[str, tuple[float, ...]], ...]
@@ -85,20 +89,24 @@ class Preparation:
 
     def __call__(self, images: Pixels) -> Pixels:
         """(B, H, W, C) with the steps done to each image; the window is not among them."""
-        return by_parts(self._apply_steps, images) if self.steps else images
+        return by_parts(self._apply_steps, images, 8 * images.dtype.itemsize) if self.steps else images
 
     def _apply_steps(self, images: Pixels) -> Pixels:
         n, height, width, channels = images.shape
         x = images.reshape(n, height, width * channels).astype(np.float32)
+        if images.dtype == np.uint16:
+            x /= EVEN
         for name, numbers in self.steps:
             OPERATIONS[name].apply(x, channels, *numbers)
             x.clip(0, 255, out=x)
-        return np.rint(x, out=x).astype(np.uint8).reshape(images.shape)
+        if images.dtype == np.uint16:
+            x *= EVEN
+        return np.rint(x, out=x).astype(images.dtype).reshape(images.shape)
 
 
-def by_parts(work: Callable[[NDArray[Any]], Pixels], images: NDArray[Any]) -> Pixels:
-    """The images, a few at once, with `work` done to them."""
-    done = np.empty(images.shape, dtype=np.uint8)
+def by_parts(work: Callable[[NDArray[Any]], Pixels], images: NDArray[Any], depth: int) -> Pixels:
+    """The images, a few at once, with `work` done to them, which makes pixels of `depth` bits."""
+    done = np.empty(images.shape, dtype=PIXEL_TYPES[depth])
     some = max(1, BLOCK // max(1, images[:1].size))
     for first in range(0, len(images), some):
         done[first : first + some] = work(images[first : first + some])
@@ -123,7 +131,7 @@ class Operation:
 
 
 TINY = 1e-6  # "above 0"
-RANGES = ("window", "range")  # operations that make the 8 bits
+RANGES = ("window", "range")  # operations that make the pixels
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         "shades-of-grey": Operation(shades_of_grey, (Number("norm", 1, 12, 6, int),), (3,), "shades-of-grey:6"),

@@ -89,7 +89,7 @@ def cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Mapping[str, st
     """What names these rows, decoded so, from files of this content."""
     # entries of images that nothing was done to have the keys they always had; those of two-class masks knew no habits
     defaults = asdict(Frame(1))
-    later = ("prepare", "max_pixels", "burned_in")
+    later = ("prepare", "max_pixels", "burned_in", "depth")
     framing = {name: value for name, value in asdict(frame).items() if name not in later or value != defaults[name]}
     framing |= {"masks": 2} if frame.classes else {}  # as VERSION, of the decoding of masks alone
     state = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
@@ -111,7 +111,7 @@ def paths_of(rows: Sequence[ImagePaths]) -> list[str]:
 def split_rows(rows: Sequence[ImagePaths], frame: Frame) -> list[Sequence[ImagePaths]]:
     """The rows, cut into segments: small ones first, by which the time of all is judged, then larger ones. The rows of
     one file stay together as far as the memory allows: it is opened once."""
-    most = max(1, MOST_BYTES // (math.prod(sides(frame.size)) * (frame.channels + 1)))
+    most = max(1, MOST_BYTES // (math.prod(sides(frame.size)) * (frame.channels * frame.depth // 8 + 1)))
     wanted = 1
     start = 0
     pieces: list[Sequence[ImagePaths]] = []

@@ -1,4 +1,4 @@
-"""Value ranges: which values of an image of more than 8 bits become black and white.
+"""Value ranges: which values of an image of more than 8 bits become black and white, in pixels of 8 or of 16 bits.
 
 window:LEVEL:WIDTH       a window in the image's own units, which are Hounsfield units on CT
 window:NAME              the same by name: brain, subdural, stroke, bone, lung, mediastinum, soft-tissue, liver
@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossward.core.pixel_range import brightest
 from crossward.errors import DataError
 
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[np.uint8 | np.uint16]
 Numbers = NDArray[Any]  # whole or floating-point
 Valid = NDArray[np.bool_]  # which pixels are not padding
 
+PIXEL_TYPES: Mapping[int, type[np.uint8] | type[np.uint16]] = MappingProxyType({8: np.uint8, 16: np.uint16})  # by bits
 OFFSET = 1024  # unsigned pixels of pictures hold Hounsfield units plus this
 PRESETS: Mapping[str, tuple[float, float]] = MappingProxyType(  # level and width in Hounsfield units
     {
@@ -48,10 +50,10 @@ class Window:
     level: float
     width: float
 
-    def __call__(self, pixels: Numbers) -> Pixels:
-        """Pixels of any shape as 8 bits; Hounsfield units if signed or floating-point, else plus 1024."""
+    def __call__(self, pixels: Numbers, depth: int = 8) -> Pixels:
+        """Pixels of any shape as 8 or 16 bits; Hounsfield units if signed or floating-point, else plus 1024."""
         units = pixels.astype(np.float64) - (OFFSET if pixels.dtype.kind == "u" else 0)
-        return stretch(units, self.level - self.width / 2, self.level + self.width / 2)
+        return stretch(units, self.level - self.width / 2, self.level + self.width / 2, depth)
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,17 @@ class TagWindow:
     width: float
     function: str = LINEAR
 
-    def __call__(self, values: Numbers) -> Pixels:
+    def __call__(self, values: Numbers, depth: int = 8) -> Pixels:
         x = values.astype(np.float64)
         if self.function == "SIGMOID":
             with np.errstate(over="ignore"):
-                return np.rint(255 / (1 + np.exp(-4 * (x - self.centre) / self.width))).astype(np.uint8)
+                return np.rint(brightest(depth) / (1 + np.exp(-4 * (x - self.centre) / self.width))).astype(
+                    PIXEL_TYPES[depth]
+                )
         if self.function == "LINEAR_EXACT":
-            return stretch(x, self.centre - self.width / 2, self.centre + self.width / 2)
+            return stretch(x, self.centre - self.width / 2, self.centre + self.width / 2, depth)
         half = (self.width - 1) / 2  # LINEAR: the width counts the values, both ends among them
-        return stretch(x, self.centre - 0.5 - half, self.centre - 0.5 + half)
+        return stretch(x, self.centre - 0.5 - half, self.centre - 0.5 + half, depth)
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,10 @@ class TagTable:
     table: NDArray[np.uint16]
     bits: int
 
-    def __call__(self, values: Numbers) -> Pixels:
+    def __call__(self, values: Numbers, depth: int = 8) -> Pixels:
         places = np.rint(values).astype(np.int64) - self.first
         looked_up = self.table[places.clip(0, len(self.table) - 1)]
-        return stretch(looked_up.astype(np.float64), 0, 2**self.bits - 1)
+        return stretch(looked_up.astype(np.float64), 0, 2**self.bits - 1, depth)
 
 
 @dataclass(frozen=True)
@@ -137,32 +141,39 @@ class FromTags:
 ValueRange = Percentiles | StoredBits | Limits | FromTags
 
 
-def stretch(values: NDArray[np.float64], low: float, high: float) -> Pixels:
-    """`low` becomes 0 and `high` 255, with a straight line between; where both are one, what is above it is white."""
+def stretch(values: NDArray[np.float64], low: float, high: float, depth: int = 8) -> Pixels:
+    """`low` becomes 0 and `high` white, with a straight line between; where both are one, what is above it is white."""
+    white, pixel_type = brightest(depth), PIXEL_TYPES[depth]
     if high <= low:
-        return np.where(values > low, 255, 0).astype(np.uint8)
+        return np.where(values > low, white, 0).astype(pixel_type)
     share = (values - low) / (high - low)
-    eight: Pixels = np.rint(share.clip(0, 1) * 255).astype(np.uint8)
-    return eight
+    pixels: Pixels = np.rint(share.clip(0, 1) * white).astype(pixel_type)
+    return pixels
 
 
-def eight_bits(
-    values: Numbers, image: ImageRange, wanted: Window | ValueRange | None, valid: Valid | None = None
+def as_pixels(
+    values: Numbers,
+    image: ImageRange,
+    wanted: Window | ValueRange | None,
+    valid: Valid | None = None,
+    *,
+    depth: int = 8,
 ) -> tuple[Pixels, str]:
-    """Values in the image's own units as 8 bits, and the habit of an image whose range was not as expected, or "".
+    """Values in the image's own units as pixels of `depth` bits, and the habit of an image whose range was not as
+    expected, or "".
 
     Without a wanted range it is that of the tags. An image without one is shown by its bits if they are 8, else by its
     percentiles. Pixels that are not `valid` decide nothing, and what they become means nothing.
     """
     if isinstance(wanted, Window):
-        return wanted(values.astype(np.float64)), ""
+        return wanted(values.astype(np.float64), depth), ""
     if wanted is None or isinstance(wanted, FromTags):
         if image.tags is not None:
-            return image.tags(values), ""
+            return image.tags(values, depth), ""
         if wanted is not None:
             raise DataError('has no window in its tags: set prepare = ["window:40:80"] or ["range:percentiles"]')
         chosen, habit = (StoredBits(), "") if (image.bits or 99) <= 8 else (Percentiles(), "no window")
-        return eight_bits(values, image, chosen, valid)[0], habit
+        return as_pixels(values, image, chosen, valid, depth=depth)[0], habit
     seen = values if valid is None else values[valid]
     low, high = wanted.limits(seen, image) if seen.size else (0.0, 0.0)
-    return stretch(values.astype(np.float64), low, high), ""
+    return stretch(values.astype(np.float64), low, high, depth), ""

@@ -66,15 +66,22 @@ class Volume:
         return turned
 
     def pixels(
-        self, axis: str, number: int, wanted: Window | ValueRange | None, most_pixels: int, channel: int = 0
+        self,
+        axis: str,
+        number: int,
+        wanted: Window | ValueRange | None,
+        most_pixels: int,
+        channel: int = 0,
+        depth: int = 8,
     ) -> Pixels:
-        """(H, W) of a slice. Without a wanted range, and by percentiles, the range is that of the whole volume."""
+        """(H, W) of a slice, in `depth` bits. Without a wanted range, and by percentiles, the range is that of the
+        whole volume."""
         stored = self.slice(axis, number, channel)
         check_size(stored.shape[1], stored.shape[0], most_pixels)
         if isinstance(wanted, Window):
-            return wanted(self._values(stored))
+            return wanted(self._values(stored), depth)
         low, high = self._limits(wanted, channel)
-        return stretch(self._values(stored), low, high)
+        return stretch(self._values(stored), low, high, depth)
 
     def labelled(self, axis: str) -> list[int]:
         """The slices that hold a voxel other than 0."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from crossward import nets
 from crossward.config.reading import config_from, method_of
 from crossward.config.schema import Config
+from crossward.core.bit_depth import PIXEL_TYPES
 from crossward.core.method import Method
 from crossward.core.task import blank_targets
 from crossward.data.audit import warnings
@@ -46,8 +47,8 @@ def build_coordinator_run(
 ) -> PreparedRun:
     """The coordinator's part of a run.
 
-    `facts` describe the images of all sites: task, classes, channels, size. `own` holds images of the coordinator
-    itself, such as a test set or a public set; the images `public`, if given, replace its public set.
+    `facts` describe the images of all sites: task, classes, channels, size, depth. `own` holds images of the
+    coordinator itself, such as a test set or a public set; the images `public`, if given, replace its public set.
     """
     refuse_pooled_method(method_of(config), config.method.name)
     federation = _empty_federation(facts) if own is None else own
@@ -139,7 +140,10 @@ def _with_public_images(federation: Federation, images: Tensor) -> Federation:
     """The federation with `images` as its public set."""
     own = federation.collection
     if images.shape[1:] != own.images.shape[1:] or images.dtype != own.images.dtype:
-        raise Refusal(f"public images of {tuple(images.shape[1:])} for a site with {tuple(own.images.shape[1:])}")
+        sent, held = (
+            f"{tuple(some.shape[1:])} {str(some.dtype).removeprefix('torch.')}" for some in (images, own.images)
+        )
+        raise Refusal(f"public images of {sent} for a site with {held}")
     hashes = public_hashes(images)
     count = len(images)
     unknown = ("",) * count
@@ -200,6 +204,7 @@ def image_facts(collection: Collection) -> dict[str, Any]:
         "classes": list(collection.classes),
         "channels": collection.channels,
         "size": list(collection.size),
+        "depth": collection.depth,
     }
 
 
@@ -243,7 +248,7 @@ def _choose_split(federation: Federation, take: Any) -> Split:
 def _empty_federation(facts: Mapping[str, Any]) -> Federation:
     """A federation without images, for a coordinator that has none."""
     height, width = facts["size"]
-    images = torch.zeros(0, height, width, facts["channels"], dtype=torch.uint8)
+    images = torch.zeros(0, height, width, facts["channels"], dtype=PIXEL_TYPES[facts["depth"]])
     targets = blank_targets(facts["task"], 0, len(facts["classes"]), (height, width))
     collection = Collection("hospitals", facts["task"], tuple(facts["classes"]), images, targets, (), ())
     return Federation(collection, (), EMPTY_SERVER, NO_ROWS, {"partition": "hospitals"})

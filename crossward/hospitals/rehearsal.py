@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from crossward.core.bit_depth import PIXEL_TYPES
 from crossward.core.engine import Job, Outcome, Payload
 from crossward.core.inspection import ExpectedReplies, Limits, ScalarSpec, TreeSpec, reply_problems
 from crossward.core.run import Plan, run
@@ -192,7 +193,9 @@ def _noise_federation(run_sites: RunSites) -> Federation:
     count = 2 * half
     rng = torch.Generator().manual_seed(0)
     size = real.collection.size
-    images = torch.randint(0, 256, (count, *size, real.collection.channels), generator=rng, dtype=torch.uint8)
+    shape = (count, *size, real.collection.channels)
+    depth = real.collection.depth
+    images = torch.randint(0, 2**depth, shape, generator=rng, dtype=PIXEL_TYPES[depth])
     if task == "segmentation":
         targets = torch.randint(0, num_classes, (count, *size), generator=rng, dtype=torch.uint8)
     elif task == "multi-label":

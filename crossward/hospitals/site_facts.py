@@ -14,7 +14,7 @@ from crossward.foreign import ForeignError
 from crossward.hospitals.build import image_facts
 from crossward.hospitals.peers import MOST_CERTIFICATE
 
-COMMON_FACTS = ("task", "classes", "channels", "size")  # in which the images of all sites must agree
+COMMON_FACTS = ("task", "classes", "channels", "size", "depth")  # in which the images of all sites must agree
 PARTS = ("train", "val", "test")
 TASKS = ("classification", "multi-label", "segmentation")
 MAX_IMAGES = 10**9  # of a site
@@ -24,7 +24,7 @@ Facts = Mapping[str, Any]
 
 def checked_facts(header: Mapping[str, Any]) -> dict[str, Any]:
     """What a site's answer says of its images, and nothing else; ForeignError if it cannot be so."""
-    missing = [key for key in COMMON_FACTS if key not in header]
+    missing = [key for key in COMMON_FACTS if key not in header and key != "depth"]
     if missing:
         raise ForeignError(f"it does not say what its images are: {', '.join(missing)}")
     classes = [foreign.name(name, "a class") for name in foreign.listing(header["classes"], "classes")]
@@ -34,11 +34,15 @@ def checked_facts(header: Mapping[str, Any]) -> dict[str, Any]:
     channels = foreign.whole_number(header["channels"], "channels", least=1)
     if len(size) != 2 or math.prod(size) * channels > MAX_IMAGE_NUMBERS:
         raise ForeignError(f"its images are of {foreign.printable(size)} pixels and {channels} channels: too large")
+    depth = foreign.whole_number(header.get("depth", 8), "depth", least=8, most=16)
+    if depth not in (8, 16):
+        raise ForeignError(f"its pixels have {depth} bits, where 8 or 16 are possible")
     facts: dict[str, Any] = {
         "task": foreign.choice(header["task"], "task", TASKS),
         "classes": classes,
         "channels": channels,
         "size": size,
+        "depth": depth,
     }
     return facts | _image_counts(header) | _class_counts(header, len(classes)) | _certificate(header)
 

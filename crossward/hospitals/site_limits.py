@@ -101,7 +101,8 @@ class SiteLimits(Section):
         threads."""
         size = getattr(config.data, "size", None)
         if size is not None and "size" not in site_data:
-            self.refuse_above("pixels", size, f"the run wants images of {size} x {size} pixels")
+            height, width = sides(size)
+            self.refuse_above("pixels", max(height, width), f"the run wants images of {height} x {width} pixels")
         threads = config.engine.threads
         self.refuse_above("threads", threads, f"the run wants {threads} threads")
 
@@ -229,8 +230,8 @@ def _decoded_bytes(config: Config) -> int:
                 count = sum(is_image(name) for name in files.listing())
     except (OSError, CrosswardError):
         return 0  # reading them reports what is wrong
-    channels = getattr(config.data, "channels", 3)
-    return int(count * math.prod(sides(getattr(config.data, "size", 0))) * (channels + 1))  # and a mask
+    channels, depth = getattr(config.data, "channels", 3), getattr(config.data, "depth", 8)
+    return int(count * math.prod(sides(getattr(config.data, "size", 0))) * (channels * depth // 8 + 1))  # and a mask
 
 
 def _folder_bytes(folder: Path) -> int:

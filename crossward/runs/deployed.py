@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossward.config.reading import config_from, method_of
+from crossward.core.bit_depth import PIXEL_TYPES
 from crossward.core.image_size import as_size, sides
 from crossward.core.method import restore_predictor
 from crossward.core.net import Net, NetSpec
+from crossward.core.pixel_range import brightest
 from crossward.core.samples import Samples
 from crossward.core.site import Site, predict_batch_size
 from crossward.core.training import Training
@@ -49,6 +51,7 @@ class Deployed:
         self.classes = tuple(about["task"]["classes"])
         self.size = as_size(*about["images"]["size"])
         self.channels = net_facts["channels"]
+        self.depth = about["images"].get("depth", 8)
         self.shrink = net_facts.get("shrink", 1)
         self.mean = tuple(about["images"]["mean"])
         self.std = tuple(about["images"]["std"])
@@ -66,7 +69,7 @@ class Deployed:
         plan = _without_start(NetPlan(**{**net_facts, "size": spec.size}))
         net = method.build(plan(), spec)
         task = make_task(about["task"]["name"], self.classes, **config.task)
-        none = self._samples(torch.zeros(0, *sides(self.size), self.channels, dtype=torch.uint8))
+        none = self._samples(torch.zeros(0, *sides(self.size), self.channels, dtype=PIXEL_TYPES[self.depth]))
         self._no_images = none
         self._site = Site(0, "deployed", net, task, none, none, none, Training(), architecture=plan.architecture)
         self._predictor = restore_predictor(method, self._site, stored)
@@ -82,17 +85,19 @@ class Deployed:
     def predict(self, images: Pixels) -> NDArray[Any]: ...
 
     def predict(self, images: Tensor | Pixels) -> Tensor | NDArray[Any]:
-        """(N, H, W, C) uint8 images -> (N, K) probabilities, or (N, H, W) uint8 class maps.
+        """(N, H, W, C) images, uint8 or as `depth` says uint16 -> (N, K) probabilities, or (N, H, W) uint8 class maps.
 
         Grey images may be (N, H, W); one image may come without N, and is a batch of one. Given a numpy array, an array
         is returned; given a tensor, a tensor.
         """
-        predicted = self._site.predict(self._predictor, self._samples(as_images(images, self.size, self.channels)))
+        predicted = self._site.predict(
+            self._predictor, self._samples(as_images(images, self.size, self.channels, self.depth))
+        )
         return predicted.numpy() if isinstance(images, np.ndarray) else predicted
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """(N, H, W, C) uint8 images -> (N, K) probabilities, or (N, K, H, W) of each pixel."""
-        samples = self._samples(as_images(images, self.size, self.channels))
+        """(N, H, W, C) images -> (N, K) probabilities, or (N, K, H, W) of each pixel."""
+        samples = self._samples(as_images(images, self.size, self.channels, self.depth))
         self._site.model.eval()
         with torch.inference_mode():
             parts = [shares(self._predictor(x), self.task) for x, _ in samples.in_order(predict_batch_size(samples))]
@@ -111,8 +116,8 @@ class Deployed:
         return self._site.model.eval()
 
     def inputs(self, images: Tensor) -> Iterator[Tensor]:
-        """(N, H, W, C) uint8 images as the network takes them: (B, C, H, W), normalised, some at a time."""
-        samples = self._samples(as_images(images, self.size, self.channels))
+        """(N, H, W, C) images as the network takes them: (B, C, H, W), normalised, some at a time."""
+        samples = self._samples(as_images(images, self.size, self.channels, self.depth))
         for x, _ in samples.in_order(predict_batch_size(samples)):
             yield x
 
@@ -123,7 +128,7 @@ class Deployed:
     @property
     def frame(self) -> Frame:
         """What every image file becomes."""
-        return Frame(self.size, self.channels, self.fit, prepare=self.prepare)
+        return Frame(self.size, self.channels, self.fit, prepare=self.prepare, depth=self.depth)
 
     def read(self, files: Iterable[Path]) -> Iterator[tuple[list[Path], Tensor, list[Size]]]:
         """Image files as the network wants them, some at a time, with their own upright sizes. Files that cannot be
@@ -175,8 +180,9 @@ class Deployed:
         return Image.fromarray((class_map * (255 // (len(self.classes) - 1))).numpy())
 
     def module(self) -> nn.Module:
-        """For export: (N, H, W, C) uint8 pixels to (probabilities, logits), or to (probabilities, class map)."""
-        return _Whole(self._site.model, self._predictor, self.mean, self.std, self.shrink, self.task).eval()
+        """For export: (N, H, W, C) pixels to (probabilities, logits), or to (probabilities, class map)."""
+        white = brightest(self.depth)
+        return _Whole(self._site.model, self._predictor, self.mean, self.std, white, self.shrink, self.task).eval()
 
     def _samples(self, images: Tensor) -> Samples:
         targets = torch.zeros(len(images), dtype=torch.int64)
@@ -215,15 +221,22 @@ class _Whole(nn.Module):
     """Normalisation, network and softmax, or sigmoid, in one."""
 
     def __init__(
-        self, net: nn.Module, predictor: Any, mean: Sequence[float], std: Sequence[float], shrink: int, task: str
+        self,
+        net: nn.Module,
+        predictor: Any,
+        mean: Sequence[float],
+        std: Sequence[float],
+        white: int,
+        shrink: int,
+        task: str,
     ) -> None:
         super().__init__()
-        self.net, self.shrink, self.task = net, shrink, task
+        self.net, self.white, self.shrink, self.task = net, white, shrink, task
         self._predictor = predictor
         self.mean, self.std = (nn.Buffer(torch.tensor(v).view(1, -1, 1, 1)) for v in (mean, std))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255
+        scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / self.white
         seen = F.avg_pool2d(scaled, self.shrink) if self.shrink > 1 else scaled
         logits: Tensor = self._predictor((seen - self.mean) / self.std)
         maps = self.task == "segmentation"

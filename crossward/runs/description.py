@@ -73,6 +73,7 @@ def _about(prepared: PreparedRun) -> dict[str, Any]:
         "task": {"name": task.name, "classes": list(task.classes), "main": task.main},
         "images": {
             "size": list(prepared.federation.collection.size),
+            "depth": prepared.federation.collection.depth,
             "mean": list(run_sites.mean),
             "std": list(run_sites.std),
         },

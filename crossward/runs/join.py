@@ -12,6 +12,7 @@ from typing import Any
 from crossward.config.reading import config_from, method_of, with_overrides
 from crossward.config.schema import Config
 from crossward.config.toml_lines import Where, read_toml
+from crossward.core.image_size import as_size
 from crossward.core.run import Observer, Progress
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
@@ -31,7 +32,7 @@ from crossward.runs.result import Result, load
 from crossward.runs.run_directory import RunDir
 
 NEWCOMER_SECTIONS = ("data", "partition", "net", "train")  # that a newcomer's file may hold
-READ_ALIKE = ("normalise", "augment", "prepare", "size", "channels", "fit", "axis")  # unless it says otherwise
+READ_ALIKE = ("normalise", "augment", "prepare", "size", "channels", "depth", "fit", "axis")  # unless it says otherwise
 Watched = Callable[[str], AbstractContextManager[Sequence[Observer]]]  # by the label of a run
 
 
@@ -110,7 +111,8 @@ def _newcomer_config(federation: Result, site: str, overrides: Sequence[str]) ->
     where: Where = {}
     if Path(site).suffix == ".toml":
         document, where = read_toml(Path(site))
-        images = {"size": federation.about["images"]["size"][0], "channels": federation.about["net"]["channels"]}
+        size = as_size(*federation.about["images"]["size"])
+        images = {"size": size, "channels": federation.about["net"]["channels"]}
         base = _with_newcomer_file(base, document, site, base["data"] | images)
     elif site not in left_out:
         hint = f"It left out: {', '.join(left_out)}." if left_out else "It left none out (partition.leave_out)."

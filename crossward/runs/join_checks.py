@@ -18,7 +18,7 @@ from crossward.runs.run_directory import RunDir
 from crossward.runs.run_files import TERMS
 
 DATASET = ("source", "path", "root", "name", "kind", "seed")  # alike in one dataset, whose patients are then alike
-FRAMED = ("size", "channels", "fit", "prepare")  # what the pixels of an image depend on
+FRAMED = ("size", "channels", "depth", "fit", "prepare")  # what the pixels of an image depend on
 UNKNOWN = "the images of the federation are not here: whether some of the newcomer's are among them is not known"
 SHOWN = 10
 
@@ -49,6 +49,12 @@ def check_collection(collection: Collection, federation: Result) -> None:
             f"the newcomer's images have {collection.channels} channels, the federation's "
             f"{federation.about['net']['channels']}",
             hint="Set data.channels.",
+        )
+    depth = federation.about["images"].get("depth", 8)
+    if collection.depth != depth:
+        raise ConfigError(
+            f"the newcomer's images have pixels of {collection.depth} bits, the federation's of {depth}",
+            hint="Set data.depth, of a source that has it.",
         )
 
 

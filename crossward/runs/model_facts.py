@@ -8,12 +8,13 @@ from typing import Any
 
 from crossward import __version__
 from crossward.core.image_size import sides
+from crossward.core.pixel_range import brightest
 from crossward.runs.deployed import Deployed
 from crossward.runs.result import Result
 
 OUTSIDE = (  # what the network expects to be done to an image file before it
     "turn it upright by its EXIF orientation",
-    "convert it to 8 bits, RGB or grey as `colour` says",
+    "bring it to `dtype` by its window, range or bits, RGB or grey as `colour` says",
     "cut out what `fit` says",
     "resize it to `size` by Pillow's BILINEAR",
     "apply the operations of `prepare` in order",
@@ -23,6 +24,7 @@ OUTSIDE = (  # what the network expects to be done to an image file before it
 def model_facts(result: Result, network: Deployed, site: str | None, which: str) -> dict[str, Any]:
     """Nothing of the images of the run but their size: no names, no paths, no patients."""
     best = result.summary["best"]
+    white = brightest(network.depth)
     return {
         "task": network.task,
         "classes": list(network.classes),
@@ -30,9 +32,14 @@ def model_facts(result: Result, network: Deployed, site: str | None, which: str)
         "channels": network.channels,
         "colour": colour_word(network.channels),
         "layout": "NHWC",
-        "dtype": "uint8",
-        "value_range": [0, 255],
-        "normalisation": {"mean": list(network.mean), "std": list(network.std), "of": "pixels / 255", "inside": True},
+        "dtype": f"uint{network.depth}",
+        "value_range": [0, white],
+        "normalisation": {
+            "mean": list(network.mean),
+            "std": list(network.std),
+            "of": f"pixels / {white}",
+            "inside": True,
+        },
         "shrink": network.shrink,
         "fit": network.fit,
         "prepare": list(network.prepare),

@@ -38,6 +38,7 @@ EVALUATED = ("$", "@", "%")  # what MONAI calculates, looks up or reads from a f
 COPIED = {  # module -> its name in the bundle
     "crossward.errors": "errors",
     "crossward.core.image_size": "image_size",
+    "crossward.core.pixel_range": "pixel_range",
     "crossward.data.archives": "archives",
     "crossward.data.decode": "decode",
     "crossward.data.dicom_orientation": "dicom_orientation",
@@ -45,6 +46,7 @@ COPIED = {  # module -> its name in the bundle
     "crossward.data.dicom_reading": "dicom_reading",
     "crossward.data.file_format": "file_format",
     "crossward.data.masks": "masks",
+    "crossward.data.picture_range": "picture_range",
     "crossward.data.prepare": "prepare",
     "crossward.data.value_range": "value_range",
     "crossward.data.volumes": "volumes",
@@ -83,7 +85,7 @@ def write_bundle(
 
 
 class _ChannelsFirst(nn.Module):
-    """(B, C, H, W) pixels from 0 to 255 of any type, to probabilities: MONAI's order of dimensions."""
+    """(B, C, H, W) pixels from 0 to white, of any type, to probabilities: MONAI's order of dimensions."""
 
     def __init__(self, whole: nn.Module) -> None:
         super().__init__()
@@ -180,7 +182,7 @@ def _metadata(result: Result, network: Deployed, facts: Mapping[str, Any]) -> di
                     "num_channels": network.channels,
                     "spatial_shape": [height, width],
                     "dtype": "float32",
-                    "value_range": [0, 255],
+                    "value_range": list(facts["value_range"]),
                     "is_patch_data": False,
                     "channel_def": _channel_names(network.channels),
                 }
@@ -208,7 +210,13 @@ def _channel_names(channels: int) -> dict[str, str]:
 
 
 def _inference(network: Deployed) -> dict[str, Any]:
-    reading = {"size": network.size, "channels": network.channels, "fit": network.fit, "prepare": list(network.prepare)}
+    reading = {
+        "size": network.size,
+        "channels": network.channels,
+        "fit": network.fit,
+        "prepare": list(network.prepare),
+        "depth": network.depth,
+    }
     masks = {"masks": "$@bundle_root + '/masks'"} if network.task == "segmentation" else {}
     discrete: dict[str, Any] = {"argmax": True}
     if network.task == multi_label.NAME:
@@ -258,7 +266,8 @@ def _readme(result: Result, about: Mapping[str, Any]) -> str:
         "method": facts["method"],
         "rounds": str(facts["round"]),
         "sites": str(len(result.about["sites"])),
-        "input": f"(B, {facts['channels']}, {facts['size'][0]}, {facts['size'][1]}) from 0 to 255, {facts['colour']}",
+        "input": f"(B, {facts['channels']}, {facts['size'][0]}, {facts['size'][1]}) from 0 to "
+        f"{facts['value_range'][1]}, {facts['colour']}",
         "mean": str(facts["normalisation"]["mean"]),
         "std": str(facts["normalisation"]["std"]),
         "fit": facts["fit"],

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from crossward import __version__
+from crossward.core.bit_depth import PIXEL_TYPES
 from crossward.core.image_size import sides
 from crossward.disk import write_atomically
 from crossward.errors import ConfigError
@@ -25,7 +26,7 @@ from crossward.runs.parity import Parity, measure_parity
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-INPUT = "pixels"  # (batch, H, W, C) uint8
+INPUT = "pixels"  # (batch, H, W, C) uint8 or uint16
 NO_GRAPH = (
     "A method that chooses between networks for each image, as fedsm does, has no such graph; `crossward predict` "
     "predicts with it."
@@ -70,7 +71,7 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _graph(network: Deployed) -> ModelProto:
-    example = torch.zeros(2, *sides(network.size), network.channels, dtype=torch.uint8)
+    example = torch.zeros(2, *sides(network.size), network.channels, dtype=PIXEL_TYPES[network.depth])
     second = "class_map" if network.task == "segmentation" else "logits"
     try:
         with quiet_torch():
@@ -107,8 +108,8 @@ def _describe(model: ModelProto, facts: Mapping[str, Any]) -> None:
     model.producer_name = "crossward"
     model.producer_version = __version__
     model.doc_string = (
-        f"{INPUT}: (batch, {', '.join(map(str, facts['size']))}, {facts['channels']}) uint8, {facts['colour']}, "
-        "normalised inside. docs/handover.md of crossward says what to do to an image file before."
+        f"{INPUT}: (batch, {', '.join(map(str, facts['size']))}, {facts['channels']}) {facts['dtype']}, "
+        f"{facts['colour']}, normalised inside. docs/handover.md of crossward says what to do to an image file before."
     )
     del model.metadata_props[:]
     for key, value in facts.items():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from crossward.config.reading import config_from
+from crossward.core.bit_depth import PIXEL_TYPES
 from crossward.core.image_size import sides
 from crossward.data.federation import Federation
 from crossward.data.manifest import from_manifest
@@ -19,7 +20,7 @@ from crossward.runs.result import Result
 
 TOLERANCE = 1e-4  # of a probability; float32 sums in another order differ by 1e-6 or so
 MOST_IMAGES = 32
-Probabilities = Callable[[Tensor], Tensor]  # (N, H, W, C) uint8 -> (N, K) or (N, K, H, W)
+Probabilities = Callable[[Tensor], Tensor]  # (N, H, W, C) pixels -> (N, K) or (N, K, H, W)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def parity_images(result: Result, network: Deployed, site: str | None) -> tuple[
     rows = torch.zeros(0, dtype=torch.int64) if federation is None else _test_rows(federation, site)
     if federation is None or not len(rows):
         shape = (MOST_IMAGES, *sides(network.size), network.channels)
-        noise = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        values = {"high": 2**network.depth, "dtype": PIXEL_TYPES[network.depth]}
+        noise = torch.randint(size=shape, **values, generator=torch.Generator().manual_seed(0))
         return noise, "images of random pixels"
     spread = torch.linspace(0, len(rows) - 1, min(MOST_IMAGES, len(rows))).long()
     return federation.collection.images[rows[spread]], "test images of the run"

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 
+from crossward.data import augment
 from crossward.data.augment import Step, augmentation
 from crossward.errors import ConfigError
 
@@ -257,3 +258,32 @@ def test_words_that_cannot_be_understood_are_refused(text, words):
         augmentation(["vflip", text])
     assert words in str(caught.value)
     assert len(caught.value.details) == 1
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (33, 48), (64, 17)])
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_the_places_of_a_rotation_are_those_of_affine_grid_to_the_bit(count, height, width):
+    for seed in range(5):
+        rng = torch.Generator().manual_seed(seed)
+        theta = augment.draw_rotations(augment.Images(count, height, width), 180.0, rng)
+        expected = torch.nn.functional.affine_grid(theta, [count, 1, height, width], align_corners=False)
+        assert torch.equal(augment.rotated_places(theta, height, width), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", ["rotate:30", "rotate:30:zero"])
+def test_a_rotation_is_the_same_where_matrices_are_multiplied_otherwise(name, channels, monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(11, 30, 26, channels, generator=rng).permute(0, 3, 1, 2)
+    y = torch.randint(0, 3, (11, 30, 26), generator=rng)
+    before = x.clone(), y.clone()
+    rotate = augment.augmentation([name], (0.5,) * channels, (0.25,) * channels)
+    summed = rotate(x, y, torch.Generator().manual_seed(1))
+    assert torch.equal(x, before[0])  # what the caller has stays
+    assert torch.equal(y, before[1])
+    monkeypatch.setattr(augment, "_sums_are_exact", lambda *_: False)
+    multiplied = rotate(x, y, torch.Generator().manual_seed(1))
+    for one, other in zip(summed, multiplied, strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
+    assert not torch.equal(summed[0], x)

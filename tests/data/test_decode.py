@@ -262,4 +262,4 @@ def test_frames_are_compared_and_kept_by_what_is_written():
     frame = Frame(8, prepare=("brightness",))
     assert frame == Frame(8, prepare=("brightness",)) != Frame(8)
     kept = {"size": 8, "channels": 3, "fit": "stretch", "classes": 0, "prepare": ("brightness",)}
-    assert asdict(frame) == kept | {"max_pixels": 100_000_000, "burned_in": False}
+    assert asdict(frame) == kept | {"max_pixels": 100_000_000, "burned_in": False, "depth": 8}

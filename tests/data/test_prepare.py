@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from crossward.data.prepare import Preparation, Window, preparation
-from crossward.data.value_range import FromTags, ImageRange, Limits, Percentiles, StoredBits, eight_bits
+from crossward.data.value_range import FromTags, ImageRange, Limits, Percentiles, StoredBits, as_pixels
 from crossward.errors import ConfigError
 
 
@@ -128,7 +128,7 @@ def test_windows_by_name_and_ranges():
 def test_a_constant_image_and_one_value_make_no_noise():
     flat = np.full((4, 4), 7, np.uint16)
     with np.errstate(all="raise"):
-        pixels, _ = eight_bits(flat, ImageRange(16), Percentiles())
+        pixels, _ = as_pixels(flat, ImageRange(16), Percentiles())
     assert not pixels.any()
 
 

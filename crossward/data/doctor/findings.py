@@ -14,6 +14,7 @@ from crossward.data.collection import Collection
 from crossward.data.copies import left_out
 from crossward.data.doctor.layout import Layout, Reading
 from crossward.data.near_duplicates import near_pairs
+from crossward.data.shown_pixels import grey_levels
 from crossward.data.stored_hashes import collection_hashes
 from crossward.data.table_columns import toml_value
 from crossward.foreign import printable
@@ -208,7 +209,7 @@ def _of_classes(collection: Collection) -> list[Finding]:
 def _of_colours(collection: Collection) -> list[Finding]:
     """Values of all images, and sites whose mean colour is far from that of the others."""
     step = max(1, len(collection) // SAMPLE)
-    images = collection.images[::step].float()
+    images = grey_levels(collection.images[::step])
     means = images.mean((1, 2))  # (n, C)
     found = []
     spread = images.amax((1, 2, 3)) - images.amin((1, 2, 3))

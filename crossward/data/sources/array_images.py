@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from crossward.core.bit_depth import depth_of
 from crossward.core.image_size import Size, sides
+from crossward.core.pixel_range import brightest
 from crossward.data.collection import Collection
 from crossward.data.partition import Ints
 from crossward.data.prepare import Pixels
@@ -56,14 +58,15 @@ def check_set_name(name: str, names: Mapping[str, object]) -> str:
 
 
 def resize(images: Tensor, size: Size | None, channels: int | None) -> Tensor:
-    """(N, H, W[, C]) bytes at this size; grey as colour and colour as grey, if so many channels are asked for."""
+    """(N, H, W[, C]) pixels of 8 or 16 bits at this size; grey as colour and colour as grey, if so many channels are
+    asked for."""
     if images.ndim == 3:
         images = images.unsqueeze(3)
     if (size is None or images.shape[1:3] == sides(size)) and channels in (None, images.shape[3]):
         return images
     if not len(images):
         height, width = sides(size) if size else images.shape[1:3]
-        return torch.empty((0, height, width, channels or images.shape[3]), dtype=torch.uint8)
+        return torch.empty((0, height, width, channels or images.shape[3]), dtype=images.dtype)
     return torch.cat([_chunk(part, size, channels) for part in images.split(CHUNK)])
 
 
@@ -75,5 +78,5 @@ def _chunk(images: Tensor, size: Size | None, channels: int | None) -> Tensor:
     if x.shape[2:] != wanted:
         whole = all(side % new == 0 for side, new in zip(x.shape[2:], wanted))  # then the mean of each block is exact
         x = interpolate(x, wanted, mode="area") if whole else interpolate(x, wanted, mode="bilinear", antialias=True)
-    pixels = x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    pixels = x.round().clamp(0, brightest(depth_of(images))).to(images.dtype).permute(0, 2, 3, 1)
     return pixels.expand(-1, -1, -1, channels or -1).contiguous()

@@ -109,6 +109,7 @@ def read(
     bad_files: str = "refuse",
     max_pixels: int = MOST_PIXELS,
     burned_in: bool = False,
+    depth: int = 8,
     cache: Path,
 ) -> tuple[Collection, list[BadFile]]:
     """The images under `root`, labelled by their folders, and those that were left out.
@@ -117,7 +118,7 @@ def read(
     patient and the class. `classes` names all classes in their order, also those that have no folder here. Images
     beside masks make it a set for segmentation. DICOM files are grouped by their patients, and are called by codes.
     """
-    frame = Frame(size, channels, fit, prepare=prepare, max_pixels=max_pixels, burned_in=burned_in)
+    frame = Frame(size, channels, fit, prepare=prepare, max_pixels=max_pixels, burned_in=burned_in, depth=depth)
     policy = check_policy(bad_files)
     rules = PathRules(
         group_pattern(group), group_pattern(label, "label"), site == "folder", rename, tuple(classes or ())

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
+from crossward.core.pixel_range import Depth
 from crossward.data.decode import FIT
 from crossward.data.sources.settings import Channels, ImageSize, Loaded, SourceSettings
 from crossward.errors import ConfigError
@@ -16,6 +17,7 @@ class HospitalsSettings(SourceSettings):
     prepare: tuple[str, ...] = ()
     size: ImageSize | None = None  # None: as each site reads its own
     channels: Channels | None = None
+    depth: Depth = 8  # bits of a pixel that sites keep
     fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"
     classes: tuple[str, ...] | None = None  # all of them in their order; None: those of most sites
 

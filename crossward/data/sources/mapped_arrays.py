@@ -23,15 +23,16 @@ def file_stamp(file: Path) -> list[str | int]:
 
 
 def mapped_arrays(
-    parts: Callable[[], Iterable[Tensor]], shape: tuple[int, ...], recipe: Sequence[object]
+    parts: Callable[[], Iterable[Tensor]], shape: tuple[int, ...], recipe: Sequence[object], depth: int = 8
 ) -> tuple[Tensor, tuple[str, ...], Path]:
-    """Images of `shape`, mapped, their hashes, and the file that they are in. `parts` reads them, some at a time, where
-    the cache has none of this recipe, which says from which file and how."""
+    """Images of `shape` and `depth` bits, mapped, their hashes, and the file that they are in. `parts` reads them, some
+    at a time, where the cache has none of this recipe, which says from which file and how."""
     cache = cache_folder() / "images"
-    key = digest(json.dumps([VERSION, *recipe]).encode())
+    key = digest(json.dumps([VERSION, *recipe, *([depth] if depth != 8 else [])]).encode())
+    length = math.prod(shape) * depth // 8
     pixels, about = cache / f"{key}.arrays", cache / f"{key}.json"
     known = read_sealed(about) or {}
-    if not pixels.is_file() or pixels.stat().st_size != math.prod(shape) or len(known.get("hashes", ())) != shape[0]:
+    if not pixels.is_file() or pixels.stat().st_size != length or len(known.get("hashes", ())) != shape[0]:
         hashes: list[str] = []
         with storage(cache):
             cache.mkdir(parents=True, exist_ok=True)
@@ -42,4 +43,4 @@ def mapped_arrays(
                 file.publish(pixels)
             write_sealed(about, {"hashes": hashes})
         known = {"hashes": hashes}
-    return map_images(pixels, shape), tuple(known["hashes"]), pixels
+    return map_images(pixels, shape, depth), tuple(known["hashes"]), pixels

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from crossward.core.image_size import MOST_CHANNELS, Size, sides
 from crossward.core.memory_budgets import budget
+from crossward.core.pixel_range import Depth
 from crossward.data.collection import Collection
 from crossward.data.decode import COLOURS
 from crossward.data.prepare import EXAMPLE, Pixels, Preparation, by_parts, preparation
@@ -26,7 +27,7 @@ from crossward.data.sealed_files import digest
 from crossward.data.sources.array_images import resize
 from crossward.data.sources.mapped_arrays import file_stamp, mapped_arrays
 from crossward.data.sources.settings import Channels, ImageSize, Loaded, SourceSettings
-from crossward.data.value_range import FromTags, ImageRange, StoredBits, ValueRange, eight_bits
+from crossward.data.value_range import PIXEL_TYPES, FromTags, ImageRange, StoredBits, ValueRange, as_pixels
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 
@@ -60,10 +61,18 @@ class NpzSettings(SourceSettings):
     prepare: tuple[str, ...] = ()
     size: ImageSize | None = None
     channels: Channels | None = None
+    depth: Depth = 8  # bits of a pixel that are kept
     classes: tuple[str, ...] | None = None
 
     def load(self) -> Loaded:
-        collection = read(self.path, size=self.size, channels=self.channels, prepare=self.prepare, classes=self.classes)
+        collection = read(
+            self.path,
+            size=self.size,
+            channels=self.channels,
+            prepare=self.prepare,
+            depth=self.depth,
+            classes=self.classes,
+        )
         return collection, []
 
 
@@ -73,6 +82,7 @@ def read(
     size: Size | None = None,
     channels: int | None = None,
     prepare: tuple[str, ...] = (),
+    depth: int = 8,
     classes: Sequence[str] | None = None,
 ) -> Collection:
     """The arrays of `file` as one collection that keeps their splits; sizes and channels as they are unless given."""
@@ -86,15 +96,15 @@ def read(
     if isinstance(asked.value_range, FromTags):
         raise ConfigError(f'"{prepare[0]}" is for DICOM: arrays carry no tags.', hint=f"Use a window, as in {EXAMPLE}.")
     labels_by_split, claims = _labels_and_claims(file)
-    _check(file, labels_by_split, claims, asked)
+    _check(file, labels_by_split, claims, asked, depth)
     _check_channels(file, claims["train"].channels, channels)
     prepared = preparation(prepare, channels or claims["train"].channels)
     counts = [len(claims[split]) for split in SPLITS]
     labels = np.concatenate([_targets(labels_by_split[split]) for split in SPLITS])
-    parts = partial(_shaped_parts, file, size, channels, prepared)
+    parts = partial(_shaped_parts, file, size, channels, prepared, depth)
     shape = _shape_read(claims, size, channels)
-    if math.prod(shape) > budget("images"):  # more are mapped from the cache
-        images, hashes, stored = mapped_arrays(parts, shape, [*file_stamp(file), size, channels, prepare])
+    if math.prod(shape) * depth // 8 > budget("images"):  # more are mapped from the cache
+        images, hashes, stored = mapped_arrays(parts, shape, [*file_stamp(file), size, channels, prepare], depth)
     else:
         images, stored = torch.cat([*parts()]), None
         hashes = tuple(digest(image.data) for image in images.numpy())
@@ -200,12 +210,14 @@ def _claims(file: Path, names: Sequence[str]) -> dict[str, ArrayClaim]:
     return claims
 
 
-def _shaped_parts(file: Path, size: Size | None, channels: int | None, prepared: Preparation) -> Iterator[Tensor]:
+def _shaped_parts(
+    file: Path, size: Size | None, channels: int | None, prepared: Preparation, depth: int
+) -> Iterator[Tensor]:
     """The images of all splits in order, unpacked and shaped some at a time."""
     for split in SPLITS:
         with _readable(file), closing(_parts(file, f"{split}_images")) as parts:
             for part in parts:
-                yield _shaped(part, size, channels, prepared)
+                yield _shaped(part, size, channels, prepared, depth)
 
 
 def _parts(file: Path, name: str) -> Generator[NDArray[np.generic]]:
@@ -237,12 +249,19 @@ def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
 
 
 def _check(
-    file: Path, labels: Mapping[str, NDArray[np.generic]], claims: Mapping[str, ArrayClaim], asked: Preparation
+    file: Path,
+    labels: Mapping[str, NDArray[np.generic]],
+    claims: Mapping[str, ArrayClaim],
+    asked: Preparation,
+    depth: int,
 ) -> None:
     problems = [
         problem
         for split in SPLITS
-        for problem in (*_image_problems(split, claims[split], asked), *_problems(split, claims[split], labels[split]))
+        for problem in (
+            *_image_problems(split, claims[split], asked, depth),
+            *_problems(split, claims[split], labels[split]),
+        )
     ]
     shapes = {claim.shape[1:] for claim in claims.values()}
     if not problems and len(shapes) > 1:
@@ -256,8 +275,9 @@ def _check(
             f"{file} is not in the layout of MedMNIST.",
             details=problems,
             hint=f"Images are uint8 (N, H, W) or (N, H, W, C), C up to {MOST_CHANNELS}; labels are integers (N,) or "
-            "(N, 1), or (N, K) of 0 and 1 for several labels an image. Networks see 8 bits: Hounsfield units as int16 "
-            f'need a window, as in {EXAMPLE}, other numbers a range, as in prepare = ["range:0:4095"].',
+            "(N, 1), or (N, K) of 0 and 1 for several labels an image. Networks see 8 bits, or with depth = 16 uint16: "
+            f"Hounsfield units as int16 need a window, as in {EXAMPLE}, other numbers a range, as in prepare = "
+            '["range:0:4095"].',
         )
 
 
@@ -270,19 +290,21 @@ def _check_channels(file: Path, held: int, wanted: int | None) -> None:
     )
 
 
-def _image_problems(split: str, images: ArrayClaim, asked: Preparation) -> list[str]:
+def _image_problems(split: str, images: ArrayClaim, asked: Preparation, depth: int) -> list[str]:
     """What is wrong with the type and the shape of images, for what is to be done to them."""
     problems = []
     if asked.wanted_range and images.dtype == np.uint8:
         problems.append(
             f"{split}_images is already 8 bits: the {'window' if asked.window else 'range'} cannot be applied"
         )
+    elif depth == 16 and images.dtype == np.uint8:
+        problems.append(f"{split}_images is uint8, which data.depth = 16 would make no finer: set data.depth = 8")
     elif asked.window and images.dtype not in (np.int16, np.uint16):
         problems.append(
             f"{split}_images is {images.dtype}, not int16 (Hounsfield units) or uint16 (Hounsfield units + 1024)"
         )
-    elif not asked.wanted_range and images.dtype != np.uint8:
-        problems.append(f"{split}_images is {images.dtype}, not uint8")
+    elif not asked.wanted_range and images.dtype != PIXEL_TYPES[depth]:
+        problems.append(f"{split}_images is {images.dtype}, not uint{depth}")
     elif images.dtype.kind not in "iuf" or (images.dtype.kind == "f" and isinstance(asked.value_range, StoredBits)):
         problems.append(f"{split}_images is {images.dtype}, which has no bits to go by: use range:LOW:HIGH")
     elif asked.window and images.channels != 1:
@@ -324,25 +346,29 @@ def _class_names(file: Path, labels: NDArray[np.generic], classes: Sequence[str]
     return tuple(classes)
 
 
-def _shaped(array: NDArray[np.generic], size: Size | None, channels: int | None, prepared: Preparation) -> Tensor:
-    """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8: windowed, resize, then prepared otherwise."""
+def _shaped(
+    array: NDArray[np.generic], size: Size | None, channels: int | None, prepared: Preparation, depth: int
+) -> Tensor:
+    """(N, H, W) or (N, H, W, C) -> (N, size, size, channels) uint8 or uint16: windowed, resized, then prepared
+    otherwise."""
+    pixels: Pixels
     if prepared.window:
-        eight = by_parts(prepared.window, array)
+        pixels = by_parts(partial(prepared.window, depth=depth), array, depth)
     elif prepared.value_range:
-        eight = _in_range(array, prepared.value_range)
+        pixels = _in_range(array, prepared.value_range, depth)
     else:
-        eight = np.ascontiguousarray(array, dtype=np.uint8)
-    return torch.from_numpy(prepared(resize(torch.from_numpy(eight), size, channels).numpy()))
+        pixels = np.ascontiguousarray(array, dtype=PIXEL_TYPES[depth])
+    return torch.from_numpy(prepared(resize(torch.from_numpy(pixels), size, channels).numpy()))
 
 
-def _in_range(array: NDArray[np.generic], wanted: ValueRange) -> Pixels:
+def _in_range(array: NDArray[np.generic], wanted: ValueRange, depth: int) -> Pixels:
     """Each image, and each of its channels, by the range."""
     flat = array if array.ndim == 4 else array[..., None]
     image = ImageRange(None if array.dtype.kind == "f" else 8 * array.dtype.itemsize, array.dtype.kind == "i")
-    eight = np.empty(flat.shape, dtype=np.uint8)
+    ranged: Pixels = np.empty(flat.shape, dtype=PIXEL_TYPES[depth])
     for row, pixels in enumerate(flat):
         if not np.isfinite(pixels).all():
             raise DataError("has pixels that are no numbers (NaN or infinite)")
         for channel in range(flat.shape[3]):
-            eight[row, ..., channel] = eight_bits(pixels[..., channel], image, wanted)[0]
-    return eight.reshape(array.shape)
+            ranged[row, ..., channel] = as_pixels(pixels[..., channel], image, wanted, depth=depth)[0]
+    return ranged.reshape(array.shape)

@@ -11,6 +11,7 @@ from annotated_types import Interval, Len
 from pydantic import AfterValidator, BeforeValidator, StringConstraints, field_validator
 
 from crossward.core.image_size import MOST_CHANNELS, as_size, sides
+from crossward.core.pixel_range import Depth
 from crossward.data.collection import Collection
 from crossward.data.decode import FIT, MOST_PIXELS, Frame
 from crossward.errors import ConfigError
@@ -119,14 +120,16 @@ class AnyFileSettings(ImageFileSettings):
     many_channels: ClassVar[bool] = True
     max_pixels: Count = MOST_PIXELS  # of one image; larger ones are bad files
     burned_in: Literal["quarantine", "keep"] = "quarantine"  # DICOM that may show names in its pixels
+    depth: Depth = 8  # bits of a pixel that are kept: 16 for files of more than 8, in grey
 
     def decoding(self) -> dict[str, Any]:
-        return super().decoding() | {"max_pixels": self.max_pixels, "burned_in": self.burned_in == "keep"}
+        more = {"max_pixels": self.max_pixels, "burned_in": self.burned_in == "keep", "depth": self.depth}
+        return super().decoding() | more
 
     def frame(self, classes: int = 0) -> Frame:
         """What every image becomes, with masks of so many classes."""
         keep = self.burned_in == "keep"
-        return Frame(self.size, self.channels, self.fit, classes, self.prepare, self.max_pixels, keep)
+        return Frame(self.size, self.channels, self.fit, classes, self.prepare, self.max_pixels, keep, self.depth)
 
 
 def _known_slices(slices: str) -> str:

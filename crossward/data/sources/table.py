@@ -140,6 +140,7 @@ def read(
     bad_files: str = "refuse",
     max_pixels: int = MOST_PIXELS,
     burned_in: bool = False,
+    depth: int = 8,
     cache: Path,
     root: Path | None = None,
     prefix: str = "",
@@ -162,8 +163,7 @@ def read(
     parsed = _joined({"train": file, **others}, TableFormat(columns, encoding, tuple(one_hot), uncertain))
     masked = "mask" in parsed.columns
     wording = _wording(file, classes, one_hot, several=several, masked=masked)
-    names = wording.names
-    frame = Frame(size, channels, fit, len(names or ()) if masked else 0, prepare, max_pixels, burned_in)
+    frame = Frame(size, channels, fit, len(wording.names or ()) if masked else 0, prepare, max_pixels, burned_in, depth)
     with open_files(archive) as files:
         place = partial(_placed, root=root or file.parent, prefix=prefix, masked=masked, inside=inside)
         _refuse_files_elsewhere(file, place(_some(parsed.rows)), len(parsed.rows), files)
@@ -176,7 +176,7 @@ def read(
     used = [candidates[position] for position in decoded.rows]
     before = [label for row in rows if not wording.problem(row.label) for label in wording.of(row.label)]
     after = [label for row in used for label in wording.of(row.label)]
-    spelt = [] if masked or names else _spellings(rows, wording)
+    spelt = [] if masked or wording.names else _spellings(rows, wording)
     left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spelt, rows=len(used))
     parsed = replace(parsed, columns=(*parsed.columns, "group"), coded=False) if pattern else parsed
     return _collection(file, parsed, used, wording, decoded), left_out

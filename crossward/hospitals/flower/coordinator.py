@@ -246,7 +246,8 @@ def _public_images(config: Config, terms: FederationTerms) -> Tensor | None:
     size, channels = getattr(data, "size", None), getattr(data, "channels", 3)
     if not size or not channels:
         raise ConfigError("--public: data.size and data.channels say how its images are to be read")
-    frame = Frame(size, channels, getattr(data, "fit", "stretch"), prepare=getattr(data, "prepare", ()))
+    fit, prepare = getattr(data, "fit", "stretch"), getattr(data, "prepare", ())
+    frame = Frame(size, channels, fit, prepare=prepare, depth=getattr(data, "depth", 8))
     with open_files(Path(terms.public)) as files:
         names = sorted(name for name in files.listing() if is_image(name))
         decoded = decode_files(files, [ImagePaths(name) for name in names], frame, cache_folder() / "images")

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from crossward.core.bit_depth import grey_levels
 from crossward.data.federation import Federation
 from crossward.errors import CrosswardError, StorageError
 from crossward.report.content import Block, Details, Note, Picture, Prose, Row, Section, page_id, shown
@@ -165,7 +166,7 @@ def near_leak_pictures(run: ReportRun, federation: Federation) -> Iterator[Block
 
 def heated(image: Tensor, heat: Tensor) -> Tensor:
     """(H, W, 3) uint8: an (H, W, C) image in grey, with (H, W) from 0 to 1 as orange over it."""
-    grey = image.float().mean(2, keepdim=True).expand(*image.shape[:2], 3)
+    grey = grey_levels(image).mean(2, keepdim=True).expand(*image.shape[:2], 3)
     share = 0.75 * heat[..., None].clamp(0, 1)
     return ((1 - share) * grey + share * HEAT).round().to(torch.uint8)
 

@@ -20,7 +20,7 @@ def list_images(folder: str) -> list[dict[str, str]]:
 
 
 class ReadImaged:
-    """A file name becomes (C, H, W) float32 from 0 to 255."""
+    """A file name becomes (C, H, W) float32 from 0 to 255, or of 16 bits to 65535."""
 
     def __init__(
         self,
@@ -29,15 +29,16 @@ class ReadImaged:
         channels: int,
         fit: str = "stretch",
         prepare: Sequence[str] = (),
+        depth: int = 8,
     ) -> None:
         self.keys = [keys] if isinstance(keys, str) else list(keys)
         pixels = size if isinstance(size, int) else (size[0], size[1])
-        self.frame = Frame(pixels, channels, fit, prepare=tuple(prepare))
+        self.frame = Frame(pixels, channels, fit, prepare=tuple(prepare), depth=depth)
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         read = {}
         for key in self.keys:
             file = Path(data[key])
             pixels, _ = decode_image(file.read_bytes(), file.name, self.frame)
-            read[key] = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))).float()
+            read[key] = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32))
         return dict(data) | read

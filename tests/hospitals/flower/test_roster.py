@@ -100,8 +100,9 @@ def test_sites_are_known_by_the_names_they_say():
         ({"task": "segmentation"}, "it has the task segmentation, where south and west have classification"),
         ({"channels": 1}, "it has the channels 1, where south and west have 3"),
         ({"size": [28, 32]}, "it has the size 28, 32, where south and west have 28, 28"),
+        ({"depth": 16}, "it has the depth 16, where south and west have 8"),
     ],
-    ids=["version", "protocol", "version first", "failure", "classes", "order", "task", "channels", "size"],
+    ids=["version", "protocol", "version first", "failure", "classes", "order", "task", "channels", "size", "depth"],
 )  # fmt: skip
 def test_a_site_that_does_not_fit_is_refused_by_name(changes, reason):
     roster = FakeNodes(
