@@ -42,12 +42,21 @@ class Evaluation:
     failures: dict[str, str]
 
 
-def evaluate(sites: EvaluatedSites, engine: Engine, down: Tree, round: int) -> Evaluation:
+def evaluated_ids(sites: EvaluatedSites) -> list[int]:
+    """The sites that have something to predict, and the server, if it does."""
+    ids = sites.ids if sites.personal else [*sites.ids, SERVER]
+    return [i for i in ids if sites.work(i, "predict")]
+
+
+def evaluate(
+    sites: EvaluatedSites, engine: Engine, down: Tree, round: int, ids: Sequence[int] | None = None
+) -> Evaluation:
     """Every site predicts as it would deploy; nothing it does for that is kept. Metrics of validation only:
     `score_predictions` adds the test metrics once it is known whether the costly ones are wanted. Remote sites send
-    both."""
-    ids = sites.ids if sites.personal else [*sites.ids, SERVER]
-    cohort = Cohort(sites, engine, round, [i for i in ids if sites.work(i, "predict")], keep=False)
+    both. `ids` are the evaluated sites where they are known already: to look for them takes as long as there are
+    sites."""
+    ids = evaluated_ids(sites) if ids is None else ids
+    cohort = Cohort(sites, engine, round, ids, keep=False)
     if sites.remote:
         replies = cohort.ask("judge", down)
         by_site, failures = _sent_metrics(sites, replies)
@@ -57,13 +66,21 @@ def evaluate(sites: EvaluatedSites, engine: Engine, down: Tree, round: int) -> E
     replies = cohort.ask("predict", down)
     predictions = {sites.name(i): dict(reply) for i, reply in replies.items()}
     cohort.close()
-    return Evaluation(predictions, score_predictions(sites, predictions, "val", full=False), cohort.failures)
+    return Evaluation(predictions, score_predictions(sites, predictions, "val", full=False, ids=ids), cohort.failures)
 
 
-def score_predictions(sites: EvaluatedSites, predictions: Mapping[str, Tree], split: str, full: bool) -> dict[str, Any]:
-    """{split: both views} from kept predictions; empty when nobody has such a set."""
-    ids = {sites.name(i): i for i in [*sites.ids, SERVER]}
-    by_site = {ids[name]: reply for name, reply in predictions.items()}
+def score_predictions(
+    sites: EvaluatedSites,
+    predictions: Mapping[str, Tree],
+    split: str,
+    full: bool,
+    *,
+    ids: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """{split: both views} from kept predictions; empty when nobody has such a set. `ids` are the sites that may have
+    predicted: None, all of them."""
+    numbers = {sites.name(i): i for i in ([*sites.ids, SERVER] if ids is None else ids)}
+    by_site = {numbers[name]: reply for name, reply in predictions.items()}
     own = {i: reply[split] for i, reply in by_site.items() if split in reply and i != SERVER}
     each = {i: sites.task.metrics(p, sites.targets(i, split), full=full) for i, p in own.items()}
     local = {sites.name(i): metrics for i, metrics in each.items()}

@@ -20,6 +20,7 @@ from crossward.core.evaluation import (
     EvaluatedSites,
     Evaluation,
     evaluate,
+    evaluated_ids,
     metric_at,
     score_predictions,
 )
@@ -125,6 +126,7 @@ def run(
     method = sites.method
     clients = [i for i in sites.ids if sites.work(i, "train")]
     drawn = cohorts(plan, clients)
+    evaluated = evaluated_ids(sites)
 
     def context(round: int) -> RoundContext:
         return RoundContext(round, plan.rounds, len(clients), sites.task, sites.server(round))
@@ -141,7 +143,7 @@ def run(
         progress = replace(progress, state=state, done=round + 1)
         evaluation = None
         if plan.evaluates(round + 1):
-            evaluation, progress = _evaluate_round(sites, engine, plan, progress)
+            evaluation, progress = _evaluate_round(sites, engine, plan, progress, evaluated)
         record = RoundRecord(
             round=round + 1,
             cohort=[sites.name(i) for i in drawn[round]],
@@ -183,15 +185,15 @@ def _state_after(turn: Turn, state: Tree, context: Callable[[], RoundContext], c
 
 
 def _evaluate_round(
-    sites: EvaluatedSites, engine: Engine, plan: Plan, progress: Progress
+    sites: EvaluatedSites, engine: Engine, plan: Plan, progress: Progress, ids: Sequence[int]
 ) -> tuple[Evaluation, Progress]:
     """The evaluation of the round just done, and the progress with the best round so far. The costly metrics are
     computed on the test sets of the best and of the last round alone."""
-    evaluation = evaluate(sites, engine, sites.method.broadcast(progress.state), progress.done - 1)
+    evaluation = evaluate(sites, engine, sites.method.broadcast(progress.state), progress.done - 1, ids)
     progress = _with_best_round(progress, plan, sites, evaluation)
     if not sites.remote:
         full = progress.done in (progress.best_round, plan.rounds)
-        evaluation.metrics.update(score_predictions(sites, evaluation.predictions, "test", full=full))
+        evaluation.metrics.update(score_predictions(sites, evaluation.predictions, "test", full=full, ids=ids))
     return evaluation, progress
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from crossward.data import partition as partitions
 from crossward.data.copies import what_was_done
@@ -12,14 +16,17 @@ from crossward.data.federation import PARTS, Federation, row_tensor
 from crossward.errors import DataError
 
 Holding = tuple[str, str, list[int]]  # site, part, rows
+FILE_NAME = re.compile(r"[^./\\][^/\\]*")
 FIRST = 10  # rows, or groups, in public and at a site that are named
 
 
 def audit(federation: Federation) -> None:
     """Refuse, naming every offending row, group and site, what would make the results of a run meaningless."""
     collection = federation.collection
-    uses = Counter(row for _, _, rows in _holdings(federation) for row in rows)
-    problems = [f"row used {n} times: {collection.ids[row]}" for row, n in uses.items() if n > 1]
+    rows = federation.holdings.rows
+    uses = np.bincount(rows)
+    repeated = dict.fromkeys(rows[uses[rows] > 1].tolist())
+    problems = [f"row used {uses[row]} times: {collection.ids[row]}" for row in repeated]
     problems += _site_problems(federation)
     totals = federation.counts().sum(0)
     if (totals > 0).sum() < 2:
@@ -27,8 +34,8 @@ def audit(federation: Federation) -> None:
         problems.append(f"training rows of fewer than 2 classes: {', '.join(trained) or 'none'}")
     groups = collection.groups if federation.recipe.get("group_aware", True) else None
     hashes = () if federation.recipe.get("duplicates") == "keep" else collection.hashes
-    found = leaks(collection.ids, hashes, groups or (), _sites_by_row(federation))
-    at_sites = _holdings(federation)[: len(PARTS) * len(federation.sites)]
+    found = leaks(collection.ids, hashes, groups or (), _rows_by_part(federation))
+    at_sites = ((site.name, part, getattr(site, part).tolist()) for site in federation.sites for part in PARTS)
     found += overlaps(collection.ids, hashes, groups or (), federation.public.tolist(), at_sites)
     if problems or found:
         raise DataError(
@@ -55,48 +62,64 @@ def _ways_forward(found: Sequence[str]) -> str:
 def warnings(federation: Federation) -> list[str]:
     """What a person should know before a run, though it is no reason to refuse it."""
     collection = federation.collection
-    sites_by_row = _sites_by_row(federation)
+    rows_by_part = _rows_by_part(federation)
     names = [site.name for site in federation.sites]
     drawn = federation.recipe.get("partition", "site") != "site"
-    lines = [f"site {site.name} trains on one sample" for site in federation.sites if len(site.train) == 1]
+    trained = federation.holdings.sizes[:, 0]
+    lines = [f"site {names[number]} trains on one sample" for number in np.flatnonzero(trained == 1)]
     lines += partitions.missing_classes(federation.counts().numpy(), names, federation.classes, drawn=drawn)
-    lines += _classes_not_shown(federation, list(sites_by_row["test"]))
-    owners = {(collection.hashes[row], site) for row, site in sites_by_row["train"].items() if collection.hashes[row]}
-    shared = sum(n > 1 for n in Counter(image for image, _ in owners).values())
+    lines += _classes_not_shown(federation, rows_by_part["test"].rows)
+    shared = _trained_on_at_several(collection.hashes, rows_by_part["train"])
     if shared:
         lines.append(f"{shared} image(s) are trained on at more than one site")
     for part in PARTS[1:]:
-        groups = straddling(collection.groups or (), sites_by_row["train"], sites_by_row[part])
+        groups = straddling(collection.groups or (), rows_by_part["train"].rows, rows_by_part[part].rows)
         if groups:
             lines.append(f"{len(groups)} group(s) have rows in train and in {part}")
     return [*lines, *what_was_done(federation.recipe, collection), *collection.notes]
 
 
+def _trained_on_at_several(hashes: Sequence[str], train: RowsOfPart) -> int:
+    """How many images are trained on at more than one site, copies of a row counted in."""
+    images = [hashes[row] for row in train.rows]
+    if len({*images}) == len(images):
+        return 0
+    repeated = {image for image, n in Counter(images).items() if n > 1 and image}
+    owners = {(hashes[row], train.site(row)) for row in train.rows if hashes[row] in repeated}
+    return sum(n > 1 for n in Counter(image for image, _ in owners).values())
+
+
 def straddling(
-    keys: Sequence[str], left: Iterable[int], right: Iterable[int]
+    keys: Sequence[str], left: Sequence[int], right: Sequence[int]
 ) -> list[tuple[str, list[int], list[int]]]:
     """The keys of rows on both sides, with those rows; "" is an unknown key, and no keys at all are shared by none."""
     if not keys:
         return []
-    left_rows = _rows_by_key(keys, left)
-    right_rows = _rows_by_key(keys, right)
-    return [(key, rows, right_rows[key]) for key, rows in left_rows.items() if key and key in right_rows]
+    few, many = sorted((left, right), key=len)
+    shared = {keys[row] for row in few}.intersection(keys[row] for row in many) - {""}
+    if not shared:
+        return []
+    left_rows = _rows_by_key(keys, left, shared)
+    right_rows = _rows_by_key(keys, right, shared)
+    return [(key, rows, right_rows[key]) for key, rows in left_rows.items()]
 
 
 def leaks(
-    ids: Sequence[str], hashes: Sequence[str], groups: Sequence[str], sites: Mapping[str, Mapping[int, str]]
+    ids: Sequence[str], hashes: Sequence[str], groups: Sequence[str], parts: Mapping[str, RowsOfPart]
 ) -> list[str]:
-    """What is trained on here and tested on there, a line each; `sites` is part -> row -> site."""
-    train = sites["train"]
-    test = sites["test"]
+    """What is trained on here and tested on there, a line each."""
+    train = parts["train"]
+    test = parts["test"]
     lines = []
-    for part in ("val", "test"):
-        for _, ours, theirs in straddling(hashes, train, sites[part]):
+    for name in ("val", "test"):
+        held_out = parts[name]
+        for _, ours, theirs in straddling(hashes, train.rows, held_out.rows):
             for a, b in ((a, b) for a in ours for b in theirs if a != b):
-                lines.append(f"duplicate image: {ids[a]} ({train[a]}, train) = {ids[b]} ({sites[part][b]}, {part})")
-    for group, ours, theirs in straddling(groups, train, test):
-        trained_at = ", ".join(sorted({train[row] for row in ours}))
-        tested_at = ", ".join(sorted({test[row] for row in theirs}))
+                places = f"({train.site(a)}, train) = {ids[b]} ({held_out.site(b)}, {name})"
+                lines.append(f"duplicate image: {ids[a]} {places}")
+    for group, ours, theirs in straddling(groups, train.rows, test.rows):
+        trained_at = ", ".join(sorted({train.site(row) for row in ours}))
+        tested_at = ", ".join(sorted({test.site(row) for row in theirs}))
         lines.append(f"group in train and test: {group} (train: {trained_at}; test: {tested_at})")
     return lines
 
@@ -114,15 +137,16 @@ def overlaps(
     """
     if not public:
         return []
+    seen = set(public)
     sites: dict[str, dict[int, str]] = {part: {} for part in PARTS}
     for site, part, rows in holdings:
-        sites[part] |= dict.fromkeys(set(rows) - set(public), site)
+        sites[part] |= dict.fromkeys(set(rows) - seen, site)
     train = sites["train"]
     learnt = train | sites["val"]
-    pairs = [(a, b) for _, ours, theirs in straddling(hashes, public, train) for a in ours for b in theirs]
+    pairs = [(a, b) for _, ours, theirs in straddling(hashes, public, list(train)) for a in ours for b in theirs]
     images = [f"image in public and at a site: {ids[a]} = {ids[b]} ({train[b]}, train)" for a, b in pairs]
     patients = []
-    for group, _, rows in straddling(groups, public, learnt):
+    for group, _, rows in straddling(groups, public, list(learnt)):
         holders = ", ".join(sorted({learnt[row] for row in rows}))
         patients.append(f"group in public and at a site: {group} ({holders})")
     return [*_first(images, "images"), *_first(patients, "groups")]
@@ -130,10 +154,11 @@ def overlaps(
 
 def _site_problems(federation: Federation) -> list[str]:
     problems = []
-    for site in federation.sites:
-        if not (len(site.train) or len(site.val) or len(site.test) or federation.recipe.get("pooled")):
+    pooled = federation.recipe.get("pooled")
+    for site, size in zip(federation.sites, federation.holdings.sizes.sum(1).tolist(), strict=True):
+        if not (size or pooled):
             problems.append(f"site with no rows at all: {site.name}")
-        if site.name == federation.server.name or not re.fullmatch(r"[^./\\][^/\\]*", site.name):
+        if site.name == federation.server.name or not FILE_NAME.fullmatch(site.name):
             problems.append(f"site whose name cannot name a file, or is the server's: {site.name!r}")
     return problems
 
@@ -150,28 +175,34 @@ def _classes_not_shown(federation: Federation, test: list[int]) -> list[str]:
     ]
 
 
-def _holdings(federation: Federation) -> list[Holding]:
-    """Everything that is held, first by the sites; the public pool counts as training rows."""
-    holdings = [
-        (split.name, part, getattr(split, part).tolist())
-        for split in (*federation.sites, federation.server)
-        for part in PARTS
-    ]
-    return [*holdings, ("public", "train", federation.public.tolist())]
+@dataclass(frozen=True)
+class RowsOfPart:
+    """The rows of one part, each once, and who holds them; the public pool counts as training rows."""
+
+    rows: list[int]
+    holders: npt.NDArray[np.int32]  # (N,) of every row of the collection; of those of other parts it says nothing
+    names: Sequence[str]
+
+    def site(self, row: int) -> str:
+        return self.names[self.holders[row]]
 
 
-def _sites_by_row(federation: Federation) -> dict[str, dict[int, str]]:
-    """part -> row -> the site that holds it."""
-    sites: dict[str, dict[int, str]] = {part: {} for part in PARTS}
-    for site, part, rows in _holdings(federation):
-        sites[part] |= dict.fromkeys(rows, site)
-    return sites
+def _rows_by_part(federation: Federation) -> dict[str, RowsOfPart]:
+    names = federation.holder_names
+    found = {}
+    for part in PARTS:
+        rows, holders = federation.holdings.of_part(part)
+        holder_by_row = np.zeros(len(federation.collection), dtype=np.int32)
+        holder_by_row[rows] = holders
+        found[part] = RowsOfPart(list(dict.fromkeys(rows.tolist())), holder_by_row, names)
+    return found
 
 
-def _rows_by_key(keys: Sequence[str], rows: Iterable[int]) -> dict[str, list[int]]:
+def _rows_by_key(keys: Sequence[str], rows: Sequence[int], wanted: Container[str]) -> dict[str, list[int]]:
     by_key: dict[str, list[int]] = {}
     for row in rows:
-        by_key.setdefault(keys[row], []).append(row)
+        if keys[row] in wanted:
+            by_key.setdefault(keys[row], []).append(row)
     return by_key
 
 

@@ -57,6 +57,8 @@ def left_out(recipe: Mapping[str, Any], collection: Collection) -> LeftOut:
     contradictions: list[int] = []
     copies: list[int] = []
     grouped: list[int] = []
+    if "drop" not in (recipe.get("duplicates"), recipe.get("shared_groups")):
+        return LeftOut((), (), ())
     rank = _ranks(recipe, collection)
     if recipe.get("duplicates") == "drop":
         label_of = _label_of(collection)

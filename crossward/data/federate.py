@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,12 @@ from crossward.data.audit import audit
 from crossward.data.class_imbalance import Table, long_tail
 from crossward.data.collection import Collection
 from crossward.data.copies import LeakRules, left_out
-from crossward.data.federation import NO_ROWS, PARTS, Federation, Split, row_tensor
+from crossward.data.federation import NO_ROWS, PARTS, Federation, Split, row_tensor, site_splits
 from crossward.data.partition import Ints, Parts
 from crossward.errors import ConfigError
 
 Names = npt.NDArray[np.object_]
-NOBODY: tuple[Ints, Ints] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))  # neither val nor test rows
+NOBODY: tuple[Ints, Ints] = (splits.NOTHING, splits.NOTHING)  # neither val nor test rows
 
 
 def federate(
@@ -154,24 +153,45 @@ def _follow(recipe: dict[str, Any], collection: Collection) -> Federation:
     fold = None if "global_split" in recipe else _fold(recipe)
     local = splits.split_sites(labels[rows], units, parts, recipe["local_split"], recipe["seed"], fold)
     named = _named_rows(site_of, part_of)
-    sites = []
-    for name, (train, val, test) in zip(names, local):
-        named_val, named_test = named.get(name, NOBODY)
-        sites.append(
-            Split(name, row_tensor(rows[train]), row_tensor(rows[val], named_val), row_tensor(rows[test], named_test))
-        )
-    server_val, server_test = named.get("", NOBODY)
+    server_val, server_test = named.pop("", NOBODY)
     server = Split("server", NO_ROWS, row_tensor(server_val, held_val), row_tensor(server_test, held_test))
-    federation = Federation(collection, tuple(sites), server, row_tensor(public), recipe)
+    sites = _site_splits(names, local, rows, named)
+    federation = Federation(collection, sites, server, row_tensor(public), recipe)
     audit(federation)
     return federation
+
+
+def _site_splits(
+    names: list[str], local: list[tuple[Ints, Ints, Ints]], rows: Ints, named: dict[str, tuple[Ints, Ints]]
+) -> tuple[Split, ...]:
+    """The splits of the sites: their positions among the rows that were dealt, and what the collection calls theirs."""
+    columns = []
+    known = [named.get(name, NOBODY) for name in names] if named else []
+    for place in range(len(PARTS)):
+        positions = [parts[place] for parts in local]
+        sizes = np.fromiter(map(len, positions), np.int64, len(positions))
+        dealt = rows[np.concatenate([splits.NOTHING, *positions])]
+        if place and known:
+            theirs = [parts[place - 1] for parts in known]
+            dealt, sizes = _each_followed(dealt, sizes, theirs)
+        columns.append((dealt, sizes))
+    return site_splits(names, columns)
+
+
+def _each_followed(rows: Ints, sizes: Ints, more: list[Ints]) -> tuple[Ints, Ints]:
+    """The rows of sites, one site after the other, each followed by more rows of it; and how many it then has."""
+    more_sizes = np.fromiter(map(len, more), np.int64, len(more))
+    sites = np.arange(len(sizes))
+    owners = np.concatenate([np.repeat(sites, sizes), np.repeat(sites, more_sizes)])
+    return np.concatenate([rows, *more])[np.argsort(owners, kind="stable")], sizes + more_sizes
 
 
 def _globally_held_out(
     recipe: dict[str, Any], collection: Collection, labels: Ints, unused: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """The val and test rows that the recipe holds out for the server, and the rows that are left to deal."""
-    rows = np.setdiff1d(splits.training_rows(collection, recipe["partition"] == "site"), unused)
+    rows = splits.training_rows(collection, recipe["partition"] == "site")
+    rows = np.setdiff1d(rows, unused) if len(unused) else rows
     if "global_split" not in recipe:
         none = rows[:0]
         return none, none, rows
@@ -217,9 +237,7 @@ def _positions_by_site(names: list[str], site_of: Names) -> Parts:
     """The positions of each site, in order; those of no site are nobody's."""
     numbers = {name: number for number, name in enumerate(names)}
     codes = np.fromiter((numbers.get(name, len(names)) for name in site_of), np.int64, len(site_of))
-    order = np.argsort(codes, kind="stable")
-    ends = np.searchsorted(codes[order], np.arange(len(names) + 1))
-    return [order[begin:end] for begin, end in pairwise(ends)]
+    return partitions.positions_by_code(codes, len(names))
 
 
 def _named_rows(site_of: Names, part_of: Names) -> dict[str, tuple[Ints, Ints]]:

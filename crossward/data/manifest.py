@@ -6,13 +6,16 @@ import json
 import re
 from collections import Counter
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from crossward.data.audit import audit
 from crossward.data.collection import Collection
 from crossward.data.federate import federate
-from crossward.data.federation import PARTS, Federation, Split, row_tensor
+from crossward.data.federation import PARTS, Federation, Split, row_tensor, site_splits
 from crossward.disk import cannot_write, write_atomically
 from crossward.errors import ConfigError, DataError
 
@@ -25,14 +28,16 @@ def manifest(federation: Federation) -> dict[str, Any]:
     """The federation as JSON-ready data that names rows by their ids and carries its own checksum."""
     ids = federation.collection.ids
     names = [site.name for site in federation.sites]
-    if repeated := [name for column in (ids, names) for name, n in Counter(column).items() if n > 1]:
+    if len({*ids}) < len(ids) or len({*names}) < len(names):
+        repeated = [name for column in (ids, names) for name, n in Counter(column).items() if n > 1]
         raise DataError("a manifest needs a different name for every row and every site", details=repeated)
+    *sites, server = _row_names(federation)
     content = {
         "format": FORMAT,
         "collection": collection_facts(federation.collection),
         "recipe": federation.recipe,
-        "sites": {site.name: _row_names(site, ids) for site in federation.sites},
-        "server": _row_names(federation.server, ids),
+        "sites": dict(zip(names, sites, strict=True)),
+        "server": server,
         "public": [ids[row] for row in federation.public.tolist()],
     }
     return content | {"hash": _checksum(content)} | _groups(federation)
@@ -46,14 +51,16 @@ def from_manifest(collection: Collection, manifest: dict[str, Any]) -> Federatio
         raise DataError("the manifest was edited after it was made: its hash does not match", hint=AFRESH)
     rows = {name: row for row, name in enumerate(collection.ids)}
     parts = [*manifest["sites"].values(), manifest["server"], {"public": manifest["public"]}]
-    if missing := [name for part in parts for names in part.values() for name in names if name not in rows]:
+    named = {name for part in parts for names in part.values() for name in names}
+    if not named <= rows.keys():
+        missing = [name for part in parts for names in part.values() for name in names if name not in rows]
         raise DataError(f"{collection.name} lacks {len(missing)} row(s) of the manifest", details=missing)
     if changes := _differences(manifest["collection"], collection_facts(collection)):
         raise DataError(f"{collection.name} is not what the manifest was made for", details=changes, hint=AFRESH)
     federation = Federation(
         collection,
-        tuple(_split(name, names, rows) for name, names in manifest["sites"].items()),
-        _split("server", manifest["server"], rows),
+        _splits(manifest["sites"], rows),
+        *_splits({"server": manifest["server"]}, rows),
         row_tensor([rows[name] for name in manifest["public"]]),
         manifest["recipe"],
     )
@@ -109,18 +116,30 @@ def _groups(federation: Federation) -> dict[str, dict[str, str]]:
     return {"groups": {collection.ids[row]: f"group {number}" for row, number in groups.items()}} if groups else {}
 
 
-def _row_names(split: Split, ids: tuple[str, ...]) -> dict[str, list[str]]:
-    return {part: [ids[row] for row in getattr(split, part).tolist()] for part in PARTS}
+def _row_names(federation: Federation) -> list[dict[str, list[str]]]:
+    """part -> names of its rows, of each site and then of the server."""
+    ids = federation.collection.ids
+    held = [ids[row] for row in federation.holdings.rows.tolist()]
+    server = [len(getattr(federation.server, part)) for part in PARTS]
+    ends = np.cumsum([*federation.holdings.sizes.ravel(), *server]).tolist()
+    pieces = [held[begin:end] for begin, end in pairwise([0, *ends])]
+    return [dict(zip(PARTS, pieces[at : at + len(PARTS)], strict=True)) for at in range(0, len(pieces), len(PARTS))]
 
 
-def _split(name: str, row_names: dict[str, list[str]], rows: dict[str, int]) -> Split:
-    return Split(name, *(row_tensor([rows[row_name] for row_name in row_names[part]]) for part in PARTS))
+def _splits(named: dict[str, dict[str, list[str]]], rows: dict[str, int]) -> tuple[Split, ...]:
+    """The splits of sites from the names of their rows."""
+    columns = []
+    for part in PARTS:
+        each = [names[part] for names in named.values()]
+        numbers = [rows[name] for names in each for name in names]
+        columns.append((np.array(numbers, dtype=np.int64), np.array([len(names) for names in each], dtype=np.int64)))
+    return site_splits(list(named), columns)
 
 
 def collection_facts(collection: Collection) -> dict[str, Any]:
     """What a manifest knows its collection by; the fingerprint is of every image and its target."""
     digest = blake2b(json.dumps([collection.ids, collection.hashes]).encode(), digest_size=16)
-    digest.update(collection.targets.contiguous().numpy().tobytes())
+    digest.update(collection.targets.contiguous().numpy().data)
     return {
         "name": collection.name,
         "task": collection.task,

@@ -9,7 +9,7 @@ import numpy as np
 
 from crossward.data.collection import Collection
 from crossward.data.federation import PARTS, Federation
-from crossward.data.near_duplicates import MOST_PAIRS, Flags, Ints, near_pairs
+from crossward.data.near_duplicates import MOST_PAIRS, Flags, Ints, Matters, near_pairs
 from crossward.data.stored_hashes import collection_hashes
 
 MOST = 100  # pairs that a run keeps
@@ -32,29 +32,37 @@ def near_leaks(federation: Federation) -> list[NearLeak]:
     """The pairs on both sides, most alike first; identical pixels are left to the audit."""
     collection = federation.collection
     side, holder = _sides(federation)
-    if not ((side == 1).any() and (side > 1).any()):
+    trained_on, held_back = side == 1, side > 1
+    if not (trained_on.any() and held_back.any()):
         return []
-    codes = np.unique(collection.hashes, return_inverse=True)[1]
-
-    def on_both_sides(a: Ints, b: Ints) -> Flags:
-        both = np.minimum(side[a], side[b]) == 1
-        return np.asarray(both & (np.maximum(side[a], side[b]) > 1) & (codes[a] != codes[b]))
-
+    across = (trained_on, held_back)
+    names = federation.holder_names
     leaks = []
-    for pair in near_pairs(collection_hashes(collection), on_both_sides):
+    for pair in near_pairs(collection_hashes(collection), other_pixels(collection), across=across):
         trained, held_out = sorted((pair.a, pair.b), key=lambda row: int(side[row]))
         leaks.append(
             NearLeak(
                 collection.ids[trained],
-                holder[trained],
+                names[holder[trained]],
                 collection.ids[held_out],
-                holder[held_out],
+                names[holder[held_out]],
                 PARTS[int(side[held_out]) - 1],
                 _same_label(collection, trained, held_out),
                 pair.correlation,
             )
         )
     return leaks
+
+
+def other_pixels(collection: Collection) -> Matters:
+    """Which pairs of rows are not the same to the pixel: those that are, are the audit's."""
+    hashes = collection.hashes
+
+    def differ(a: Ints, b: Ints) -> Flags:
+        pairs = zip(a.tolist(), b.tolist(), strict=True)
+        return np.fromiter((hashes[one] != hashes[other] for one, other in pairs), np.bool_, len(a))
+
+    return differ
 
 
 def near_leak_notes(leaks: Sequence[NearLeak]) -> list[str]:
@@ -76,8 +84,7 @@ def _counted(pairs: Sequence[object]) -> str:
 
 def near_pair_notes(collection: Collection) -> list[str]:
     """What a person should know, in a line, of images that are almost the same, before anything is split."""
-    codes = np.unique(collection.hashes, return_inverse=True)[1]
-    pairs = near_pairs(collection_hashes(collection), lambda a, b: np.asarray(codes[a] != codes[b]))
+    pairs = near_pairs(collection_hashes(collection), other_pixels(collection))
     if not pairs:
         return []
     first = pairs[0]
@@ -96,14 +103,12 @@ def _same_label(collection: Collection, a: int, b: int) -> bool | None:
     return bool((collection.targets[a] == collection.targets[b]).all())
 
 
-def _sides(federation: Federation) -> tuple[Ints, list[str]]:
-    """(n,) 1 for rows that are trained on or public, 2 for val, 3 for test, 0 for unused ones; and who holds them."""
+def _sides(federation: Federation) -> tuple[Ints, Ints]:
+    """(n,) 1 for rows that are trained on or public, 2 for val, 3 for test, 0 for unused ones; and the number of who
+    holds them, as in Federation.holder_names."""
+    holdings = federation.holdings
     side = np.zeros(len(federation.collection), dtype=np.int64)
-    holder = [""] * len(federation.collection)
-    for split in (*federation.sites, federation.server):
-        for number, part in enumerate(PARTS, 1):
-            for row in getattr(split, part).tolist():
-                side[row], holder[row] = max(side[row], number), split.name
-    for row in federation.public.tolist():
-        side[row], holder[row] = max(side[row], 1), holder[row] or "public"
+    holder = np.zeros_like(side)
+    side[holdings.rows] = holdings.parts + 1  # the audit has seen to it that no row is held twice
+    holder[holdings.rows] = holdings.holders
     return side, holder

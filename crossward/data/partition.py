@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from heapq import heapify, heapreplace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,13 +61,21 @@ def by_group(groups: Iterable[Hashable], sites: int, seed: int) -> Parts:
     sizes = np.bincount(units)
     order = rng.permutation(len(sizes))
     rank = rng.permutation(sites)  # which of two equally small sites is served first
-    site_sizes = np.zeros(sites, dtype=np.int64)
     owner = np.zeros(len(sizes), dtype=np.int64)
-    for unit in order[np.argsort(-sizes[order], kind="stable")]:
-        site = np.lexsort((rank, site_sizes))[0]
+    held = [(0, int(turn), site) for site, turn in enumerate(rank)]
+    heapify(held)
+    for unit in order[np.argsort(-sizes[order], kind="stable")].tolist():
+        size, turn, site = held[0]
         owner[unit] = site
-        site_sizes[site] += sizes[unit]
-    return [np.flatnonzero(owner[units] == site).astype(np.int64) for site in range(sites)]
+        heapreplace(held, (size + int(sizes[unit]), turn, site))
+    return positions_by_code(owner[units], sites)
+
+
+def positions_by_code(codes: Ints, count: int) -> Parts:
+    """The positions of each code below `count`, in order, all in one go: there may be a hundred thousand sites."""
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(count + 1)).tolist()
+    return [order[begin:end] for begin, end in pairwise(ends)]
 
 
 def resolve(
@@ -151,7 +161,22 @@ def deal(
     else:
         needs = {"counts": "counts", "per-class": "alphas and min_size"}.get(scheme, "beta and min_size")
         raise ConfigError(f'partition = "{scheme}" needs {needs}')
-    return [np.flatnonzero(np.isin(units, part)).astype(np.int64) for part in parts]
+    return _positions_of_units(units, parts)
+
+
+def _positions_of_units(units: Ints, parts: Parts) -> Parts:
+    """The positions, in order, of the units of each part, which has none twice."""
+    order = np.argsort(units, kind="stable")
+    begins = np.searchsorted(units[order], np.arange(units.max(initial=-1) + 2))
+    dealt = np.concatenate([order[:0], *parts])
+    sizes = begins[dealt + 1] - begins[dealt]
+    places = np.arange(sizes.sum()) + np.repeat(begins[dealt] - np.cumsum(sizes) + sizes, sizes)
+    owners = np.repeat(np.repeat(np.arange(len(parts)), [len(part) for part in parts]), sizes)
+    positions = order[places]
+    chosen = np.lexsort((positions, owners))
+    ends = np.searchsorted(owners[chosen], np.arange(len(parts) + 1)).tolist()
+    ordered = positions[chosen]
+    return [ordered[begin:end] for begin, end in pairwise(ends)]
 
 
 def connected_units(*columns: Iterable[Hashable]) -> Ints:
@@ -160,6 +185,8 @@ def connected_units(*columns: Iterable[Hashable]) -> Ints:
     "" is an unknown value and ties nothing. Units are numbered by their first row.
     """
     keys = [list(column) for column in columns]
+    if len(keys) == 1:
+        return _units_of_column(keys[0])
     parent = list(range(len(keys[0])))
 
     def root(row: int) -> int:
@@ -178,6 +205,14 @@ def connected_units(*columns: Iterable[Hashable]) -> Ints:
     return np.unique(roots, return_inverse=True)[1].astype(np.int64)
 
 
+def _units_of_column(keys: list[Hashable]) -> Ints:
+    """`connected_units` of one column, where no row ties two values together."""
+    first: dict[Hashable, int] = {}
+    rows = (row if key == "" else first.setdefault(key, row) for row, key in enumerate(keys))
+    roots = np.fromiter(rows, np.int64, len(keys))
+    return np.unique(roots, return_inverse=True)[1].astype(np.int64)
+
+
 def majority_labels(labels: Ints, units: Ints) -> Ints:
     """(units,) the most frequent label of each unit; the lowest of equally frequent ones."""
     known, codes = np.unique(labels, return_inverse=True)
@@ -193,11 +228,11 @@ def missing_classes(counts: Ints, sites: Sequence[str], classes: Sequence[str], 
 
     That hospitals lack classes is how data are; how many pairs a drawn partition left empty is news.
     """
-    lines = []
-    for site, row in zip(sites, counts):
-        trained_classes = np.flatnonzero(row)
-        if len(trained_classes) == 1:
-            lines.append(f"site {site} trains on one class only: {classes[trained_classes[0]]}")
+    present = counts != 0
+    lines = [
+        f"site {sites[number]} trains on one class only: {classes[present[number].argmax()]}"
+        for number in np.flatnonzero(present.sum(1) == 1)
+    ]
     trained = counts[counts.any(1)][:, counts.any(0)]
     lacking = int((trained == 0).sum())
     if drawn and lacking:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from crossward.errors import ConfigError, DataError
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Fractions = tuple[float, float, float]
+NOTHING: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,8 @@ def split(
     if fold is not None:
         return _split_by_fold(labels, groups, shares, seed, fold)
     n = len(labels)
-    if shares[0] == 1:  # of a hundred thousand sites, none holds anything out
-        nothing = np.empty(0, dtype=np.int64)
-        return np.arange(n, dtype=np.int64), nothing, nothing
+    if shares[0] == 1:
+        return np.arange(n, dtype=np.int64), NOTHING, NOTHING
     codes = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     units = np.arange(n) if groups is None else connected_units(groups)
     if n == 0:
@@ -111,6 +112,8 @@ def split_sites(
     labels: Ints, units: Ints, parts: Parts, fractions: Fractions, seed: int, fold: Fold | None = None
 ) -> list[tuple[Ints, Ints, Ints]]:
     """`split` of each site's positions; a unit that several sites hold is trained on at all of them."""
+    if fold is None and check_fractions(fractions)[0] == 1:
+        return [(part, NOTHING, NOTHING) for part in _each_sorted(parts)]
     owners = np.zeros(units.max(initial=-1) + 1, dtype=np.int64)
     for part in parts:
         owners[np.unique(units[part])] += 1
@@ -121,6 +124,16 @@ def split_sites(
         train, val, test = (own[side] for side in split(labels[own], units[own], fractions, seed + site, fold))
         splits.append((np.sort(np.concatenate([train, part[shared]])), val, test))
     return splits
+
+
+def _each_sorted(parts: Parts) -> Parts:
+    """The positions of each site in order, all sites in one go: there may be a hundred thousand."""
+    sizes = [len(part) for part in parts]
+    positions = np.concatenate([NOTHING, *parts])
+    order = np.lexsort((positions, np.repeat(np.arange(len(parts)), sizes)))
+    ends = np.cumsum([0, *sizes]).tolist()
+    ordered = positions[order]
+    return [ordered[begin:end] for begin, end in pairwise(ends)]
 
 
 def subsample(strata: Ints, limit: int, seed: int) -> Ints:
@@ -146,6 +159,8 @@ def public_pool(labels: Ints, units: Ints, fraction: float, seed: int) -> Ints:
     class whose units are all larger than its share gives its smallest, if that is not above twice the share."""
     if not 0 <= fraction <= 0.5:
         raise ConfigError(f"public = {fraction}: the public share must lie between 0 and 0.5")
+    if fraction == 0:
+        return NOTHING
     sizes = np.bincount(units)
     codes = np.unique(majority_labels(labels, units), return_inverse=True)[1]
     spare = np.bincount(codes, weights=sizes).astype(np.int64) // 2  # more would leave a class to the public pool alone
@@ -164,7 +179,7 @@ def public_pool(labels: Ints, units: Ints, fraction: float, seed: int) -> Ints:
             chosen[least] = True
             room -= int(sizes[least])
         total -= share - room  # what a class cannot give, the others do
-    if fraction and not chosen.any():
+    if not chosen.any():
         raise DataError(
             f"public = {fraction} of {len(labels)} training rows, in whole groups, is not one row",
             hint="raise public, or give more rows or smaller groups",
@@ -202,12 +217,12 @@ def training_rows(collection: Collection, with_site: bool) -> Ints:
     """All rows but those the collection names val or test; they must have a site if that decides who holds them."""
     named = collection.splits or ("",) * len(collection)
     sites = collection.sites or ()
-    known = ("train", "val", "test", "")
-    unknown = [f"{row}: {part}" for row, part in zip(collection.ids, named) if part not in known]
-    if unknown:
+    known = {"train", "val", "test", ""}
+    if {*named} - known:
+        unknown = [f"{row}: {part}" for row, part in zip(collection.ids, named) if part not in known]
         raise DataError("rows name an unknown split", details=unknown, hint="use train, val, test or nothing")
-    rows = np.flatnonzero(~np.isin(named, ("val", "test"))).astype(np.int64)
-    if without_site := [collection.ids[row] for row in rows if with_site and not sites[row]]:
+    rows = np.fromiter((row for row, part in enumerate(named) if part not in ("val", "test")), np.int64)
+    if with_site and (without_site := [collection.ids[row] for row in rows.tolist() if not sites[row]]):
         raise DataError(
             "rows have no site and are neither val nor test",
             details=without_site,

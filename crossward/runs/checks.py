@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.seeds import seeded
 from crossward.core.task import Task, example_metrics
 from crossward.core.weights import Weights
-from crossward.data.federation import Federation
+from crossward.data.federation import PARTS, Federation
 from crossward.errors import ConfigError
 from crossward.methods import METHODS, method_class
 from crossward.names import nearest
@@ -203,12 +203,29 @@ def _is_empty(masks: Tensor, classes: int) -> Tensor:
     return ~((masks > 0) & (masks < classes)).flatten(1).any(1)
 
 
+class CountsBySite(Mapping[str, Mapping[str, int]]):
+    """Site -> class -> training samples, put together when it is asked for: there may be a hundred thousand sites."""
+
+    def __init__(self, sites: Sequence[str], classes: Sequence[str], table: Tensor) -> None:
+        """`table` is (sites, classes)."""
+        self._numbers = {site: number for number, site in enumerate(sites)}
+        self._classes = classes
+        self._table = table
+
+    def __getitem__(self, site: str) -> Mapping[str, int]:
+        return dict(zip(self._classes, self._table[self._numbers[site]].tolist(), strict=True))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
 def _about_method(config: Config, run_sites: RunSites) -> list[str]:
     method = run_sites.method
     federation = run_sites.federation
-    classes = run_sites.task.classes
-    rows = zip(federation.sites, federation.counts().tolist(), strict=True)
-    counts = {site.name: dict(zip(classes, row, strict=True)) for site, row in rows}
+    counts = CountsBySite([site.name for site in federation.sites], run_sites.task.classes, federation.counts())
     facts = RunFacts(counts, config.train, run_sites.carried)
     notes = method.cautions(facts)
     for plugin in run_sites.carried:
@@ -218,6 +235,6 @@ def _about_method(config: Config, run_sites: RunSites) -> list[str]:
             notes.append(f"{config.method_name} allows for how often a site sees each class: {name} changes nothing")
     if config.robust.active and WEIGHTS not in method.discloses.values():
         notes.append(f"robust.rule changes nothing: sites of {config.method_name} send no weights to be averaged")
-    if not any(len(split.val) for split in (*federation.sites, federation.server)):
+    if not (federation.holdings.parts == PARTS.index("val")).any():
         notes.append("there is no validation set: the last round counts as the best")
     return notes

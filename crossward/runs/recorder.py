@@ -88,7 +88,8 @@ class Recorder(Observer):
 
     def _keep_targets(self, sites: EvaluatedSites) -> None:
         truth: Tree = {}
-        for i in [SERVER] if sites.remote else [*sites.ids, SERVER]:
+        holders = [] if sites.remote else [i for i in sites.ids if sites.work(i, "predict")]
+        for i in [*holders, SERVER]:
             targets = {part: sites.targets(i, part) for part in ("val", "test")}
             held_out = {part: t if t.ndim == 1 else t.byte() for part, t in targets.items() if len(t)}
             if held_out:

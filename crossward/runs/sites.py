@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -93,8 +93,8 @@ class RunSites:
         return Path(folder.name) / "pixels.raw"
 
     @property
-    def ids(self) -> list[int]:
-        return list(range(len(self.federation.sites)))
+    def ids(self) -> Sequence[int]:
+        return range(len(self.federation.sites))
 
     @property
     def clients(self) -> list[int]:
@@ -110,8 +110,8 @@ class RunSites:
             return 1  # it is not known here
         if step in ("predict", "deploy"):
             common = self.federation.server if self.personal else None
-            return sum(len(s.val) + len(s.test) for s in (split, common) if s is not None)
-        return len(split.train)
+            return sum(s.val.numel() + s.test.numel() for s in (split, common) if s is not None)
+        return split.train.numel()
 
     @cached_property
     def carried(self) -> tuple[Plugin, ...]:
@@ -148,7 +148,8 @@ class RunSites:
     def targets(self, site: int, split: str) -> Tensor:
         """Class maps as the bytes that they are: as int64 those of 5,000 images of 256 pixels would take 2.6 GB."""
         rows: Tensor = getattr(self._split(site), split)
-        targets = self.federation.collection.targets[rows]
+        targets = self.federation.collection.targets
+        targets = targets[rows] if rows.numel() else targets[:0]
         return targets if self.federation.collection.has_masks else targets.long()
 
     def test_images(self, site: int, rows: Tensor) -> tuple[Tensor, list[str]]:

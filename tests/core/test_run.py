@@ -193,6 +193,31 @@ def test_records(clinic, script):
     assert record.evaluation is None
 
 
+def test_no_round_goes_through_all_sites(clinic, script):
+    """A federation may have a hundred thousand, of which a round asks twenty."""
+    looks = []
+
+    class Watched(clinic):
+        @property
+        def ids(self):
+            looks.append("ids")
+            return super().ids
+
+    class Counts(Observer):
+        def on_start(self, sites, plan, progress):
+            self.counts = [len(looks)]
+
+        def on_round(self, record):
+            self.counts.append(len(looks))
+
+    observer = Counts()
+    truth = {0: {"val": [1] * 4, "test": [1] * 4}, SERVER: {"val": [1] * 4}}
+    reply = scores(val=(1, 2, 3, 4), server=(1, 2, 3, 4))
+    run(Watched(truth, method=Counting()), script(reply), Plan(4), [observer])
+    assert observer.counts[0] > 0
+    assert observer.counts == [observer.counts[0]] * 5
+
+
 def test_too_few_clients_end_the_run(clinic, script):
     reply = lambda job, down: "ill" if job.round == 1 else {}
     truth, diary = {i: {} for i in range(3)}, Diary()

@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
+from plain_near_duplicates import plain_hashes, plain_near_rows
 from scipy.fft import dctn
 
 from crossward.data import near_duplicates, stored_hashes
@@ -43,6 +46,64 @@ def test_the_hash_is_the_signs_of_the_lowest_frequencies():
         bits = (low.ravel() > np.sort(low.ravel()[1:])[31]).astype(int)
         agree = sum(int(bit) == (int(value) >> (63 - place)) & 1 for place, bit in enumerate(bits))
         assert agree >= 62  # rounding may move a frequency across the median
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(28, 28, 1), (28, 28, 3), (33, 17, 1), (64, 48, 1), (100, 128, 1), (8, 8, 1), (130, 40, 1)],
+    ids=lambda shape: "x".join(map(str, shape)),
+)
+@pytest.mark.parametrize("kind", ["noise", "smooth", "faint", "symmetric"])
+def test_hashes_are_those_of_torch_pooling_to_the_bit(shape, kind):
+    height, width, channels = shape
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (90, *shape), generator=rng, dtype=torch.uint8)
+    if kind == "smooth":
+        coarse = torch.randint(0, 256, (90, channels, 5, 5), generator=rng).float()
+        large = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic").clamp(0, 255)
+        images = large.to(torch.uint8).permute(0, 2, 3, 1)
+    elif kind == "faint":  # about as deviating as what counts as flat
+        images = (images / 255 * torch.linspace(0, 160, 90)[:, None, None, None] + 90).to(torch.uint8)
+    elif kind == "symmetric":  # half of its frequencies are nothing but rounding
+        images = torch.maximum(images, images.flip(2))
+    expected, found = plain_hashes(images), image_hashes(images)
+    assert (found.hashes == expected.hashes).all()
+    assert torch.equal(found.small, expected.small)
+    assert (found.flat == expected.flat).all()
+    assert kind != "faint" or 0 < found.flat.sum() < 90
+
+
+def test_what_is_flat_is_decided_as_by_the_deviation_itself():
+    tiny = torch.randn(4000, near_duplicates.SMALL_PIXELS, generator=torch.Generator().manual_seed(0))
+    tiny = tiny - tiny.mean(1, keepdim=True)
+    tiny *= (near_duplicates.FLAT * (1 + 2e-7 * torch.randn(4000)) / tiny.std(1))[:, None]
+    expected = tiny.std(1) < near_duplicates.FLAT
+    assert 0 < expected.sum() < 4000
+    assert torch.equal(near_duplicates._is_flat(tiny, tiny.norm(dim=1)), expected)
+
+
+@given(st.integers(0, 2**31 - 1), st.booleans(), st.sampled_from([3, 8, 2000]), st.sampled_from([5, 10**6]))
+@settings(max_examples=60, deadline=None)
+def test_pairs_are_those_of_comparing_row_by_row(seed, across, most_of_a_band, most_seen):
+    rng = np.random.RandomState(seed)
+    count = rng.randint(0, 40)
+    centres = [int(value) for value in rng.randint(0, 2**62, 5)]
+    hashes = [centres[rng.randint(5)] for _ in range(count)]
+    for row in range(count):
+        for bit in rng.randint(0, 64, rng.randint(0, 6)).tolist():
+            hashes[row] ^= 1 << bit
+    sides = rng.randint(0, 3, count)
+    flat = rng.rand(count) < 0.1
+    small = torch.full((count, near_duplicates.SMALL_PIXELS), 1 / 16, dtype=torch.float16)
+    found = near_duplicates.ImageHashes(np.array(hashes, dtype=np.uint64), small, flat)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_duplicates, "MOST_OF_A_BAND", most_of_a_band)
+        patch.setattr(near_duplicates, "PAIRS_AT_ONCE", 20)
+        patch.setattr(near_duplicates, "PAIRS_IN_CACHE", 7)
+        patch.setattr(near_duplicates, "MOST_SEEN", most_seen)
+        pairs = near_pairs(found, across=(sides == 1, sides == 2) if across else None)
+        expected = plain_near_rows(hashes, flat.tolist(), sides.tolist(), near_duplicates.DISTANCE, across=across)
+    assert sorted((pair.a, pair.b) for pair in pairs) == expected
 
 
 def test_copies_at_another_brightness_or_compression_are_found():
@@ -107,7 +168,7 @@ def test_hashes_are_computed_once(tmp_path, monkeypatch):
     collection = drawn_collection(images)
     first = collection_hashes(collection, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(stored_hashes, "image_hashes", lambda _: pytest.fail("computed again"))
+        patch.setattr(stored_hashes, "hash_blocks", lambda _: pytest.fail("computed again"))
         again = collection_hashes(collection, tmp_path)
     for found in (first, again):
         assert (found.hashes == image_hashes(images).hashes).all()

@@ -29,7 +29,7 @@ def test_a_site_sees_its_own_rows(run_sites):
         assert [site.train.index, site.val.index, site.test.index] == [split.train, split.val, split.test]
         assert site.common == {}
         assert site.public is None
-    assert made.ids == [0, 1, 2]
+    assert list(made.ids) == [0, 1, 2]
     assert made.name(SERVER) == "server"
 
 

@@ -14,6 +14,7 @@ from crossward.data.collection import Collection
 from crossward.data.copies import left_out
 from crossward.data.doctor.layout import Layout, Reading
 from crossward.data.near_duplicates import near_pairs
+from crossward.data.near_leaks import other_pixels
 from crossward.data.shown_pixels import grey_levels
 from crossward.data.stored_hashes import collection_hashes
 from crossward.data.table_columns import toml_value
@@ -175,8 +176,7 @@ def _of_copies(collection: Collection) -> list[Finding]:
 
 
 def _of_near(collection: Collection) -> list[Finding]:
-    codes = np.unique(collection.hashes, return_inverse=True)[1]
-    pairs = near_pairs(collection_hashes(collection), lambda a, b: codes[a] != codes[b])
+    pairs = near_pairs(collection_hashes(collection), other_pixels(collection))
     if not pairs:
         return []
     parts = collection.splits or ("",) * len(collection)
