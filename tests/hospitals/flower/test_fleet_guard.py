@@ -52,12 +52,12 @@ def push(call, node=NORTH, source=1, reply_to="m", message="r", objects=("b", "c
 
 
 def push_object(call, node=NORTH, session="s", object="b", size=10):
-    request = Box(node=node, session_id=session, object_id=object, object_content=bytes(size))
+    request = Box(node=node, session_id=session, object_id=object, object_content=bytes(size), ByteSize=lambda: size)
     return call("push_object", request, Box(stored=True))
 
 
 def test_a_site_pulls_and_confirms_what_it_was_sent(call, pulled):
-    response = Box(object_content=b"1234")
+    response = Box(object_content=b"1234", ByteSize=lambda: 4)
     assert call("pull_object", Box(node=NORTH, object_id="a"), response) is response
     assert call("confirm_message_received", Box(node=NORTH, message_object_id="m"), "done") == "done"
     for name, request in (
@@ -99,7 +99,7 @@ def test_a_reply_is_as_large_as_the_floor_or_the_run_allows(call, pulled):
     push_object(call, size=100)
     with pytest.raises(HTTPException, match="too large"):
         push_object(call, object="c", size=1)
-    call("pull_object", Box(node=NORTH, object_id="a"), Box(object_content=bytes(1000)))
+    call("pull_object", Box(node=NORTH, object_id="a"), Box(object_content=bytes(1000), ByteSize=lambda: 1000))
     push(call, session="t")
     push_object(call, session="t", size=4000)
     with pytest.raises(HTTPException, match="too large"):

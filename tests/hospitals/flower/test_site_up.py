@@ -11,7 +11,6 @@ import pytest
 from crossward.errors import ConfigError, RunError
 from crossward.hospitals.flower import processes, site_up
 from crossward.hospitals.flower.app_commands import OWN_COMMANDS, write_commands
-from crossward.hospitals.flower.client_forkserver import _read_line
 from crossward.hospitals.flower.processes import (
     FlowerWorkspace,
     Unreachable,
@@ -31,7 +30,7 @@ from crossward.hospitals.flower.site_up import (
     supernode_was_refused,
 )
 from crossward.hospitals.kit import read_site
-from crossward.hospitals.recoveries import FORKSERVER, NETWORK, SUPERNODE, WORKER, read_recoveries
+from crossward.hospitals.recoveries import NETWORK, SUPERNODE, WORKER, read_recoveries
 from crossward.hospitals.site_activity import ACTIVITY_FILE
 
 
@@ -50,14 +49,6 @@ def test_a_refusal_of_an_earlier_start_is_ignored(south):
     log.write_text(f"{SUPERNODE_BANNER}\n{REFUSED_EXIT}\n{SUPERNODE_BANNER}\nout of memory\n")
     assert not supernode_was_refused(workspace)
     assert supernode_end_message(-9, kit, workspace).splitlines()[-1] == "  out of memory"
-
-
-def test_reading_ends_where_a_command_is_cut_off():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(b'["flwr-cli')
-        theirs.shutdown(socket.SHUT_WR)
-        assert _read_line(ours) == b'["flwr-cli'
 
 
 def test_flowers_commands_are_written_once(tmp_path):
@@ -108,7 +99,7 @@ def test_the_console_says_what_the_site_does_and_when_it_is_cut_off(south, tmp_p
     activity.write_text("old\n")
     lines = []
     site = SiteProcesses(kit, workspace, tmp_path, {}, insecure=False, say=lines.append)
-    site._processes = {name: SimpleNamespace(poll=lambda: None) for name in (SUPERNODE, WORKER, FORKSERVER)}
+    site._processes = {name: SimpleNamespace(poll=lambda: None) for name in (SUPERNODE, WORKER)}
     with activity.open("a") as out:
         out.write("12:00:00 round 1, training begins\n")
     site.check()
@@ -161,7 +152,7 @@ def site(south, tmp_path, clock, monkeypatch):
         site._processes[name].poll = lambda: code
 
     site.ends = ends
-    for name in (WORKER, FORKSERVER, SUPERNODE):
+    for name in (WORKER, SUPERNODE):
         site._start(name)
     started.clear()
     return site
@@ -244,12 +235,11 @@ def test_a_supernode_that_is_killed_again_and_again_is_not_started_for_ever(site
         site.check()
 
 
-def test_a_worker_and_a_fork_server_that_are_killed_are_counted(site, south):
+def test_a_worker_that_is_killed_is_counted(site, south):
     site.ends(WORKER, -9)
-    site.ends(FORKSERVER, -9)
     site.check()
-    assert site.started == [WORKER, FORKSERVER]
-    assert read_recoveries(south[1].folder) == {WORKER: 1, FORKSERVER: 1}
+    assert site.started == [WORKER]
+    assert read_recoveries(south[1].folder) == {WORKER: 1}
 
 
 # the folder of sockets ------------------------------------------------------------------------------------------------
