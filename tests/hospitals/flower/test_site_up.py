@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import tempfile
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from crossward.errors import ConfigError, RunError
@@ -275,3 +278,23 @@ def test_folders_that_are_none_of_sockets_stay(south, tmp_path, monkeypatch):
             with socket_folder(workspace):
                 assert folder.exists()
             assert target.exists()
+
+
+# the process that stays up --------------------------------------------------------------------------------------------
+def test_what_supervises_a_site_does_without_torch():
+    """It takes a hundred megabytes; the images are checked by a process that ends."""
+    program = (
+        "import sys, crossward.cli.main, crossward.hospitals.site_images, crossward.hospitals.flower.site_up\n"
+        "print({'torch', 'flwr', 'numpy'} & sys.modules.keys())"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_images_are_checked_by_a_process_of_its_own(kit_folder, tmp_path, capfd):
+    south = kit_folder / "sites" / "south"
+    assert site_up.run_check(south, tmp_path / "absent") == ConfigError("").exit_code
+    assert "there is no such file or folder" in capfd.readouterr().err
+    arrays = {f"{part}_images": np.zeros((1, 8, 8, 3), np.uint8) for part in ("train", "val", "test")}
+    np.savez(tmp_path / "images.npz", **arrays, **{name.replace("images", "labels"): [[0]] for name in arrays})
+    assert site_up.run_check(south, tmp_path / "images.npz") == 0
+    assert "3 images: " in capfd.readouterr().out
