@@ -215,13 +215,13 @@ def site_up(
     from crossward.hospitals.kit import read_site
     from crossward.hospitals.site_images import check_images, site_settings
 
-    settings = site_settings(read_site(folder), data)
     if check_only:
-        _print_images(check_images(settings))
+        _print_images(check_images(site_settings(read_site(folder), data)))
         return
     exit_code = run_check(folder, data)  # it prints what is wrong
     if exit_code:
         raise typer.Exit(exit_code)
+    settings = site_settings(read_site(folder, with_rules=False), data)
     _warn_if_insecure(insecure)
     exit_on_signals()
     with running_site(folder, settings, insecure=insecure, say=typer.echo) as check:

@@ -52,8 +52,8 @@ Say = Callable[[str], None]
 
 
 def run_check(folder: Path, data: Path | None) -> int:
-    """The exit code of `crossward site up FOLDER --check`, in a process of its own: it reads the images with torch, and
-    the one that stays up does without, which saves a hundred megabytes."""
+    """The exit code of `crossward site up FOLDER --check`, in a process of its own: it reads rules and images with
+    torch, and the one that stays up does without, which saves a hundred megabytes."""
     command = [sys.executable, "-m", "crossward", "site", "up", str(folder), "--check"]
     if data is not None:
         command += ["--data", str(data)]
@@ -66,7 +66,7 @@ def running_site(
 ) -> Iterator[Callable[[], None]]:
     """Run the site for the duration of the block. Yields a check, which restarts processes that ended, and raises when
     the site cannot go on."""
-    kit = read_site(folder)
+    kit = read_site(folder, with_rules=False)  # `run_check` has looked into them, and the worker goes by them
     for warning in expiry_warnings(kit.certificate):
         say(warning)
     if insecure:

@@ -281,13 +281,21 @@ def test_folders_that_are_none_of_sockets_stay(south, tmp_path, monkeypatch):
 
 
 # the process that stays up --------------------------------------------------------------------------------------------
-def test_what_supervises_a_site_does_without_torch():
-    """It takes a hundred megabytes; the images are checked by a process that ends."""
-    program = (
-        "import sys, crossward.cli.main, crossward.hospitals.site_images, crossward.hospitals.flower.site_up\n"
-        "print({'torch', 'flwr', 'numpy'} & sys.modules.keys())"
-    )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "set()\n"
+SUPERVISOR = """
+import sys
+from crossward.cli.main import main
+from crossward.hospitals.flower import site_up
+site_up.run_check = lambda folder, data: 0
+site_up.wait_for_coordinator = lambda *rest: sys.exit(str({'torch', 'flwr', 'numpy'} & sys.modules.keys()))
+main()
+"""
+
+
+def test_what_supervises_a_site_does_without_torch(kit_folder, tmp_path):
+    """It takes a hundred megabytes; the folder and the images are checked by a process that ends."""
+    command = [sys.executable, "-c", SUPERVISOR, "site", "up", str(kit_folder / "sites" / "south")]
+    process = subprocess.run([*command, "--data", str(tmp_path)], capture_output=True, text=True)
+    assert process.stderr.strip() == "set()"
 
 
 def test_images_are_checked_by_a_process_of_its_own(kit_folder, tmp_path, capfd):
