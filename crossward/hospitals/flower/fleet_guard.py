@@ -17,6 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -68,6 +69,22 @@ class NodeTraffic:
     largest: int = 0  # bytes of the largest message that it was sent
 
 
+class PushedObject:
+    """A request that brings an object, which is read once: Flower's handler asks for it twice, and gets a copy each
+    time."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    @cached_property
+    def object_content(self) -> bytes:
+        content: bytes = self._request.object_content
+        return content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
 @dataclass
 class FleetGuard:
     """The rules of the Fleet API between sites. Handlers run in several threads."""
@@ -84,8 +101,9 @@ class FleetGuard:
         def guarded_handler(request: Any, **rest: Any) -> Any:
             from fastapi import HTTPException
 
+            read = PushedObject(request) if name == "push_object" else request
             try:
-                return rule(lambda: handler(request=request, **rest), request)
+                return rule(lambda: handler(request=read, **rest), request)
             except Refused as refusal:
                 raise HTTPException(403, str(refusal)) from None
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace as Box
 import pytest
 from fastapi import HTTPException
 
-from crossward.hospitals.flower.fleet_guard import MAX_OBJECTS, REMEMBERED_MESSAGES, FleetGuard
+from crossward.hospitals.flower.fleet_guard import MAX_OBJECTS, REMEMBERED_MESSAGES, FleetGuard, PushedObject
 
 NORTH, SOUTH = Box(node_id=1), Box(node_id=2)
 
@@ -85,6 +85,22 @@ def test_a_site_pushes_replies_of_its_own(call, pulled):
 def test_a_message_that_is_no_reply_of_this_site_is_refused(call, pulled, change):
     with pytest.raises(HTTPException):
         push(call, **change)
+
+
+def test_the_content_of_an_object_is_copied_once():
+    class Request:
+        reads = 0
+        object_id = "b"
+
+        @property
+        def object_content(self):
+            self.reads += 1
+            return bytes(10)
+
+    request = Request()
+    pushed = PushedObject(request)
+    assert (pushed.object_content, len(pushed.object_content), pushed.object_id) == (bytes(10), 10, "b")
+    assert request.reads == 1
 
 
 @pytest.mark.parametrize("change", [{"node": SOUTH}, {"session": ""}, {"session": "t"}, {"object": "z"}])
