@@ -53,7 +53,7 @@ def with_short_ways(layers: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
             if paths is None:
                 listed.append(layer)
             else:
-                listed.append(Middleware(PassedBy, layer=layer.cls, paths=paths, **layer.kwargs))
+                listed.append(Middleware(PassedBy, layer=layer.cls, paths=paths, **layer.kwargs))  # type: ignore[arg-type]
         return listed
 
     return layers_passed_by
