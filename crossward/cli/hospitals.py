@@ -18,6 +18,7 @@ from crossward.cli.verify import site_receipts
 
 if TYPE_CHECKING:
     from crossward.hospitals.folder_report import Finding
+    from crossward.hospitals.site_images import ImageCheck
 
 federation = typer.Typer(help="A federation of real hospitals: set it up, run methods across it.", no_args_is_help=True)
 coordinator = typer.Typer(help="The machine between the hospitals.", no_args_is_help=True)
@@ -210,25 +211,31 @@ def site_up(
 ) -> None:
     """Check this hospital's images, then take part in the federation. Ctrl-C ends it."""
     from crossward.hospitals.flower.processes import supervise
-    from crossward.hospitals.flower.site_up import running_site
+    from crossward.hospitals.flower.site_up import run_check, running_site
     from crossward.hospitals.kit import read_site
     from crossward.hospitals.site_images import check_images, site_settings
 
-    settings = site_settings(read_site(folder), data)
-    images = check_images(settings)
+    if check_only:
+        _print_images(check_images(site_settings(read_site(folder), data)))
+        return
+    exit_code = run_check(folder, data)  # it prints what is wrong
+    if exit_code:
+        raise typer.Exit(exit_code)
+    settings = site_settings(read_site(folder, with_rules=False), data)
+    _warn_if_insecure(insecure)
+    exit_on_signals()
+    with running_site(folder, settings, insecure=insecure, say=typer.echo) as check:
+        typer.echo("the site is up")
+        supervise(check)
+
+
+def _print_images(images: ImageCheck) -> None:
     counts = ", ".join(f"{name} {count}" for name, count in zip(images.classes, images.counts, strict=True))
     typer.echo(f"{images.images} images: {counts}")
     for file in images.left_out:
         typer.echo(f"left out: {file}")
     for note in images.notes:
         typer.echo(f"note: {note}")
-    if check_only:
-        return
-    _warn_if_insecure(insecure)
-    exit_on_signals()
-    with running_site(folder, settings, insecure=insecure, say=typer.echo) as check:
-        typer.echo("the site is up")
-        supervise(check)
 
 
 def _print_report(report: Sequence[Finding], as_json: bool) -> None:

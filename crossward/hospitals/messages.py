@@ -1,7 +1,7 @@
 """Messages between the coordinator and a site: a header in JSON, and a tree in its encoded form.
 
-Flower starts a process for every message. That process only forwards the message to the site's worker, which runs all
-the time and holds torch and the images. Therefore nothing here imports torch.
+A site's SuperNode only forwards messages to the site's worker, which holds torch and the images. Therefore nothing here
+imports torch.
 """
 
 from __future__ import annotations

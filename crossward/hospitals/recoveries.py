@@ -15,11 +15,10 @@ from crossward.foreign import ForeignError
 
 RECOVERIES_KEY = "recovered"  # of a reply's header
 FILE = "recovered.json"  # in a site's folder
-SITE, WORKER, FORKSERVER, SUPERNODE, NETWORK = "site", "worker", "forks", "supernode", "network"
+SITE, WORKER, SUPERNODE, NETWORK = "site", "worker", "supernode", "network"
 WORDS = {
     SITE: "the site was started anew",
     WORKER: "its worker was started anew",
-    FORKSERVER: "its fork server was started anew",
     SUPERNODE: "its SuperNode was started anew",
     NETWORK: "it could not reach the coordinator for a while",
 }

@@ -1,4 +1,6 @@
-"""A site's own images, before it takes part in runs: where they are, and a check that they can be read."""
+"""A site's own images, before it takes part in runs: where they are, and a check that they can be read.
+
+The process that supervises a site takes its settings from here, and does without torch."""
 
 from __future__ import annotations
 
@@ -7,11 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from crossward.config.reading import config_from
-from crossward.data.near_leaks import near_pair_notes
-from crossward.data.sources import setting_names
 from crossward.errors import ConfigError
 from crossward.hospitals.kit import SiteKit
 
@@ -47,6 +44,12 @@ def site_settings(kit: SiteKit, data: Path | None) -> dict[str, Any]:
 
 def check_images(settings: Mapping[str, Any]) -> ImageCheck:
     """Read the images once, before any coordinator asks for them."""
+    import torch
+
+    from crossward.config.reading import config_from
+    from crossward.data.near_leaks import near_pair_notes
+    from crossward.data.sources import setting_names
+
     data = dict(settings["data"])
     if "bad_files" in setting_names(str(data.get("source", "phantom"))):
         data.setdefault("bad_files", "quarantine")

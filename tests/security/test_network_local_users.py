@@ -17,23 +17,17 @@ import pytest
 from crossward.errors import ConfigError, StorageError
 from crossward.hospitals.certificates import create_site_key, write_tls_key
 from crossward.hospitals.flower.connections import SOCKET_VARIABLE, connect, require_loopback
-from crossward.hospitals.flower.unix_sockets import bind_private_socket, start_supernode_api
+from crossward.hospitals.flower.site_answers import serve_nothing
+from crossward.hospitals.flower.unix_sockets import bind_private_socket
 
 
 @pytest.fixture
-def supernode_api(tmp_path, monkeypatch):
-    """The server by which a SuperNode hands messages to its ClientApp; the path of its socket."""
-    from flwr.supercore.object_store import ObjectStoreFactory
-    from flwr.supernode.nodestate import NodeStateFactory
-
+def private_socket(tmp_path):
+    """A socket at which a process of this user listens, as the coordinator's SuperLink does; its path."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0o700)
-    monkeypatch.setenv(SOCKET_VARIABLE, str(folder / "runtime"))
-    state_factory = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
-    server, thread = start_supernode_api(SimpleNamespace(superexec_auth_secret=None), state_factory)
-    yield folder / "runtime"
-    server.should_exit = True
-    thread.join(10.0)
+    with bind_private_socket(folder / "superlink.sock"):
+        yield folder / "superlink.sock"
 
 
 def listening_ports() -> set[str]:
@@ -43,25 +37,24 @@ def listening_ports() -> set[str]:
     return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own}
 
 
-def test_the_messages_of_a_site_are_served_to_its_own_user_alone(supernode_api):
-    mode = supernode_api.stat().st_mode
+def test_the_messages_of_a_site_are_served_to_nobody():
+    """Flower's SuperNode serves them to app processes, at a port of loopback; ours hands them to the worker itself."""
+    server, thread = serve_nothing(SimpleNamespace(host="127.0.0.1", port=0), None)
+    assert listening_ports() == set()
+    server.should_exit = True  # as Flower stops it
+    thread.join(timeout=1.0)
+    assert not thread.is_alive()
+
+
+def test_a_private_socket_is_for_its_own_user(private_socket):
+    mode = private_socket.stat().st_mode
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
-    assert stat.S_IMODE(supernode_api.parent.stat().st_mode) == 0o700
-    assert listening_ports() == set()
-
-
-def test_the_processes_of_a_site_talk_over_its_socket(supernode_api):
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest
-    from flwr.supercore.runtime import RuntimeHttpClient
-
-    client = connect(RuntimeHttpClient, "127.0.0.1:9", True, None, [])
-    assert not client.AcquireTask(AcquireTaskRequest()).token
-    assert client._client.follow_redirects is False
+    assert stat.S_IMODE(private_socket.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_cannot_open_the_socket_of_a_site(supernode_api):
+def test_another_user_cannot_open_a_private_socket(private_socket):
     child = os.fork()
     if child == 0:
         code = 1
@@ -69,7 +62,7 @@ def test_another_user_cannot_open_the_socket_of_a_site(supernode_api):
             os.setgid(65534)
             os.setuid(65534)
             with socket.socket(socket.AF_UNIX) as link:
-                link.connect(str(supernode_api))
+                link.connect(str(private_socket))
         except PermissionError:
             code = 0
         finally:

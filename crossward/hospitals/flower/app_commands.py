@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from crossward.disk import write_atomically
-from crossward.hospitals.flower.client_forkserver import CLIENT_COMMAND
 
-REFUSED_COMMANDS = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
+REFUSED_COMMANDS = ("flwr-agentapp", "flwr-clientapp", "flwr-connector", "flwr-model", "flwr-simulation")
 OWN_COMMANDS = {"flwr-serverapp": "run_server_app", "flower-superexec": "run_executor", "flwr": "run_flwr"}
 OWN_SCRIPT = "from crossward.hospitals.flower.app_processes import {0}\n{0}()\n"
 
@@ -20,7 +19,6 @@ OWN_SCRIPT = "from crossward.hospitals.flower.app_processes import {0}\n{0}()\n"
 def write_commands(folder: Path) -> Path:
     """Write the commands into a folder, for this Python."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write_script(folder / "flwr-clientapp", CLIENT_COMMAND, " -IS")  # imports nothing: see client_forkserver
     for name in REFUSED_COMMANDS:
         _write_script(folder / name, f'raise SystemExit("{name}: Crossward runs its own apps and no others")\n')
     for name, function in OWN_COMMANDS.items():
@@ -28,8 +26,8 @@ def write_commands(folder: Path) -> Path:
     return folder
 
 
-def _write_script(file: Path, code: str, python_options: str = "") -> None:
+def _write_script(file: Path, code: str) -> None:
     """Write a script atomically, because a process may be starting it at this moment."""
-    text = f"#!{sys.executable}{python_options}\n{code}"
+    text = f"#!{sys.executable}\n{code}"
     if not file.exists() or file.read_text() != text:
         write_atomically(file, text.encode(), contended=True, mode=0o700)

@@ -27,16 +27,6 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def run_client_app() -> None:
-    """Replaces `flwr-clientapp`."""
-    take_token()
-    assert_in_force = apply_patches(monkeypatches.clients, monkeypatches.client_app)
-    from flwr.supernode.cli import flwr_clientapp
-
-    assert_in_force()
-    flwr_clientapp()
-
-
 def run_server_app() -> None:
     """Replaces `flwr-serverapp`."""
     take_token()
@@ -49,7 +39,7 @@ def run_server_app() -> None:
 
 
 def run_executor() -> None:
-    """Replaces `flower-superexec`, which starts an app process for each message or run."""
+    """Replaces `flower-superexec`, which starts an app process for each run."""
     end_with_parent()
     assert_in_force = apply_patches(monkeypatches.clients, monkeypatches.executor)
     from flwr.supercore.cli import flower_superexec

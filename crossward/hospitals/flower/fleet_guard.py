@@ -17,6 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ Content = TypeVar("Content")
 MEGABYTE = 2**20
 MIN_REPLY_BYTES = 256 * MEGABYTE  # that every reply may have, if federation.toml does not say otherwise
 REPLY_FACTOR = 4  # a reply may be this many times as large as the largest message that the site was sent
-MAX_OBJECTS = 4096  # of a message; Flower cuts its arrays into pieces of 5 MiB
+MAX_OBJECTS = 4096  # of a message; its array is cut into pieces of 7.5 MiB
 MAX_RECORDS = 2  # of a message, besides the pieces of its array: see records.to_records
 MAX_DEPTH = 4  # message, records, record, array, piece
 REMEMBERED_MESSAGES = 32  # of each site, whose objects it may still pull or push
@@ -68,6 +69,22 @@ class NodeTraffic:
     largest: int = 0  # bytes of the largest message that it was sent
 
 
+class PushedObject:
+    """A request that brings an object, which is read once: Flower's handler asks for it twice, and gets a copy each
+    time."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    @cached_property
+    def object_content(self) -> bytes:
+        content: bytes = self._request.object_content
+        return content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
 @dataclass
 class FleetGuard:
     """The rules of the Fleet API between sites. Handlers run in several threads."""
@@ -84,8 +101,9 @@ class FleetGuard:
         def guarded_handler(request: Any, **rest: Any) -> Any:
             from fastapi import HTTPException
 
+            read = PushedObject(request) if name == "push_object" else request
             try:
-                return rule(lambda: handler(request=request, **rest), request)
+                return rule(lambda: handler(request=read, **rest), request)
             except Refused as refusal:
                 raise HTTPException(403, str(refusal)) from None
 
@@ -139,7 +157,7 @@ class FleetGuard:
             raise Refused("a site pulls objects of its own messages only")
         response = handle()
         with self._lock:
-            message.passed += len(response.object_content)
+            message.passed += response.ByteSize()  # to look at the content itself would copy it
             node.largest = max(node.largest, message.passed)
         return response
 
@@ -149,7 +167,7 @@ class FleetGuard:
             message = node.sent.get(request.session_id)
             if message is None or request.object_id not in message.ids:
                 raise Refused("a site pushes objects of its own messages only")
-            message.passed += len(request.object_content)
+            message.passed += request.ByteSize()
             if message.passed > max(self.min_reply_bytes, REPLY_FACTOR * node.largest):
                 raise Refused(f"a reply of {message.passed} bytes is too large for this run")
         response = handle()

@@ -62,7 +62,7 @@ class LocalFederation:
 
     def find_process(self, who: str, module: str) -> int:
         """The process that the coordinator, or a site, has started for a module (on Linux)."""
-        pids = _descendants(self.processes[who].pid)
+        pids = descendants(self.processes[who].pid)
         return next(pid for pid in pids if module in Path(f"/proc/{pid}/cmdline").read_text())
 
     def stop(self) -> None:
@@ -77,11 +77,11 @@ class LocalFederation:
         return ["site", "up", str(self.kit.site(who))]
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have."""
     lists = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
     children = [int(child) for each in lists for child in each]
-    return [*children, *(each for child in children for each in _descendants(child))]
+    return [*children, *(each for child in children for each in descendants(child))]
 
 
 def add_site_data(file: Path, data: dict[str, Any], partition: dict[str, Any], take: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from crossward.errors import StorageError
 from crossward.foreign import printable
-from crossward.hospitals.flower.records import from_records, to_records
+from crossward.hospitals.flower.records import SharedArrays, from_records, to_records
 from crossward.hospitals.messages import SiteMessage
 
 MIN_POLL_INTERVAL = 0.1  # seconds between two looks for replies
@@ -26,6 +26,7 @@ RECONNECT_INTERVAL = 1.0  # seconds between two looks at which nodes are connect
 LOOK_INTERVAL = 5.0  # seconds between two looks at which nodes are connected, while sites work
 PROBE_AFTER = 15.0  # seconds without a reply after which a site is probed for whether it still has the message
 MAX_ATTEMPTS = 5  # a message that is lost this often is not sent again
+SENT_TOGETHER = 32  # messages in one request; their contents follow one by one
 TTL_SLACK = 60.0  # seconds that a message lives beyond the deadline: the SuperLink has a clock of its own
 ERROR_NAMES = {value: name for name, value in vars(ErrorCode).items() if isinstance(value, int)}
 LOST_MESSAGE_ERRORS = (
@@ -113,8 +114,9 @@ class Messenger:
         start = self.clock()
         last_look = start
         self._end = start + self.deadline
-        for node, message in messages.items():
-            self._send(PendingMessage(node, message, message_type))
+        first = [PendingMessage(node, message, message_type) for node, message in messages.items()]
+        for at in range(0, len(first), SENT_TOGETHER):
+            self._send(*first[at : at + SENT_TOGETHER])
         while self._pending or self._lost:
             looked = self.clock()
             yield from self._collect_replies(again)
@@ -127,29 +129,38 @@ class Messenger:
                 interval = min(max(MIN_POLL_INTERVAL, self.poll_share * (self.clock() - start)), MAX_POLL_INTERVAL)
                 self.sleep(max(MIN_SLEEP, interval - (self.clock() - looked)))  # the SuperLink lets a look wait
 
-    def _send(self, pending: PendingMessage) -> None:
-        pending.attempts += 1
-        pending.probe_interval = self.probe_after
-        pending.probe_time = self.clock() + self.probe_after
-        # probes that were sent before this message say nothing about it
-        self._probes = {id: node for id, node in self._probes.items() if node != pending.node}
-        id = self._push(pending.node, pending.message, pending.message_type)
-        if id:
-            self._pending[id] = pending
-        else:
-            self._mark_lost(pending, "the SuperLink does not take it")
+    def _send(self, *sent: PendingMessage) -> None:
+        for pending in sent:
+            pending.attempts += 1
+            pending.probe_interval = self.probe_after
+            pending.probe_time = self.clock() + self.probe_after
+            # probes that were sent before this message say nothing about it
+            self._probes = {id: node for id, node in self._probes.items() if node != pending.node}
+        for pending, id in zip(sent, self._push(sent), strict=True):
+            if id:
+                self._pending[id] = pending
+            else:
+                self._mark_lost(pending, "the SuperLink does not take it")
 
-    def _push(self, node: int, message: SiteMessage, message_type: str) -> str:
-        """The message's id; empty if the SuperLink does not know the node (any more), or refuses the message."""
+    def _push(self, sent: Sequence[PendingMessage]) -> list[str]:
+        """The ids of messages; empty if the SuperLink does not know the node (any more), or refuses the message."""
         ttl = max(0.0, self._end - self.clock()) + TTL_SLACK
-        group = str(message.header.get("round", ""))
-        flower_message = Message(
-            to_records(message), dst_node_id=node, message_type=message_type, ttl=ttl, group_id=group
-        )
+        arrays = SharedArrays()
+        messages = [
+            Message(
+                to_records(each.message, arrays),
+                dst_node_id=each.node,
+                message_type=each.message_type,
+                ttl=ttl,
+                group_id=str(each.message.header.get("round", "")),
+            )
+            for each in sent
+        ]
         try:
-            return next(iter(self.grid.push_messages([flower_message])), "") or ""
+            ids = [id or "" for id in self.grid.push_messages(messages)]
         except ObjectPushError:
-            return ""
+            ids = []
+        return ids or [""] * len(sent)
 
     def _mark_lost(self, pending: PendingMessage, reason: str) -> None:
         pending.last_loss = reason
@@ -247,7 +258,7 @@ class Messenger:
         for pending in [pending for pending in self._pending.values() if now > pending.probe_time]:
             pending.probe_interval *= 2
             pending.probe_time = now + pending.probe_interval
-            id = self._push(pending.node, SiteMessage({"do": "hello"}), "query.hello")
+            (id,) = self._push([PendingMessage(pending.node, SiteMessage({"do": "hello"}), "query.hello")])
             if id:
                 self._probes[id] = pending.node
 

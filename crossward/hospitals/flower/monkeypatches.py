@@ -16,20 +16,19 @@ from importlib import import_module
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
-from crossward.hospitals.flower import connections, own_apps, task_tokens, unix_sockets
+from crossward.hospitals.flower import connections, own_apps, short_ways, site_answers, task_tokens
 from crossward.hospitals.flower.fleet_guard import GUARDED_HANDLERS, FleetGuard
-from crossward.hospitals.flower.supernode_pace import SuperNodePace, TaskWait
+from crossward.hospitals.flower.supernode_pace import SuperNodePace
 
 PULL_BACKOFF = 0.05  # seconds until contents that are on their way are asked for again, then doubled; Flower: 1
 MAX_PULL_BACKOFF = 0.4  # seconds; Flower: 10
 REQUEST_BUFFER = 2**23  # bytes of a request that a server reads ahead of its handlers; uvicorn: 2^16
 PULL_MODULE = "flwr.supercore.inflatable.inflatable_utils"  # must not have been imported yet
 RUN_SERVERAPP = "flwr.superlink.runtime.run_serverapp"
-RUN_CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 START_CLIENT = "flwr.supernode.start_client_internal"
+SUPERLINK_APP = "flwr.superlink.main"
 FLEET_HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
 RUNTIME_HANDLERS = "flwr.superlink.servicer.runtime.runtime_handlers"
-SITE_RUNTIME_HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
 
 
 @dataclass(frozen=True)
@@ -178,6 +177,13 @@ def superlink(guard: FleetGuard) -> list[Patch]:
             own_apps.create_in_memory_store,
             "flwr.superlink.config_loader:get_objectstore_linkstate_factories",
         ),
+        Patch(
+            SUPERLINK_APP,
+            "_get_middleware",
+            "a request does not enter layers that would hand it on as it is",
+            short_ways.with_short_ways(import_module(SUPERLINK_APP)._get_middleware),
+            f"{SUPERLINK_APP}:create_app",
+        ),
         *(
             Patch(FLEET_HANDLERS, name, own, guard.guarded(name, getattr(import_module(FLEET_HANDLERS), name)))
             for name in GUARDED_HANDLERS
@@ -215,37 +221,15 @@ def server_app() -> list[Patch]:
     ]
 
 
-def client_app() -> list[Patch]:
-    """Of the process of a ClientApp: nothing of a bundle is unpacked, read or run."""
-    user = "flwr.supernode.cli.flwr_clientapp:run_clientapp"
-    return [
-        Patch(RUN_CLIENTAPP, "install_from_fab", "bundles are not unpacked", own_apps.ignore_bundle, user),
-        Patch(
-            RUN_CLIENTAPP,
-            "Error",
-            "an exception's text, which may quote paths, stays at the site",
-            own_apps.error_without_details,
-            user,
-        ),
-        Patch(
-            RUN_CLIENTAPP,
-            "get_load_client_app_fn",
-            "the app that is installed is run",
-            own_apps.client_app_loader,
-            user,
-        ),
-    ]
-
-
 def supernode() -> list[Patch]:
     """Of a site's SuperNode."""
-    tasks = TaskWait()
+    pace = SuperNodePace()
     return [
         Patch(
             START_CLIENT,
             "time",  # of which the module uses nothing but `sleep`
             "Flower sleeps three seconds when there is no message; here the SuperLink lets the question wait",
-            SimpleNamespace(sleep=SuperNodePace().sleep),
+            SimpleNamespace(sleep=pace.sleep),
             f"{START_CLIENT}:start_client_internal",
         ),
         Patch(
@@ -257,22 +241,16 @@ def supernode() -> list[Patch]:
         ),
         Patch(
             START_CLIENT,
-            "_pull_and_store_message",
-            "the executor waits for a message, instead of asking twenty times a second",
-            tasks.noticing(import_module(START_CLIENT)._pull_and_store_message),
+            "_push_messages",
+            "messages are handed to the site's worker here, not by a process for each that fetches them",
+            site_answers.answering(import_module(START_CLIENT)._push_messages, pace.worked),
             f"{START_CLIENT}:start_client_internal",
-        ),
-        Patch(
-            SITE_RUNTIME_HANDLERS,
-            "acquire_task",
-            "the same",
-            tasks.waiting(import_module(SITE_RUNTIME_HANDLERS).acquire_task),
         ),
         Patch(
             "flwr.supernode.cli.flower_supernode",
             "_start_supernode_http_api",
-            "messages for the ClientApp are served by a Unix socket that no other user of the machine can open",
-            unix_sockets.start_supernode_api,
+            "no other process needs a site's messages, so that they are served to nobody",
+            site_answers.serve_nothing,
             "flwr.supernode.cli.flower_supernode:flower_supernode",
         ),
     ]

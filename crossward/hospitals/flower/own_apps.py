@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,17 +52,6 @@ def create_in_memory_store(database: str) -> ObjectStoreFactory:
 
 
 # at a site ------------------------------------------------------------------------------------------------------------
-def ignore_bundle(content: bytes | Path, *args: Any, **options: Any) -> None:
-    """Leave a bundle as it is."""
-
-
-def client_app_loader(**options: Any) -> Callable[..., Any]:
-    """A function that returns the ClientApp that is installed here, whatever bundle it is asked for."""
-    from crossward.hospitals.flower.client_app import app
-
-    return lambda *args: app
-
-
 def error_without_details(code: int, reason: str | None = None) -> Any:
     """Flower's Error, with the type of the exception alone: its text may quote paths, and stays in the site's log."""
     from flwr.app import Error

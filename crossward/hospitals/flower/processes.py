@@ -25,12 +25,14 @@ from crossward.hospitals.flower.unix_sockets import check_socket_path
 RunFlwr = Callable[..., str]  # the arguments of a `flwr` command -> what it prints
 FLWR = (sys.executable, "-m", "crossward.hospitals.flower.app_processes")
 SUPERLINK_NAME = "crossward"  # of the coordinator in Flower's own configuration
+PIECE_BYTES = 15 * 2**19  # of contents that are sent; Flower: 10 * 2**19. The public door takes requests of 16 * 2**19
 FLOWER_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(PIECE_BYTES),
     "FLWR_INTERNAL_GRPC_CONTROL_API": "0",  # no listeners besides ours, whatever this process's environment says
     "FLWR_INTERNAL_GRPC_FLEET_API": "0",
 }

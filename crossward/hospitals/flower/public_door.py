@@ -13,7 +13,7 @@ import asyncio
 import gc
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,13 +23,10 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from crossward.hospitals.flower.mailboxes import Mailboxes
+from crossward.hospitals.flower.short_ways import App, Receive, Scope, Send, handing_over
 from crossward.hospitals.pem import certified_key, encode_public_key
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Drop = Callable[[], None]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SUPERNODE_ROUTES = frozenset(
     f"/v1/fleet/{name}"
@@ -53,7 +50,7 @@ KEPT_HEADERS = (b"content-type", b"content-length", b"accept")  # and those that
 SMALL_BODY = 64 * 1024  # bytes of a request that only names things
 BODY_LIMITS = {  # bytes, where it is more
     "/v1/fleet/push-messages": 2**20,  # the ids of a message's objects
-    "/v1/fleet/push-object": 8 * 2**20,  # Flower moves contents in pieces of 5 MiB
+    "/v1/fleet/push-object": 8 * 2**20,  # Flower moves contents in pieces of 7.5 MiB
 }
 MAX_HEAD = 32 * 1024  # bytes of a request's line and headers
 BODY_TIMEOUT = 120.0  # seconds for a body to arrive
@@ -108,7 +105,8 @@ class PublicDoor:
                 return None
             if scope["path"] == QUESTION_ROUTE:
                 send = await self._wait(site, body, receive, send)
-            await self.app(_plain_scope(scope), _replay(body, receive), send)
+            request = {"type": "http.request", "body": body, "more_body": False}
+            await self.app(_plain_scope(scope), handing_over(request, receive), send)
         except (ConnectionError, TimeoutError):  # nobody is there any more to be answered
             drop()
         finally:
@@ -240,18 +238,6 @@ def _plain_scope(scope: Scope) -> Scope:
     headers += [(key, value) for key, value in scope["headers"] if key in KEPT_HEADERS or key.startswith(b"flwr-")]
     path = scope["path"]
     return {**scope, "headers": headers, "query_string": b"", "raw_path": path.encode("ascii"), "root_path": ""}
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that hands over the body at once, then waits for what happens to the connection."""
-    unread = [body]
-
-    async def receive_again() -> MutableMapping[str, Any]:
-        if unread:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        return await receive()
-
-    return receive_again
 
 
 async def _refuse(send: Send, status: int) -> None:

@@ -9,6 +9,7 @@ to get at them.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -24,13 +25,27 @@ SMALL_PAYLOAD = 2**18  # bytes; the SuperLink has it as many times as there are 
 MAX_HEADER = 2**22  # characters of a header: parsed, it takes many times as much memory
 
 
-def to_records(message: SiteMessage) -> RecordDict:
+@dataclass
+class SharedArrays:
+    """The arrays of messages that are sent together: those with the same payload have the same array, so that Flower
+    cuts, copies and hashes it once for all sites."""
+
+    _arrays: dict[int, Array] = field(default_factory=dict)  # by the identity of the payload, which the array holds
+
+    def of(self, payload: bytes) -> Array:
+        if id(payload) not in self._arrays:
+            self._arrays[id(payload)] = Array("uint8", (len(payload),), STYPE, payload)
+        return self._arrays[id(payload)]
+
+
+def to_records(message: SiteMessage, arrays: SharedArrays | None = None) -> RecordDict:
     """A message in the form that Flower sends."""
     text = json.dumps(message.header)
     if len(message.payload) <= SMALL_PAYLOAD:
         return RecordDict({HEADER_RECORD: ConfigRecord({"json": text, PAYLOAD_ARRAY: message.payload})})
-    array = Array("uint8", (len(message.payload),), STYPE, message.payload)
-    return RecordDict({HEADER_RECORD: ConfigRecord({"json": text}), ARRAYS_RECORD: ArrayRecord({PAYLOAD_ARRAY: array})})
+    record = ArrayRecord()
+    record[PAYLOAD_ARRAY] = (arrays or SharedArrays()).of(message.payload)  # its constructor would copy the array
+    return RecordDict({HEADER_RECORD: ConfigRecord({"json": text}), ARRAYS_RECORD: record})
 
 
 def from_records(content: RecordDict) -> SiteMessage:

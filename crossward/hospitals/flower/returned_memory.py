@@ -1,6 +1,6 @@
 """A server that gives memory back to the system after requests that have been answered.
 
-Flower copies contents in pieces of 5 MiB. The C library keeps what is freed between pieces that are still in use.
+Flower copies contents in pieces of some MiB. The C library keeps what is freed between pieces that are still in use.
 Telling it to map every large piece anew costs half a million page faults in a round of ResNet-18, and a third of the
 time of the round; returning what is free every few seconds costs neither.
 

@@ -1,4 +1,4 @@
-"""`crossward site up`: a hospital's worker, fork server and SuperNode, supervised until they are stopped."""
+"""`crossward site up`: a hospital's worker and SuperNode, supervised until they are stopped."""
 
 from __future__ import annotations
 
@@ -17,13 +17,8 @@ from typing import Any
 
 from crossward.errors import RunError
 from crossward.hospitals.certificates import expiry_warnings, write_tls_key
-from crossward.hospitals.flower.client_forkserver import FORKSERVER_VARIABLE
-from crossward.hospitals.flower.connections import (
-    CERTIFICATE_VARIABLE,
-    KEY_VARIABLE,
-    SOCKET_VARIABLE,
-    require_loopback,
-)
+from crossward.hospitals.flower.app_processes import end_with_parent
+from crossward.hospitals.flower.connections import CERTIFICATE_VARIABLE, KEY_VARIABLE, require_loopback
 from crossward.hospitals.flower.processes import (
     FlowerWorkspace,
     Unreachable,
@@ -34,7 +29,7 @@ from crossward.hospitals.flower.processes import (
 )
 from crossward.hospitals.kit import SiteKit, read_site
 from crossward.hospitals.messages import socket_address
-from crossward.hospitals.recoveries import FORKSERVER, NETWORK, SITE, SUPERNODE, WORKER, count_recovery
+from crossward.hospitals.recoveries import NETWORK, SITE, SUPERNODE, WORKER, count_recovery
 from crossward.hospitals.site_activity import ACTIVITY_FILE
 from crossward.hospitals.site_worker import is_listening
 from crossward.hospitals.text_tail import TextTail
@@ -56,13 +51,22 @@ LAST_LINES = 40  # of a log that show how a process ended
 Say = Callable[[str], None]
 
 
+def run_check(folder: Path, data: Path | None) -> int:
+    """The exit code of `crossward site up FOLDER --check`, in a process of its own: it reads rules and images with
+    torch, and the one that stays up does without, which saves a hundred megabytes."""
+    command = [sys.executable, "-m", "crossward", "site", "up", str(folder), "--check"]
+    if data is not None:
+        command += ["--data", str(data)]
+    return subprocess.run(command, preexec_fn=end_with_parent).returncode
+
+
 @contextmanager
 def running_site(
     folder: Path, settings: Mapping[str, Any], *, insecure: bool, say: Say
 ) -> Iterator[Callable[[], None]]:
     """Run the site for the duration of the block. Yields a check, which restarts processes that ended, and raises when
     the site cannot go on."""
-    kit = read_site(folder)
+    kit = read_site(folder, with_rules=False)  # `run_check` has looked into them, and the worker goes by them
     for warning in expiry_warnings(kit.certificate):
         say(warning)
     if insecure:
@@ -128,7 +132,6 @@ class SiteProcesses:
         self.workspace = workspace
         self.say = say
         self.worker_socket = Path(socket_address(sockets / WORKER))
-        forkserver_socket = sockets / "forks"
         modules = {
             WORKER: [
                 "crossward.hospitals.site_worker",
@@ -136,7 +139,6 @@ class SiteProcesses:
                 str(self.worker_socket),
                 json.dumps(settings),
             ],
-            FORKSERVER: ["crossward.hospitals.flower.client_forkserver", str(forkserver_socket)],
             SUPERNODE: [
                 "crossward.hospitals.flower.supernode",
                 *_supernode_options(kit, self.worker_socket, insecure),
@@ -144,8 +146,6 @@ class SiteProcesses:
         }
         self._commands = {name: [sys.executable, "-m", *words] for name, words in modules.items()}
         self._variables = {
-            FORKSERVER_VARIABLE: str(forkserver_socket),
-            SOCKET_VARIABLE: socket_address(sockets / "runtime"),
             CERTIFICATE_VARIABLE: str(kit.certificate.absolute()),
             KEY_VARIABLE: str(sockets / TLS_KEY_FILE),
             "OMP_NUM_THREADS": "1",
@@ -162,7 +162,6 @@ class SiteProcesses:
 
     def start(self) -> None:
         self._start(WORKER)
-        self._start(FORKSERVER)
         self._wait_for_worker()
         self._start(SUPERNODE)
 
@@ -177,11 +176,10 @@ class SiteProcesses:
             self._restart_supernode(exit_code)
         elif self._refused_since is not None and self._has_started_well():
             self._refused_since = None
-        for name in (WORKER, FORKSERVER):
-            exit_code = self._processes[name].poll()
-            if exit_code is not None:
-                self._say_restart(name, exit_code)
-                self._start(name)
+        exit_code = self._processes[WORKER].poll()
+        if exit_code is not None:
+            self._say_restart(WORKER, exit_code)
+            self._start(WORKER)
 
     def stop(self) -> None:
         for process in reversed(self._processes.values()):
@@ -251,7 +249,7 @@ class SiteProcesses:
 
 
 def _supernode_options(kit: SiteKit, worker_socket: Path, insecure: bool) -> list[str]:
-    options = ["--superlink", kit.address]
+    options = ["--superlink", kit.address, "--isolation", "process"]  # it starts no executor, see site_answers.py
     if insecure:
         options += ["--insecure"]
     else:

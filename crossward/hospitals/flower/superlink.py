@@ -35,12 +35,12 @@ from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
 from crossward.hospitals.flower.public_door import (
     SELF_REGISTRATION_ROUTES,
     SUPERNODE_ROUTES,
-    App,
     PublicDoor,
     SiteProtocol,
     public_keys,
 )
 from crossward.hospitals.flower.returned_memory import return_free_memory
+from crossward.hospitals.flower.short_ways import App, in_one_piece
 from crossward.hospitals.flower.unix_sockets import bind_private_socket
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> None:
     app: App = create_app(config, command.SuperLinkLifespan)
     assert_in_force()
     keys = {site: Path(file).read_bytes() for site, file in json.loads(keys_json).items()}
-    private = Server(uvicorn.Config(app, ws="none", log_level=logging.WARNING, access_log=False))
+    private = Server(uvicorn.Config(in_one_piece(app), ws="none", log_level=logging.WARNING, access_log=False))
     public = Server(public_config(app, config, keys, host, int(port), guard.mailboxes))
     loop_factory = private.config.get_loop_factory()
     return_free_memory()

@@ -1,21 +1,13 @@
-"""Unix sockets that only this user can open, and Flower's servers on them."""
+"""Unix sockets that only this user can open."""
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import threading
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from crossward.errors import ConfigError, StorageError
-from crossward.hospitals.flower.connections import SOCKET_VARIABLE
 from crossward.hospitals.messages import MAX_SOCKET_PATH
-
-if TYPE_CHECKING:
-    import uvicorn
 
 BACKLOG = 128
 
@@ -45,20 +37,3 @@ def bind_private_socket(path: Path) -> socket.socket:
         os.umask(previous_umask)
     listener.listen(BACKLOG)
     return listener
-
-
-def start_supernode_api(config: Any, state_factory: Any) -> tuple[uvicorn.Server, threading.Thread]:
-    """Replaces the listener of a SuperNode on loopback, which every user of the machine could talk to."""
-    import uvicorn
-    from flwr.supernode.main import create_app
-
-    listener = bind_private_socket(Path(os.environ[SOCKET_VARIABLE]))
-    app = create_app(state_factory=state_factory, superexec_auth_secret=config.superexec_auth_secret)
-    server = uvicorn.Server(uvicorn.Config(app, ws="none", access_log=False, log_level=logging.WARNING))
-    thread = threading.Thread(target=server.run, args=([listener],), name="supernode-runtime-http-api")
-    thread.start()
-    while thread.is_alive() and not server.started:
-        time.sleep(0.02)
-    if not server.started:
-        raise RuntimeError("the SuperNode's server did not start")
-    return server, thread

@@ -7,7 +7,7 @@ from types import SimpleNamespace as Box
 import pytest
 from fastapi import HTTPException
 
-from crossward.hospitals.flower.fleet_guard import MAX_OBJECTS, REMEMBERED_MESSAGES, FleetGuard
+from crossward.hospitals.flower.fleet_guard import MAX_OBJECTS, REMEMBERED_MESSAGES, FleetGuard, PushedObject
 
 NORTH, SOUTH = Box(node_id=1), Box(node_id=2)
 
@@ -52,12 +52,12 @@ def push(call, node=NORTH, source=1, reply_to="m", message="r", objects=("b", "c
 
 
 def push_object(call, node=NORTH, session="s", object="b", size=10):
-    request = Box(node=node, session_id=session, object_id=object, object_content=bytes(size))
+    request = Box(node=node, session_id=session, object_id=object, object_content=bytes(size), ByteSize=lambda: size)
     return call("push_object", request, Box(stored=True))
 
 
 def test_a_site_pulls_and_confirms_what_it_was_sent(call, pulled):
-    response = Box(object_content=b"1234")
+    response = Box(object_content=b"1234", ByteSize=lambda: 4)
     assert call("pull_object", Box(node=NORTH, object_id="a"), response) is response
     assert call("confirm_message_received", Box(node=NORTH, message_object_id="m"), "done") == "done"
     for name, request in (
@@ -87,6 +87,22 @@ def test_a_message_that_is_no_reply_of_this_site_is_refused(call, pulled, change
         push(call, **change)
 
 
+def test_the_content_of_an_object_is_copied_once():
+    class Request:
+        reads = 0
+        object_id = "b"
+
+        @property
+        def object_content(self):
+            self.reads += 1
+            return bytes(10)
+
+    request = Request()
+    pushed = PushedObject(request)
+    assert (pushed.object_content, len(pushed.object_content), pushed.object_id) == (bytes(10), 10, "b")
+    assert request.reads == 1
+
+
 @pytest.mark.parametrize("change", [{"node": SOUTH}, {"session": ""}, {"session": "t"}, {"object": "z"}])
 def test_an_object_that_is_not_of_the_reply_is_refused(call, pulled, change):
     push(call)
@@ -99,7 +115,7 @@ def test_a_reply_is_as_large_as_the_floor_or_the_run_allows(call, pulled):
     push_object(call, size=100)
     with pytest.raises(HTTPException, match="too large"):
         push_object(call, object="c", size=1)
-    call("pull_object", Box(node=NORTH, object_id="a"), Box(object_content=bytes(1000)))
+    call("pull_object", Box(node=NORTH, object_id="a"), Box(object_content=bytes(1000), ByteSize=lambda: 1000))
     push(call, session="t")
     push_object(call, session="t", size=4000)
     with pytest.raises(HTTPException, match="too large"):

@@ -14,13 +14,7 @@ from flwr.proto.node_pb2 import Node
 from crossward.hospitals.flower.fleet_guard import FleetGuard
 from crossward.hospitals.flower.mailboxes import MAX_WAITING_RUNS, REPLIES_AT_ONCE, Mailboxes
 from crossward.hospitals.flower.public_door import QUESTION_ROUTE, PublicDoor
-from crossward.hospitals.flower.supernode_pace import (
-    FLOWERS_IDLE_SLEEP,
-    MIN_IDLE_SLEEP,
-    REPLY_SLEEP,
-    SuperNodePace,
-    TaskWait,
-)
+from crossward.hospitals.flower.supernode_pace import FLOWERS_IDLE_SLEEP, MIN_IDLE_SLEEP, SuperNodePace
 
 NODE = 7
 LONG = 60.0  # seconds that no test waits
@@ -271,7 +265,7 @@ def test_a_supernode_asks_again_at_once_after_it_has_waited_and_more_rarely_afte
 
     pace = SuperNodePace(lambda: now[0], sleep)
     pace.sleep(0.5)
-    assert slept == [REPLY_SLEEP]
+    assert slept == [0.5]
     slept.clear()
     now[0] += 20.0  # the coordinator let the question wait
     pace.sleep(FLOWERS_IDLE_SLEEP)
@@ -293,33 +287,9 @@ def test_a_supernode_asks_at_once_whether_there_is_another_message():
     slept = []
     pace = SuperNodePace(lambda: now[0], slept.append)
     for _ in range(3):  # messages that follow each other quickly
-        pace.sleep(0.5)  # its app works on one
         now[0] += 0.1
+        pace.worked()
         pace.sleep(FLOWERS_IDLE_SLEEP)  # there is no other
     assert MIN_IDLE_SLEEP not in slept
     pace.sleep(FLOWERS_IDLE_SLEEP)
     assert slept[-1] == MIN_IDLE_SLEEP
-
-
-def test_the_executor_of_a_site_waits_for_a_message():
-    tasks = []
-
-    def acquire(request, state):
-        task = tasks.pop() if tasks else None
-        return Box(task=task, HasField=lambda name: task is not None)
-
-    def pull(message):
-        if message:
-            tasks.append(message)
-        return message
-
-    wait = TaskWait(LONG)
-    pull_and_notice = wait.noticing(pull)
-    acquire_or_wait = wait.waiting(acquire)
-    threading.Timer(0.05, pull_and_notice, [None]).start()
-    threading.Timer(0.1, pull_and_notice, ["a message"]).start()
-    assert acquire_or_wait(None, None).task == "a message"
-    pull_and_notice("another")
-    assert acquire_or_wait(None, None).task == "another"  # it was there before the question
-    wait.seconds = 0.01
-    assert acquire_or_wait(None, None).task is None

@@ -21,10 +21,11 @@ from crossward.hospitals.flower.messenger import (
     MAX_POLL_INTERVAL,
     MIN_POLL_INTERVAL,
     RECONNECT_INTERVAL,
+    SENT_TOGETHER,
     TTL_SLACK,
     Messenger,
 )
-from crossward.hospitals.flower.records import from_records, to_records
+from crossward.hospitals.flower.records import SMALL_PAYLOAD, from_records, to_records
 from crossward.hospitals.messages import SiteMessage
 from crossward.testing.loopback_federation import FakeClock
 
@@ -165,6 +166,42 @@ def test_a_message_that_breaks_off_on_its_way_is_sent_again(monkeypatch):
 
     monkeypatch.setattr(superlink, "push_messages", push_messages)
     assert exchanged(superlink) == {1: (reply_of(1), near(2.0, RECONNECT_INTERVAL))}
+
+
+def test_sites_are_sent_the_same_payload_together_and_it_is_cut_up_once(monkeypatch):
+    """Flower copies and hashes each array that it sends, for every site anew if each has an array of its own."""
+    superlink = scripted({node: [] for node in range(1, 2 * SENT_TOGETHER)})
+    push = superlink.push_messages
+    batches = []
+
+    def push_messages(messages):
+        batches.append([message.content.array_records["arrays"]["tree"] for message in messages])
+        return push(messages)
+
+    monkeypatch.setattr(superlink, "push_messages", push_messages)
+    payload = bytes(SMALL_PAYLOAD + 1)
+    messages = {node: SiteMessage({"do": "job", "n": node}, payload) for node in superlink.scripts}
+    messages[2] = SiteMessage({"do": "job", "n": 2}, payload + b"another")
+    messenger = Messenger(superlink, clock=superlink.clock, sleep=superlink.clock.sleep)
+    replies = dict(messenger.exchange(messages, "train"))
+    assert {node: reply.payload for node, reply in replies.items()} == {n: m.payload for n, m in messages.items()}
+    assert [len(batch) for batch in batches] == [SENT_TOGETHER, SENT_TOGETHER - 1]
+    assert len({id(array) for array in batches[0]}) == 2
+
+
+def test_messages_that_break_off_together_are_all_sent_again(monkeypatch):
+    superlink = scripted({1: [], 2: []})
+    push = superlink.push_messages
+    broken = iter([ObjectPushError("f00", 1, "a session")])
+
+    def push_messages(messages):
+        for error in broken:
+            raise error
+        return push(messages)
+
+    monkeypatch.setattr(superlink, "push_messages", push_messages)
+    back = near(2.0, RECONNECT_INTERVAL)
+    assert exchanged(superlink) == {1: (reply_of(1), back), 2: (reply_of(2), back)}
 
 
 def test_nothing_to_send():

@@ -25,10 +25,8 @@ PROCESSES = {  # lists of patches, and what the process imports
         "from flwr.superlink.main import create_app",
     ),
     "server app": ("m.pull_waits, m.clients, m.server_app", "from flwr.superlink.cli import flwr_serverapp"),
-    "client app": ("m.clients, m.client_app", "from flwr.supernode.cli import flwr_clientapp"),
-    "fork server": ("m.pull_waits", "from flwr.supernode.cli import flwr_clientapp"),
     "supernode": (
-        "m.pull_waits, m.request_buffer, m.clients, m.supernode",
+        "m.pull_waits, m.clients, m.supernode",
         "from flwr.supernode.cli import flower_supernode",
     ),
     "executor": ("m.clients, m.executor", "from flwr.supercore.cli import flower_superexec"),
@@ -104,7 +102,7 @@ def test_every_patch_has_a_reason_and_their_number_is_known(monkeypatch):
     monkeypatch.delitem(sys.modules, monkeypatches.PULL_MODULE, raising=False)
     lists = [monkeypatches.pull_waits(), monkeypatches.request_buffer(), monkeypatches.clients()]
     lists += [monkeypatches.superlink(monkeypatches.FleetGuard()), monkeypatches.server_app()]
-    lists += [monkeypatches.client_app(), monkeypatches.supernode(), monkeypatches.executor()]
+    lists += [monkeypatches.supernode(), monkeypatches.executor()]
     patches = [patch for each in lists for patch in each]
     assert all(patch.reason for patch in patches)
-    assert len(patches) == 3 + 1 + 1 + (4 + len(GUARDED_HANDLERS)) + 4 + 3 + 5 + 1
+    assert len(patches) == 3 + 1 + 1 + (5 + len(GUARDED_HANDLERS)) + 4 + 4 + 1

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import tempfile
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from crossward.errors import ConfigError, RunError
 from crossward.hospitals.flower import processes, site_up
 from crossward.hospitals.flower.app_commands import OWN_COMMANDS, write_commands
-from crossward.hospitals.flower.client_forkserver import _read_line
 from crossward.hospitals.flower.processes import (
     FlowerWorkspace,
     Unreachable,
@@ -31,7 +33,7 @@ from crossward.hospitals.flower.site_up import (
     supernode_was_refused,
 )
 from crossward.hospitals.kit import read_site
-from crossward.hospitals.recoveries import FORKSERVER, NETWORK, SUPERNODE, WORKER, read_recoveries
+from crossward.hospitals.recoveries import NETWORK, SUPERNODE, WORKER, read_recoveries
 from crossward.hospitals.site_activity import ACTIVITY_FILE
 
 
@@ -50,14 +52,6 @@ def test_a_refusal_of_an_earlier_start_is_ignored(south):
     log.write_text(f"{SUPERNODE_BANNER}\n{REFUSED_EXIT}\n{SUPERNODE_BANNER}\nout of memory\n")
     assert not supernode_was_refused(workspace)
     assert supernode_end_message(-9, kit, workspace).splitlines()[-1] == "  out of memory"
-
-
-def test_reading_ends_where_a_command_is_cut_off():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(b'["flwr-cli')
-        theirs.shutdown(socket.SHUT_WR)
-        assert _read_line(ours) == b'["flwr-cli'
 
 
 def test_flowers_commands_are_written_once(tmp_path):
@@ -108,7 +102,7 @@ def test_the_console_says_what_the_site_does_and_when_it_is_cut_off(south, tmp_p
     activity.write_text("old\n")
     lines = []
     site = SiteProcesses(kit, workspace, tmp_path, {}, insecure=False, say=lines.append)
-    site._processes = {name: SimpleNamespace(poll=lambda: None) for name in (SUPERNODE, WORKER, FORKSERVER)}
+    site._processes = {name: SimpleNamespace(poll=lambda: None) for name in (SUPERNODE, WORKER)}
     with activity.open("a") as out:
         out.write("12:00:00 round 1, training begins\n")
     site.check()
@@ -161,7 +155,7 @@ def site(south, tmp_path, clock, monkeypatch):
         site._processes[name].poll = lambda: code
 
     site.ends = ends
-    for name in (WORKER, FORKSERVER, SUPERNODE):
+    for name in (WORKER, SUPERNODE):
         site._start(name)
     started.clear()
     return site
@@ -244,12 +238,11 @@ def test_a_supernode_that_is_killed_again_and_again_is_not_started_for_ever(site
         site.check()
 
 
-def test_a_worker_and_a_fork_server_that_are_killed_are_counted(site, south):
+def test_a_worker_that_is_killed_is_counted(site, south):
     site.ends(WORKER, -9)
-    site.ends(FORKSERVER, -9)
     site.check()
-    assert site.started == [WORKER, FORKSERVER]
-    assert read_recoveries(south[1].folder) == {WORKER: 1, FORKSERVER: 1}
+    assert site.started == [WORKER]
+    assert read_recoveries(south[1].folder) == {WORKER: 1}
 
 
 # the folder of sockets ------------------------------------------------------------------------------------------------
@@ -285,3 +278,31 @@ def test_folders_that_are_none_of_sockets_stay(south, tmp_path, monkeypatch):
             with socket_folder(workspace):
                 assert folder.exists()
             assert target.exists()
+
+
+# the process that stays up --------------------------------------------------------------------------------------------
+SUPERVISOR = """
+import sys
+from crossward.cli.main import main
+from crossward.hospitals.flower import site_up
+site_up.run_check = lambda folder, data: 0
+site_up.wait_for_coordinator = lambda *rest: sys.exit(str({'torch', 'flwr', 'numpy'} & sys.modules.keys()))
+main()
+"""
+
+
+def test_what_supervises_a_site_does_without_torch(kit_folder, tmp_path):
+    """It takes a hundred megabytes; the folder and the images are checked by a process that ends."""
+    command = [sys.executable, "-c", SUPERVISOR, "site", "up", str(kit_folder / "sites" / "south")]
+    process = subprocess.run([*command, "--data", str(tmp_path)], capture_output=True, text=True)
+    assert process.stderr.strip() == "set()"
+
+
+def test_images_are_checked_by_a_process_of_its_own(kit_folder, tmp_path, capfd):
+    south = kit_folder / "sites" / "south"
+    assert site_up.run_check(south, tmp_path / "absent") == ConfigError("").exit_code
+    assert "there is no such file or folder" in capfd.readouterr().err
+    arrays = {f"{part}_images": np.zeros((1, 8, 8, 3), np.uint8) for part in ("train", "val", "test")}
+    np.savez(tmp_path / "images.npz", **arrays, **{name.replace("images", "labels"): [[0]] for name in arrays})
+    assert site_up.run_check(south, tmp_path / "images.npz") == 0
+    assert "3 images: " in capfd.readouterr().out
