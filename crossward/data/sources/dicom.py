@@ -24,7 +24,7 @@ from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
 from crossward.data.dicom_reading import parse_dicom
-from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
+from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format, name_format
 from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems
 from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
@@ -37,6 +37,7 @@ from crossward.settings import AbsolutePath
 from crossward.user_folders import cache_folder
 
 TAG = "tag:"
+NOT_DICOM = "is named as DICOM files are, but is empty, or its content is not DICOM: export it again"
 STANDS_FOR = {"study": "their study", "series": "their series", "file": "each file"}
 
 
@@ -190,6 +191,8 @@ def _dicom_paths(files: Files, listing: Sequence[str], key: SiteKey) -> tuple[li
             continue
         if kind == DICOM:
             paths.append(path)
+        elif not kind and name_format(path) == DICOM:
+            problems.append(_bad(key, path, NOT_DICOM))
         elif kind != DICOMDIR:
             others += 1
     if not paths:
