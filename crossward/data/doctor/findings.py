@@ -25,6 +25,7 @@ SHOWN = 5  # names in a finding
 LONGEST_SETTING = 160  # characters
 SAMPLE = 2000  # images whose values are looked at
 IS_SET = "is set"
+DEALT_WITH = ("duplicates", "shared_groups", "splits", "bad_files")  # settings that are there for a finding
 RARE = 0.1  # share below which an orientation is an outlier
 COLOURS_APART = 30.0  # grey levels between the mean colour of a site and that of the others
 SMALL_CLASS = 10  # images
@@ -60,7 +61,7 @@ def of_layout(layout: Layout, draft: Reading) -> list[Finding]:
 def joined(about_files: Sequence[Finding], about_images: Sequence[Finding], data: Mapping[str, Any]) -> list[Finding]:
     """All findings, each once; those that a setting of the configuration deals with say so."""
     once = [one for one in about_files if MISNAMED not in one.what or not any(MISNAMED in o.what for o in about_images)]
-    settings = [f"data.{key} = {toml_value(value)}" for key, value in data.items()]
+    settings = [f"data.{key} = {toml_value(data[key])}" for key in DEALT_WITH if key in data]
     found = []
     for one in (*once, *about_images):
         is_done = not one.deal.endswith(IS_SET) and any(setting in one.deal for setting in settings)
