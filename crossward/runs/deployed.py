@@ -30,7 +30,7 @@ from crossward.errors import DataError
 from crossward.foreign import printable
 from crossward.nets import NETS
 from crossward.runs.architectures import NetPlan
-from crossward.runs.new_images import NewImage
+from crossward.runs.new_images import NewImage, named_image
 from crossward.runs.pixels import as_images
 from crossward.tasks import multi_label
 from crossward.tasks import task as make_task
@@ -133,7 +133,7 @@ class Deployed:
     def read(self, files: Iterable[Path]) -> Iterator[tuple[list[Path], Tensor, list[Size]]]:
         """Image files as the network wants them, some at a time, with their own upright sizes. Files that cannot be
         read are left out; a DataError after the last good one names all of them."""
-        images = [NewImage(str(file), str(file), file.read_bytes) for file in files]
+        images = [named_image(file) for file in files]
         problems: list[BadFile] = []
         for batch, pixels, sizes in self.read_images(images, problems):
             yield [Path(image.name) for image in batch], pixels, sizes

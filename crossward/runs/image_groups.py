@@ -76,7 +76,7 @@ def by_table(file: Path) -> GroupOf:
         raise DataError(f"{file}: {len(problems)} problem(s)", details=problems, hint="Correct these rows.")
 
     def group_of(image: NewImage) -> str:
-        names = (str(Path(image.name).absolute()), image.name, image.path)
+        names = (str(Path(image.place).absolute()), image.place, image.path, image.name)
         return next((groups[name] for name in names if name in groups), "")
 
     return group_of

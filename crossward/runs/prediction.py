@@ -79,7 +79,7 @@ def _mask_rows(
 ) -> Iterator[Row]:
     folder.mkdir(parents=True, exist_ok=True)
     for image, class_map, size in zip(images, predicted, sizes, strict=True):
-        file = folder / f"{names.take(image.path)}.png"
+        file = folder / f"{names.take(image.mask_name)}.png"
         mask = network.class_map(class_map, size)
         network.mask_picture(mask).save(file)
         counts = torch.bincount(mask.flatten(), minlength=len(network.classes)).tolist()

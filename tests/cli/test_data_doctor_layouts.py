@@ -53,6 +53,19 @@ FOUND: dict[str, dict[str, Any]] = {  # facts of the images that are usable
     "isic 2018": {"classes": {"BCC": 12, "MEL": 13, "NV": 13}, "splits": {"train": 24, "val": 6, "test": 8}},
     "histopathologic cancer": {"classes": {"0": 12, "1": 12}},
     "ham10000 twice": {"classes": {"bkl": 8, "mel": 8, "nv": 8}, "patients": 12},
+    "studies named after classes": {
+        "classes": {"negative": 22, "positive": 22},
+        "splits": {"train": 32, "val": 12},
+        "patients": 22,
+    },
+    "boxes of several readers": {
+        "task": "multi-label",
+        "images": 36,
+        "classes": {"Cardiomegaly": 18, "Fibrosis": 9, "Nodule/Mass": 9},
+    },
+    "boxes and folds": {"images": 36, "classes": {"0": 18, "1": 18}, "splits": {"train": 26, "test": 10}},
+    "two tables of boxes": {"images": 24, "classes": {"Lung Opacity": 12, "Normal": 12}, "patients": 24},
+    "few volumes": {"images": 24, "patients": 8},
     "export in german": {"classes": {"bösartig": 12, "gutartig": 12}},
     "lists of labels": {"task": "multi-label", "classes": {"cardiomegaly": 8, "effusion": 16, "normal": 8}},
     "zipped classes": {"classes": {"NORMAL": 22, "PNEUMONIA": 22}, "splits": {"test": 12, "train": 28, "val": 4}},
@@ -109,6 +122,51 @@ def test_what_people_have_runs_with_the_configuration_it_writes(cli, tmp_path, n
     assert run.code == 0, run.err
     [summary] = (tmp_path / "runs").glob("*/summary.json")
     assert json.loads(summary.read_text())
+
+
+def test_a_row_for_each_box_is_one_finding_and_other_tables_are_named(cli, tmp_path):
+    pytest.importorskip("pydicom")
+    output = cli("data", "doctor", VOLUMES["two tables of boxes"](tmp_path / "set"), "--size", "24", "--json")
+    found = {one["what"]: one for one in json.loads(output.out)["findings"]}
+    [again] = [what for what in found if "again" in what]
+    assert again.startswith("24 row(s) of the table of labels name an image again")
+    assert not any("are of no image here" in what for what in found)
+    [other] = [what for what in found if "train_labels.csv gives the images labels, too" in what]
+    assert "train_labels.csv" in found[other]["deal"]
+    assert 'data.columns = { label = "Target" }' in found[other]["deal"]
+
+
+def test_files_that_are_named_as_volumes_and_are_none_are_listed(cli, tmp_path):
+    pytest.importorskip("nibabel")
+    output = cli("data", "doctor", VOLUMES["few volumes"](tmp_path / "set"), "--size", "24", "--json")
+    reasons = json.loads(output.out)["left_out"]
+    assert len(reasons) == 2
+    assert all("its content is not NIfTI" in reason for reason in reasons)
+
+
+def test_all_images_of_one_patient_end_in_words(cli, tmp_path):
+    pytest.importorskip("pydicom")
+    from dicom_corpus import DX, image, with_pixels
+    from wild_volumes import write
+
+    for number in range(12):
+        values = np.array(picture(number, number % 2)).astype(np.uint16)
+        write(
+            with_pixels(image(DX, "DX", PatientID="ANON-1"), values), tmp_path / "set" / "ab"[number % 2] / f"{number}"
+        )
+    output = cli("data", "doctor", tmp_path / "set", "--size", "24")
+    assert output.code == 3
+    assert "all images are of one patient" in output.err
+    assert "partition.group_aware = false" in output.err
+
+
+def test_what_is_found_is_said_once_and_what_is_set_is_said(cli, tmp_path):
+    output = cli("data", "doctor", PICTURES["pictures named otherwise"](tmp_path / "set"), "--size", "24", "--json")
+    found = [one["what"] for one in json.loads(output.out)["findings"]]
+    assert sum("extension of another format" in what for what in found) == 1
+    output = cli("data", "doctor", PICTURES["breastmnist of zenodo"](tmp_path / "npz"), "--json")
+    deals = [one["deal"] for one in json.loads(output.out)["findings"]]
+    assert any('data.duplicates = "drop"' in deal and deal.endswith("; it is set") for deal in deals)
 
 
 def test_images_without_a_row_and_other_columns_of_labels_are_pointed_out(cli, tmp_path):

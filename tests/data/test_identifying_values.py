@@ -126,9 +126,11 @@ def test_no_identifying_value_leaves_the_source(source, tmp_path, config, toml_f
         cli("report", folder, "-o", pages / f"{n}.html", *options) for n, options in enumerate(((), ("--images",)))
     ]
     said.append(cli("data", "split", str(file), "-o", pages / "manifest.csv"))
+    masks = ["--masks", pages / "masks"] if source == "nifti" else []
+    new = [cli("predict", folder, data["path"], *options, *masks) for options in (("-o", pages / "new.csv"), ())]
     assert [one.code for one in said] == [0] * len(said), said
     everything.append(pages)
-    heard = "".join(one.out + one.err for one in said) + caplog.text + "".join(capfd.readouterr())
+    heard = "".join(one.out + one.err for one in (*said, *new)) + caplog.text + "".join(capfd.readouterr())
     assert found(secrets, everything, heard) == []
 
 

@@ -237,7 +237,23 @@ def classes_before_splits(root: Path) -> Path:
     return root
 
 
+def studies_named_after_classes(root: Path) -> Path:
+    """MURA: body parts, patients and studies, which are named after the class; lists without a header."""
+    for part, count in (("train", 16), ("valid", 6)):
+        names = []
+        for number in range(count):
+            region, result = ("XR_ELBOW", "XR_WRIST")[number % 4 // 2], ("negative", "positive")[number % 2]
+            patient = number + (0 if part == "train" else 900)
+            study = f"{part}/{region}/patient{patient:05d}/study1_{result}"
+            for view in (1, 2):
+                save(picture(100 * patient + view, number % 2), root / f"MURA-v1.1/{study}/image{view}.png")
+                names.append(f"MURA-v1.1/{study}/image{view}.png")
+        (root / f"MURA-v1.1/{part}_image_paths.csv").write_text("\n".join(names))
+    return root
+
+
 PICTURES = {
+    "studies named after classes": studies_named_after_classes,
     "folders of patients": folders_of_patients,
     "classes before splits": classes_before_splits,
     "chest x-ray of kaggle": chest_xray_of_kaggle,

@@ -114,7 +114,34 @@ def lists_of_labels(root: Path) -> Path:
     return root
 
 
+def boxes_of_several_readers(root: Path) -> Path:
+    """VinDr-CXR: a row for each box of each reader, with another class each, or No finding."""
+    rows = ["image_id,class_name,class_id,rad_id,x_min,y_min"]
+    for number in range(36):
+        name = f"{number:032x}"
+        save(picture(number, number % 2), root / "train" / f"{name}.png")
+        if number % 2 == 0:
+            rows += [f"{name},No finding,14,R{reader}," + "," for reader in range(3)]
+        else:
+            rows += [f"{name},Cardiomegaly,3,R8,1,2", f"{name},{('Nodule/Mass', 'Fibrosis')[number % 4 // 2]},8,R9,3,4"]
+    write_lines(root / "train.csv", rows)
+    return root
+
+
+def boxes_and_folds(root: Path) -> Path:
+    """A row for each box, all with the label of their image, and a column fold that says train or test."""
+    rows = ["patientId,x,y,Target,fold"]
+    for number in range(36):
+        name = f"a{number:03x}-77"
+        save(picture(number, number % 2), root / "images" / f"{name}.png")
+        rows += [f"{name},{box},2,{number % 2},{'train' if number < 26 else 'test'}" for box in range(1 + number % 3)]
+    write_lines(root / "labels.csv", rows)
+    return root
+
+
 TABLES = {
+    "boxes of several readers": boxes_of_several_readers,
+    "boxes and folds": boxes_and_folds,
     "chest x-ray 14": chest_xray_14,
     "chexpert": chexpert,
     "isic 2018": isic_2018,

@@ -192,7 +192,34 @@ def clips(root: Path) -> Path:
     return root
 
 
+def two_tables_of_boxes(root: Path) -> Path:
+    """RSNA Pneumonia: files named after the patient, a table of boxes and a table of classes."""
+    boxes, classes = ["patientId,x,y,width,height,Target"], ["patientId,class"]
+    for number in range(24):
+        values = np.array(picture(number, number % 2)).astype(np.uint16) * 16
+        name = f"00{number:02x}f0-{number:04d}"
+        write(with_pixels(image(DX, "DX", PatientID=name), values, bits=12), root / "images" / f"{name}.dcm")
+        boxes += [f"{name},{box},2,3,4,{number % 2}" for box in range(1 + number % 3)]
+        classes += [f"{name},{('Normal', 'Lung Opacity')[number % 2]}"] * (1 + number % 3)
+    (root / "train_labels.csv").write_text("\n".join(boxes))
+    (root / "detailed_class_info.csv").write_text("\n".join(classes))
+    return root
+
+
+def few_volumes(root: Path) -> Path:
+    """Eight volumes of two classes: too few patients for three sites; one more is empty and one cut short."""
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        voxels = rng.integers(0, 200, (16, 16, 3)).astype(np.int16)
+        write_volume(root / "ab"[number % 2] / f"v{number}.nii.gz", voxels)
+    (root / "a" / "empty.nii.gz").write_bytes(b"")
+    (root / "a" / "cut.nii.gz").write_bytes((root / "a" / "v0.nii.gz").read_bytes()[:40])
+    return root
+
+
 VOLUMES = {
+    "two tables of boxes": two_tables_of_boxes,
+    "few volumes": few_volumes,
     "bids": bids,
     "brats": brats,
     "kits": kits,

@@ -31,6 +31,11 @@ LEAST_AT_A_SITE = 4  # training images
 SHOWN = 5  # lines of an error, and names of folders
 PRIVATE = ("dicom", "nifti")  # sources whose folders may be named after patients
 MASK_OF_OTHER_SIZE = "its mask "  # as decoding begins to say it
+ONE_PATIENT = "all images are of one patient, who cannot be trained and tested on: add images of others"
+ONE_NUMBER_FOR_ALL = (
+    "if one PatientID was given to all patients when they were anonymised, set partition.group_aware = false: images "
+    "of a patient may then be on both sides"
+)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -97,8 +102,7 @@ def examine(path: Path, *, size: int = 64) -> Examination:
         return _examination(path, layout, scanned, draft, left_out=left_out, problems=(doubt, *layout.ways))
     _set_bad_files(draft, len(left_out), len(collection))
     about_images = findings.of_collection(collection, left_out, draft.settings)
-    partition = _partition(collection)
-    problems = _set_rules(draft, collection, partition, layout)
+    partition, problems = _set_rules(draft, collection, layout)
     sections = {"partition": partition, "run": {"rounds": 20}}
     facts = facts_of(collection)
     return _examination(path, layout, scanned, draft, about_images, left_out, facts, sections, problems)
@@ -121,7 +125,7 @@ def _examination(
         str(path),
         scanned,
         facts,
-        (*about_files, *about_images),
+        tuple(findings.joined(about_files, about_images, draft.settings)),
         tuple(left_out),
         {"data": draft.settings, **sections},
         draft.reasons,
@@ -218,9 +222,9 @@ def _ways_to_classes(layout: Layout, error: CrosswardError) -> Sequence[str]:
     return layout.ways if missing or "not of classes" in error.what else ()
 
 
-def _set_rules(draft: Reading, collection: Collection, partition: Mapping[str, Any], layout: Layout) -> tuple[str, ...]:
+def _set_rules(draft: Reading, collection: Collection, layout: Layout) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Set what deals with copies and groups on both sides of a given split, or ignore the split if it cannot be used;
-    returns why the images cannot be shared out, if they cannot."""
+    returns how the images are shared out, and why they cannot be, if they cannot."""
     rules = LeakRules()
     if copies := findings.copies_across(collection):
         rules = replace(rules, duplicates="drop")
@@ -229,23 +233,36 @@ def _set_rules(draft: Reading, collection: Collection, partition: Mapping[str, A
         rules = replace(rules, shared_groups="drop")
         draft.reasons["shared_groups"] = f"{groups} patient(s) are on both sides of the split"
     draft.settings.update(rules.recipe_keys())
-    problems = _try_out(collection, rules, partition, layout)
+    partition, problems = _first_sound(collection, rules, layout)
     if problems and collection.splits:
         draft.unset("duplicates", "shared_groups")
         draft.set("splits", "ignore", "the split that the data name cannot be used")
-        problems = _try_out(collection, LeakRules(splits="ignore"), partition, layout)
-    return problems
+        partition, problems = _first_sound(collection, LeakRules(splits="ignore"), layout)
+    return partition, problems
 
 
-def _partition(collection: Collection) -> dict[str, Any]:
+def _first_sound(collection: Collection, rules: LeakRules, layout: Layout) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The first partition by which the images can be shared out: few patients make few sites. If there is none, the
+    last one and why."""
+    for partition in _partitions(collection):
+        if not (problems := _try_out(collection, rules, partition, layout)):
+            break
+    return partition, problems
+
+
+def _partitions(collection: Collection) -> list[dict[str, Any]]:
     if collection.sites and len({*collection.sites} - {""}) > 1:
-        return {"kind": "site"}
+        return [{"kind": "site"}]
     trained = sum(part in ("", "train") for part in collection.splits) if collection.splits else len(collection)
-    return {"kind": "iid", "sites": max(1, min(SITES, trained // LEAST_AT_A_SITE))}
+    most = max(1, min(SITES, trained // LEAST_AT_A_SITE))
+    return [{"kind": "iid", "sites": sites} for sites in range(most, 0, -1)]
 
 
 def _try_out(collection: Collection, rules: LeakRules, partition: Mapping[str, Any], layout: Layout) -> tuple[str, ...]:
     """Why the images cannot be shared out so; empty if they can."""
+    no_split = not collection.splits or rules.splits == "ignore"
+    if no_split and collection.groups and len({*collection.groups}) == 1:
+        return ONE_PATIENT, ONE_NUMBER_FOR_ALL
     try:
         options = {key: value for key, value in partition.items() if key != "kind"}
         federate(collection, partition=partition["kind"], leak_rules=rules, **options)

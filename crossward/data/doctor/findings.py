@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 SHOWN = 5  # names in a finding
 LONGEST_SETTING = 160  # characters
 SAMPLE = 2000  # images whose values are looked at
+IS_SET = "is set"
+DEALT_WITH = ("duplicates", "shared_groups", "splits", "bad_files")  # settings that are there for a finding
 RARE = 0.1  # share below which an orientation is an outlier
 COLOURS_APART = 30.0  # grey levels between the mean colour of a site and that of the others
 SMALL_CLASS = 10  # images
+MISNAMED = "have the extension of another format"  # as decoding says it, too
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,25 @@ class Finding:
 def of_layout(layout: Layout, draft: Reading) -> list[Finding]:
     """What of the layout a person should know, and what was set because of it."""
     found = [Finding(remark.what, remark.deal) for remark in layout.remarks]
+    said = " ".join(remark.deal for remark in layout.remarks)
     for key in layout.reasons:
-        if key in draft.settings:
+        if key in draft.settings and f"data.{key} " not in said:
             value = printable(toml_value(draft.settings[key]), LONGEST_SETTING)
-            found.append(Finding(draft.reasons[key], f"data.{key} = {value} is set"))
+            found.append(Finding(draft.reasons[key], f"data.{key} = {value} {IS_SET}"))
     if layout.misnamed:
-        what = f"{len(layout.misnamed)} file(s) have the extension of another format"
+        what = f"{len(layout.misnamed)} file(s) {MISNAMED}"
         found.append(Finding(what, "nothing to do: they are read by their content", layout.misnamed[:SHOWN]))
+    return found
+
+
+def joined(about_files: Sequence[Finding], about_images: Sequence[Finding], data: Mapping[str, Any]) -> list[Finding]:
+    """All findings, each once; those that a setting of the configuration deals with say so."""
+    once = [one for one in about_files if MISNAMED not in one.what or not any(MISNAMED in o.what for o in about_images)]
+    settings = [f"data.{key} = {toml_value(data[key])}" for key in DEALT_WITH if key in data]
+    found = []
+    for one in (*once, *about_images):
+        is_done = not one.deal.endswith(IS_SET) and any(setting in one.deal for setting in settings)
+        found.append(replace(one, deal=f"{one.deal}; it is set") if is_done else one)
     return found
 
 

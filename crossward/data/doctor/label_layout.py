@@ -13,7 +13,7 @@ from crossward.data.file_format import DICOM, HEAD, NIFTI, content_format, name_
 from crossward.data.sources.dicom_labels import key_columns
 from crossward.data.sources.table_files import read_cells
 from crossward.data.sources.volume_files import subject_names
-from crossward.data.table_columns import suggested_columns
+from crossward.data.table_columns import suggested_columns, toml_value
 from crossward.errors import DataError
 
 LOOKED_AT = 60  # files whose tags are compared with a table
@@ -23,15 +23,23 @@ OURS = ("label", "site", "split")
 
 def label_layout(path: Path, files: Files, listing: Sequence[str], source: str) -> Reading | None:
     """The settings of the table that gives most of the files a label; None if no table does."""
-    best: tuple[float, Reading] | None = None
+    tables: list[tuple[float, Path, Reading]] = []
     for file in list(_tables(path, listing))[:MOST_TABLES]:
         try:
             found = _labels_in(file, files, listing, source)
         except DataError:
             continue
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
-    return best[1] if best else None
+        tables += [(found[0], file, found[1])] if found is not None else []
+    if not tables:
+        return None
+    _, best, reading = max(tables, key=lambda table: table[0])
+    for _, file, other in tables:
+        if file != best:
+            also = {key: value for key, value in other.settings.items() if key != "labels"}
+            what = f"the table {file.name} gives the images labels, too; those of {best.name} are read"
+            more = "".join(f", data.{key} = {toml_value(value)}" for key, value in also.items())
+            reading.remark(what, f"data.labels = {toml_value(str(file))}{more} reads the others")
+    return reading
 
 
 def _tables(path: Path, listing: Sequence[str]) -> Iterator[Path]:

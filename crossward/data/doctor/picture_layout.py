@@ -26,6 +26,7 @@ CLASSES = re.compile(
 NAMED_FIRST = r"(?:^|/)([^\W\d_]+(?:[ _-]+[^\W\d_]+)*)[ _-]*\(?\d[^/]*$"
 NAMED_LAST = r"\d[ _-]+([^\W\d_]+(?:[ _-]+[^\W\d_]+)*)\.[^./]+$"
 NUMBERED_LAST = r"\d[_-](\d)\.[^./]+$"  # MCUCXR_0017_1.png
+STUDIES = r"\d[_-]([^\W\d_]+)/[^/]+$"  # study1_positive/image1.png
 MOST_CLASSES = 50
 LEAST_OF_A_CLASS = 2
 MOST_SITES = 20  # more folders around the same classes are patients
@@ -64,7 +65,7 @@ def _find_classes(reading: Reading, root: Path, paths: Sequence[str]) -> None:
     inside = [part for part in parts if len(part) > at + 1]
     if 2 * len(inside) <= len(parts) or len({part[at] for part in inside}) < 2:
         _classes_in_names(reading, paths)
-    elif not _classes_in_last_folder(reading, at, inside):
+    elif not _classes_in_last_folder(reading, at, inside) and not _classes_of_studies(reading, at, inside):
         _around_classes(reading, at, inside)
 
 
@@ -93,6 +94,20 @@ def _classes_in_last_folder(reading: Reading, at: int, parts: Sequence[Sequence[
     reading.remark(
         what, f"remove data.label if they are the folders above: {', '.join(sorted({p[at] for p in deep})[:5])}"
     )
+    return True
+
+
+def _classes_of_studies(reading: Reading, at: int, parts: Sequence[Sequence[str]]) -> bool:
+    """Whether the numbered folders that the files lie in end with the class, as in patient00011/study1_positive/."""
+    found = [match[1] for part in parts if len(part) > at + 2 and (match := re.search(STUDIES, "/".join(part[-2:])))]
+    counts = Counter(found)
+    if len(found) < len(parts) or not 2 <= len(counts) <= MOST_CLASSES or min(counts.values()) < LEAST_OF_A_CLASS:
+        return False
+    named = ", ".join(f"{name} {n}" for name, n in counts.most_common(5))
+    above = ", ".join(sorted({part[at] for part in parts})[:5])
+    reading.set("label", STUDIES, "the folders of studies are named after the class")
+    reading.remark(f"classes are read off the folders that the files lie in: {named}",
+                   f"remove data.label if the folders above are the classes: {above}")  # fmt: skip
     return True
 
 

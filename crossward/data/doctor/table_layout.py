@@ -147,6 +147,8 @@ def naming_table(file: Path, images: NamedImages) -> NamingTable:
     if images.called(path):
         raise DataError(f"{file} has no header: its first row names an image.", hint="Give it one, as in: path,label")
     columns = {ours: theirs for ours, theirs in columns.items() if theirs != path} | {"path": path}
+    if "split" not in columns and (split := _split_column(sheet, [*columns.values()])):
+        columns["split"] = split
     labelled = _set_labels(reading, sheet, columns)
     cells = sheet.column(path)
     named = sum(bool(images.called(cell)) for cell in cells)
@@ -155,7 +157,8 @@ def naming_table(file: Path, images: NamedImages) -> NamingTable:
     if renamed := {ours: columns[ours] for ours in COLUMNS if ours in columns and columns[ours] != ours}:
         reading.set("columns", renamed, "the table has other names for these columns")
     for key, value in images.place(sheet.sample().column(path), file.parent).items():
-        why = "the paths of the table start there" if key == "root" else "the paths of the table begin so, elsewhere"
+        why = "the folder that the paths of the table start in"
+        why = why if key == "root" else "what the paths of the table begin with, on the machine that wrote it"
         reading.set(key, value, why)
     if "group" not in columns and (pattern := patient_pattern(cells)):
         reading.set("group", pattern, "the paths name patients")
@@ -174,6 +177,16 @@ def _path_column(sample: Sheet, columns: Mapping[str, str], images: NamedImages)
     return best if best and shares[best] > 0.5 else called
 
 
+def _split_column(sheet: Sheet, taken: Sequence[str]) -> str:
+    """The column, whatever it is called, all of whose cells say train, val or test, and train and another one."""
+    for name in sheet.header:
+        words = {word.casefold() for word in sheet.column(name)} if name and name not in taken else set()
+        splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+        if words and words <= {*SPLIT_NAMES} and "train" in splits and len(splits) > 1:
+            return name
+    return ""
+
+
 def _set_labels(reading: Reading, sheet: Sheet, columns: dict[str, str]) -> bool:
     """Find what the labels or masks of the table are; whether there are any."""
     one_hot = [] if {"label", "mask"} & {*columns} else one_hot_columns(sheet.header, sheet.lines, [*columns.values()])
@@ -183,6 +196,9 @@ def _set_labels(reading: Reading, sheet: Sheet, columns: dict[str, str]) -> bool
         columns["mask"] = ""
     if "label" in columns and _has_several(sheet.sample(), columns["label"], one_hot):
         reading.set("labels", "multi", "images have several labels each")
+    elif "label" in columns and not one_hot and _named_differently(sheet, columns["path"], columns["label"]):
+        reading.set("labels", "multi", "several rows of one image give it different labels")
+    if reading.settings.get("labels") == "multi":
         one_hot = [name for name in one_hot if name.casefold() not in NOTHING_FOUND]
     if one_hot:
         reading.set("one_hot", one_hot, "the table has a column of 0 and 1 for each class")
@@ -201,6 +217,15 @@ def _has_several(sample: Sheet, label: str, one_hot: Sequence[str]) -> bool:
     else:
         counts = [len(several_labels(cell)) for cell in sample.column(label)]
     return sum(count > 1 for count in counts) > FEW * len(sample.lines)
+
+
+def _named_differently(sheet: Sheet, path: str, label: str) -> bool:
+    """Whether more images have rows of different labels than could be left out without asking."""
+    path_at, label_at = list(sheet.header).index(path), list(sheet.header).index(label)
+    labels: dict[str, set[str]] = {}
+    for cells in sheet.lines:
+        labels.setdefault(cells[path_at], set()).add(cells[label_at].strip())
+    return sum(len(some) > 1 for some in labels.values()) > FEW * len(labels)
 
 
 def _without_labels(file: Path, sheet: Sheet, path: str, named: int) -> Remark:

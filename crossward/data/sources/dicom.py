@@ -24,7 +24,7 @@ from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
 from crossward.data.dicom_reading import parse_dicom
-from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
+from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format, name_format
 from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems
 from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
@@ -37,6 +37,8 @@ from crossward.settings import AbsolutePath
 from crossward.user_folders import cache_folder
 
 TAG = "tag:"
+FEW_FOLDERS = 3  # that may be classes of one patient each
+NOT_DICOM = "is named as DICOM files are, but is empty, or its content is not DICOM: export it again"
 STANDS_FOR = {"study": "their study", "series": "their series", "file": "each file"}
 
 
@@ -190,6 +192,8 @@ def _dicom_paths(files: Files, listing: Sequence[str], key: SiteKey) -> tuple[li
             continue
         if kind == DICOM:
             paths.append(path)
+        elif not kind and name_format(path) == DICOM:
+            problems.append(_bad(key, path, NOT_DICOM))
         elif kind != DICOMDIR:
             others += 1
     if not paths:
@@ -269,12 +273,27 @@ def _refuse_names_of_patients(settings: DicomSettings, facts: dict[str, DicomFac
         for folder, some in held.items()
         if len({one.group for one in some}) == 1 and {*name_codes(folder, key)} & {*some[0].name_codes}
     ]
-    if named and (settings.site == "folder" or (settings.label == "folder" and settings.labels is None)):
+    by_folder = settings.label == "folder" and settings.labels is None
+    if by_folder:
+        _refuse_folders_of_patients(settings, facts)
+    if named and (settings.site == "folder" or by_folder):
         raise DataError(
             f"{len(named)} folder(s) are named after the patient whose images they hold: folders can be neither "
             "classes nor sites.",
             hint='Set data.labels to a table of SOPInstanceUID and label, or data.label = "tag:…", and data.site to '
             '"institution" or "none".',
+        )
+
+
+def _refuse_folders_of_patients(settings: DicomSettings, facts: dict[str, DicomFacts]) -> None:
+    """Refuse folders as classes where each holds one patient, without their names, which may be patients'."""
+    patients: dict[str, set[str]] = defaultdict(set)
+    for path, (label, _) in _by_folder(settings, list(facts)).items():
+        patients[label].add(facts[path].group)
+    if len(patients) > FEW_FOLDERS and all(len(some) == 1 for some in patients.values()):
+        raise DataError(
+            f"{len(patients)} folders hold one patient each: they are folders of patients, not of classes.",
+            hint='Set data.labels to a table of SOPInstanceUID and label, or data.label = "tag:…".',
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +13,7 @@ from crossward.data.dicom_facts import DicomFacts, tag_code
 from crossward.data.label_words import label_problem
 from crossward.data.site_key import SiteKey
 from crossward.data.sources.label_tables import FILE_COLUMNS, LabelColumn, read_label_rows
+from crossward.data.sources.table_rows import ONCE
 from crossward.errors import DataError
 from crossward.foreign import printable
 
@@ -37,10 +38,13 @@ class LabelRow:
     label: str
     site: str
     split: str
+    others: tuple[int, ...] = ()  # rows that name the same image otherwise
 
     @property
     def problem(self) -> str:
         where = f"row {self.number} of the table of labels"
+        if self.others:
+            return f"rows {', '.join(map(str, self.others))} of the table of labels contradict each other on it"
         if problem := label_problem(self.label):
             return f"{where}: {problem}"
         return "" if self.split in SPLITS else f"{where}: its split is none of train, val, test"
@@ -65,17 +69,17 @@ class LabelTable:
 
     def notes(self, facts: Mapping[str, DicomFacts], key: SiteKey) -> list[str]:
         """How many rows are of no image that is here."""
-        matched = {row.number for row in self.match(facts, key).values()}
-        missing = [row.number for row in self.rows if row.number not in matched]
-        first = ", ".join(map(str, missing[:FIRST]))
-        return [f"{len(missing)} row(s) of the table of labels are of no image here; first: rows {first}"] * bool(
-            missing
-        )
+        matched = {row.named for row in self.match(facts, key).values()}
+        missing = [row.number for row in self.rows if row.named not in matched]
+        first = ", ".join(f"row {number}" for number in missing[:FIRST])
+        what = f"{len(missing)} row(s) of the table of labels are of no image here; first: {first}"
+        again = len(self.rows) - len({row.named for row in self.rows})
+        return [what] * bool(missing) + [f"{again} row(s) of the table of labels {ONCE}"] * bool(again)
 
 
 def read_label_table(file: Path, columns: Mapping[LabelColumn, str], encoding: str = "utf-8") -> LabelTable:
-    """The table; refused as a whole if it contradicts itself, by numbers of rows only. `columns` are what it calls the
-    columns that we call image, label, site and split."""
+    """The table; refused as a whole if rows name nothing, by their numbers only. Rows that contradict each other are a
+    problem of their image. `columns` are what it calls the columns that we call image, label, site and split."""
     keys, cells = read_label_rows(file, columns, encoding, images=NAMES)
     name, column = _key_column(file, keys, asked="image" in columns)
     rows = tuple(
@@ -85,12 +89,14 @@ def read_label_table(file: Path, columns: Mapping[LabelColumn, str], encoding: s
     for row in rows:
         by_name[row.named].append(row)
     problems = [f"row {row.number}: its {name} is empty" for row in by_name.pop("", [])]
-    for several in by_name.values():
-        if len({(row.label, row.site, row.split) for row in several}) > 1:
-            problems.append(f"rows {', '.join(str(row.number) for row in several)}: one {name} and different labels")
     if problems:
-        raise DataError(f"The table {file} contradicts itself.", details=problems, hint="Correct these rows.")
-    return LabelTable(column, rows)
+        raise DataError(f"The table {file} has rows that name no image.", details=problems, hint="Correct these rows.")
+    numbers = {
+        named: tuple(row.number for row in several)
+        for named, several in by_name.items()
+        if len({(row.label, row.site, row.split) for row in several}) > 1
+    }
+    return LabelTable(column, tuple(replace(row, others=numbers.get(row.named, ())) for row in rows))
 
 
 def key_columns(names: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ patient that a table or a folder names: slices of a group stay on one side of a 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,11 +21,12 @@ from crossward.data.archives import Files, open_files
 from crossward.data.bad_files import BadFile, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
-from crossward.data.file_format import HEAD, NIFTI, content_format
+from crossward.data.file_format import HEAD, NIFTI, content_format, name_format
 from crossward.data.label_words import SPLIT_NAMES, check_renamed, label_problem, spelling_problems
 from crossward.data.sealed_facts import Facts, read_facts
 from crossward.data.site_key import SiteKey, patient_code, shown_name, site_key
 from crossward.data.sources.folder import class_names, folder_layout
+from crossward.data.sources.image_lists import Cells
 from crossward.data.sources.label_tables import FILE_COLUMNS, LabelColumn, read_label_rows
 from crossward.data.sources.settings import AnyFileSettings, Channels, Encoding, Loaded, Slices, chosen_slices
 from crossward.data.sources.table import FOREGROUND
@@ -36,6 +37,7 @@ from crossward.settings import AbsolutePath
 from crossward.user_folders import cache_folder
 
 VERSION = 1
+NOT_NIFTI = "is named as NIfTI files are, but is empty or cut short, or its content is not NIfTI: copy it again"
 FEW_FOLDERS = 3  # that may be classes with a volume each
 
 
@@ -71,7 +73,7 @@ def read(settings: NiftiSettings) -> tuple[Collection, list[BadFile]]:
     key = site_key()
     cache = cache_folder() / "images"
     with open_files(settings.path) as files:
-        paths = _volume_paths(files)
+        paths, unlike = _volume_paths(files)
         found = pair_volumes(paths, _chosen(settings.only))
         masked = found.masked
         if settings.slices == "labelled" and not masked:
@@ -80,7 +82,7 @@ def read(settings: NiftiSettings) -> tuple[Collection, list[BadFile]]:
         volumes = [_grouped(volume, key) for volume in _renamed(volumes, settings.rename)]
         looked_at = [volume.mask if settings.slices == "labelled" else volume.path for volume in volumes]
         facts, unread = _facts(files, looked_at, settings.axis, key, cache)
-        problems += [_bad(path, reason) for path, reason in unread.items()]
+        problems += [_bad(path, reason) for path, reason in (unread | unlike).items()]
         rows = [row for volume, seen in zip(volumes, looked_at) for row in _rows(settings, volume, facts.get(seen))]
         classes = settings.classes or FOREGROUND
         decoded = decode_files(files, [row for row, _ in rows], settings.frame(len(classes) if masked else 0), cache)
@@ -118,16 +120,26 @@ def _collection(
     )
 
 
-def _volume_paths(files: Files) -> list[str]:
-    """The files that are NIfTI by content."""
+def _volume_paths(files: Files) -> tuple[list[str], dict[str, str]]:
+    """The files that are NIfTI by content, and those that are named so and are not, with the reason."""
     listing = files.listing()
-    paths = [path for path in listing if content_format(files.head(path, HEAD)) == NIFTI]
+    paths, unlike = [], {}
+    for path in listing:
+        try:
+            kind = content_format(files.head(path, HEAD))
+        except DataError as error:
+            unlike |= {path: error.what} if name_format(path) == NIFTI else {}
+            continue
+        if kind == NIFTI:
+            paths.append(path)
+        elif not kind and name_format(path) == NIFTI:
+            unlike[path] = NOT_NIFTI
     if not paths:
         raise DataError(
             f"there is no NIfTI file among the {len(listing)} files of data.path",
             hint='Pictures are read by source = "folder" or "table", DICOM by "dicom".',
         )
-    return paths
+    return paths, unlike
 
 
 def _chosen(only: str | None) -> re.Pattern[str] | None:
@@ -195,18 +207,32 @@ def _by_table(
     keys, cells = read_label_rows(file, settings.columns, settings.encoding, images="Name it file.")
     column = next((name for name in keys if name.casefold() in FILE_COLUMNS), keys[0])
     by_file = {name: row for _, row in cells for name in {row[column], stem_of(row[column])} if name}
+    differing = _contradicting_rows(cells, column)
     volumes, problems = [], []
     for path in paths:
         row = by_file.get(path) or by_file.get(PurePosixPath(path).name) or by_file.get(stem_of(path))
         patient = "" if row else next((name for name in sorted(subject_names(path)) if name in by_file), "")
         row = row or by_file.get(patient)
         reason = label_problem(row["label"]) if row else "no row of the table of labels gives it a label"
+        reason = differing.get(row[column], reason) if row else reason
         if row and not reason:
             group = patient_code(key, row[column]) if patient else ""
             volumes.append(LabelledVolume(path, "", row["label"], row["split"], group))
         else:
             problems.append(_bad(path, reason))
     return volumes, problems
+
+
+def _contradicting_rows(cells: Sequence[Cells], column: str) -> dict[str, str]:
+    """What rows name -> what is wrong, where several name one file or patient with different labels or splits."""
+    said: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)
+    for number, row in cells:
+        said[row[column]].setdefault((row["label"], row["split"]), number)
+    return {
+        named: f"rows {', '.join(map(str, numbers.values()))} of the table of labels contradict each other on it"
+        for named, numbers in said.items()
+        if len(numbers) > 1
+    }
 
 
 def _facts(

@@ -39,6 +39,14 @@ from crossward.data.sources.settings import (
 )
 from crossward.data.sources.stored_paths import StoredPaths, but_for_capitals, spelled
 from crossward.data.sources.table_files import cell_lines, in_archive, with_one_label
+from crossward.data.sources.table_rows import (
+    TableRow,
+    is_there,
+    refuse_files_elsewhere,
+    some_rows,
+    united,
+    without_absent,
+)
 from crossward.data.table_columns import ColumnName, find_columns, names_patients, unused_columns
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
@@ -46,10 +54,7 @@ from crossward.settings import AbsolutePath
 FOREGROUND = ("background", "foreground")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 NO_TABLES: Mapping[str, Path] = MappingProxyType({})
-SAMPLED = 50  # rows whose files are looked for, before the names of all files are
 FEW_WORDS = ("label", "site", "split")  # columns of a few words, of which each is held once
-MANY = 1000  # rows: a table of fewer is read to the end whatever is wrong with it
-Place = tuple[str, int]  # of a row: its table, where there are several, and its number
 
 
 class TableSettings(AnyFileSettings):
@@ -89,26 +94,6 @@ class TableSettings(AnyFileSettings):
     def group_rule(self) -> GroupRule | None:
         pattern = group_pattern(self.group)
         return rule_of_pattern(pattern) if pattern else None
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    number: int  # of the table, the header being 1
-    path: str
-    label: str = ""
-    site: str = ""
-    group: str = ""
-    split: str = ""
-    mask: str = ""
-    problem: str = ""  # of its path or mask, which then are as they were written
-    table: str = ""  # where there are several
-
-    @property
-    def place(self) -> Place:
-        return self.table, self.number
-
-    def bad(self, reason: str) -> BadFile:
-        return BadFile(shown_name(self.path), self.number, reason, self.site, self.table)
 
 
 @dataclass(frozen=True)
@@ -166,11 +151,12 @@ def read(
     frame = Frame(size, channels, fit, len(wording.names or ()) if masked else 0, prepare, max_pixels, burned_in, depth)
     with open_files(archive) as files:
         place = partial(_placed, root=root or file.parent, prefix=prefix, masked=masked, inside=inside)
-        _refuse_files_elsewhere(file, place(_some(parsed.rows)), len(parsed.rows), files)
+        refuse_files_elsewhere(file, place(some_rows(parsed.rows)), len(parsed.rows), files)
         rows = place(_renamed(file, parsed.rows, rename, wording))
-        rows = _grouped(_as_stored(rows, files), pattern)
-        problems = [*parsed.problems, *_problems(rows, wording, masked)]
-        candidates = _candidates(rows, problems, policy)
+        rows = without_absent(file, _grouped(_as_stored(rows, files), pattern), files, policy)
+        one_each = united(rows, wording)
+        problems = [*parsed.problems, *one_each.problems, *_problems(one_each.rows, wording, masked)]
+        candidates = _candidates(one_each.rows, problems, policy)
         decoded = decode_files(files, [ImagePaths(row.path, row.mask) for row in candidates], frame, cache)
     problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
@@ -179,14 +165,14 @@ def read(
     spelt = [] if masked or wording.names else _spellings(rows, wording)
     left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spelt, rows=len(used))
     parsed = replace(parsed, columns=(*parsed.columns, "group"), coded=False) if pattern else parsed
+    parsed = replace(parsed, notes=(*parsed.notes, *one_each.notes))
     return _collection(file, parsed, used, wording, decoded), left_out
 
 
 def _candidates(rows: Sequence[TableRow], problems: Sequence[BadFile], policy: str) -> list[TableRow]:
     """The rows whose images are decoded: before a refusal all that can be, so that one reading finds every problem."""
     if policy == "refuse":
-        repeated = {(problem.table, problem.row) for problem in _repeated_paths(rows)}
-        return [row for row in rows if not row.problem and row.place not in repeated]
+        return [row for row in rows if not row.problem]
     wrong = {(problem.table, problem.row) for problem in problems}
     return [row for row in rows if row.place not in wrong]
 
@@ -352,31 +338,13 @@ def _below(path: str, tops: Sequence[str], inside: str, column: str) -> str:
         raise DataError(f"its {column} {path} {error.what}{cure}") from error
 
 
-def _some(rows: Sequence[TableRow]) -> Sequence[TableRow]:
-    return rows[:: max(1, len(rows) // SAMPLED)]
-
-
-def _refuse_files_elsewhere(file: Path, some: Sequence[TableRow], rows: int, files: Files) -> None:
-    """Refuse a long table at once if none of the rows looked at has a file: it would take long to say it of each."""
-    if rows < MANY or any(row.problem or _is_there(files, row.path) for row in some):
-        return
-    known = StoredPaths(listing := files.listing())
-    stems = {spelled(PurePosixPath(path).stem) for path in listing}
-    if not any(known.holds(row.path) or spelled(PurePosixPath(row.path).name) in stems for row in some):
-        raise DataError(
-            f"{file}: none of {len(some)} rows that were looked at, of {rows:,}, has its file in {files.root}.",
-            details=[f"row {row.number}: {shown_name(row.path)}" for row in some[:5]],
-            hint="Set data.root to the folder that the paths start in, and data.prefix to what else they begin with.",
-        )
-
-
 def _as_stored(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
     """The rows with the paths that the files really have: extensions that the table leaves out, capitals, and accents,
     which macOS stores in another way than most tables do."""
     if not any(is_image(row.path) for row in rows):
         return _found_by_name(rows, files.listing())
-    paths = [path for row in _some(rows) if not row.problem for path in (row.path, row.mask) if path]
-    if all(_is_there(files, path) for path in paths) and all(row.path.isascii() for row in rows):
+    paths = [path for row in some_rows(rows) if not row.problem for path in (row.path, row.mask) if path]
+    if all(is_there(files, path) for path in paths) and all(row.path.isascii() for row in rows):
         return [*rows]
     known = StoredPaths(files.listing())
     return [row if row.problem else _with_stored(row, known) for row in rows]
@@ -387,14 +355,6 @@ def _with_stored(row: TableRow, known: StoredPaths) -> TableRow:
     if several := [paths for paths in (path, mask) if len(paths) > 1]:
         return replace(row, problem=_several_of(several[0]))
     return replace(row, path=path[0], mask=mask[0])
-
-
-def _is_there(files: Files, path: str) -> bool:
-    try:
-        files.stamp(path)
-    except DataError:
-        return False
-    return True
 
 
 def _several_of(paths: Sequence[str]) -> str:
@@ -426,16 +386,6 @@ def _problems(rows: Sequence[TableRow], wording: Labels, masked: bool) -> list[B
         if row.split and row.split not in SPLIT_NAMES.values():
             reasons.append(f'its split "{row.split}" is none of train, val, test')
         problems += [row.bad(reason) for reason in reasons if reason]
-    return problems + _repeated_paths(rows)
-
-
-def _repeated_paths(rows: Sequence[TableRow]) -> list[BadFile]:
-    first: dict[str, TableRow] = {}
-    problems = []
-    for row in rows:
-        if not row.problem and (known := first.setdefault(row.path, row)) is not row:
-            of = f" of {known.table}" if known.table else ""
-            problems.append(row.bad(f"is already on row {known.number}{of}"))
     return problems
 
 

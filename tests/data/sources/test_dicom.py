@@ -87,7 +87,7 @@ def test_labels_by_a_table_of_uids(tmp_path, load):
     assert [collection.classes[target] for target in collection.targets] == ["a", "b", "a"]
     assert collection.splits == ("train", "test", "")
     assert left_out == [f"{site_key().code('file', '3')}: no row of the table of labels is of it"]
-    assert "1 row(s) of the table of labels are of no image here; first: rows 5" in collection.notes
+    assert "1 row(s) of the table of labels are of no image here; first: row 5" in collection.notes
 
 
 @pytest.mark.parametrize("names", [("x/IM1", "x/IM2"), ("IM1", "IM2"), ("x\\IM1", "x\\IM2")])
@@ -98,6 +98,26 @@ def test_labels_by_a_table_of_files(tmp_path, load, names):
     suffix = ".dcm" if names[0] != "IM1" else ""
     table.write_text(f"file,label\n{names[0]}{suffix},a\n{names[1]}{suffix},b\n")
     assert load(labels=table)[0].targets.tolist() == [0, 1]
+
+
+def test_rows_of_one_image_are_read_once_or_left_out_if_they_contradict(tmp_path, load):
+    uids = [save(slice_of(f"P{n}-77", n), tmp_path / "dicom" / f"{n}").SOPInstanceUID for n in range(4)]
+    table = tmp_path / "labels.csv"
+    rows = [(0, "a"), (0, "a"), (1, "b"), (2, "a"), (3, "a"), (3, "b")]
+    table.write_text("\n".join(["SOPInstanceUID,label", *(f"{uids[n]},{label}" for n, label in rows)]))
+    collection, left_out = load(labels=table)
+    assert [collection.classes[target] for target in collection.targets] == ["a", "b", "a"]
+    reason = "rows 6, 7 of the table of labels contradict each other on it"
+    assert left_out == [f"{site_key().code('file', '3')}: {reason}"]
+    assert not any("of no image here" in note for note in collection.notes)
+
+
+def test_files_named_dcm_that_are_none_are_listed(root, load):
+    (root / "bleeding" / "JANE_DOE.dcm").write_bytes(b"")
+    collection, [line] = load()
+    assert len(collection) == 12
+    assert "is named as DICOM files are, but is empty" in line
+    assert "JANE" not in line
 
 
 def test_labels_by_a_table_with_other_columns_and_encoding(tmp_path, load):
@@ -299,11 +319,10 @@ def test_bad_files_have_codes_in_place_of_names(root, load):
     ("table", "words"),
     [
         ("uid,label\n1,a\n", "no column that names images"),
-        ("SOPInstanceUID,label\n1.2.9,a\n1.2.9,b\n", "rows 2, 3: one SOPInstanceUID and different labels"),
         ("SOPInstanceUID,label\n,a\n", "row 2: its SOPInstanceUID is empty"),
     ],
 )
-def test_tables_that_contradict_themselves(root, load, tmp_path, table, words):
+def test_tables_that_name_no_image(root, load, tmp_path, table, words):
     (tmp_path / "labels.csv").write_text(table)
     with pytest.raises(DataError) as error:
         load(labels=tmp_path / "labels.csv")

@@ -125,7 +125,7 @@ def test_every_problem_at_once_with_its_row(here, read, packed):
         "row 6: x/other.jpg: has the extension .jpg of JPEG, but its content is not an image",
         "row 7: x/cut.png: is cut short: its end is missing",
         "row 8: x/2.png: its label is empty",
-        "row 9: x/1.png: is already on row 2",
+        "row 9: x/1.png: is already on row 2, with another split",
         "row 10: ../x/3.png: its path ../x/3.png leads out of its root by ..",
         "row 11: /x/3.png: its path /x/3.png is an absolute path: paths are relative to their root, or below "
         "data.root; data.prefix is what others begin with",
@@ -142,6 +142,49 @@ def test_quarantine_keeps_the_rest(here, read):
     assert collection.targets.tolist() == [0, 1]
     assert [bad.row for bad in left_out] == list(range(3, 15))
     assert left_out[0] == BadFile("x/gone.png", 3, f"no such file in {here}")
+
+
+def test_a_row_for_each_box_is_one_image(read):
+    collection, left_out = read("path,label\nx/1.png,a\nx/2.png,b\nx/2.png,b\nx/2.png,b\n")
+    assert collection.ids == ("x/1.png", "x/2.png")
+    assert left_out == []
+    assert [note for note in collection.notes if "again" in note] == [
+        "2 row(s) name an image again, as tables with a row for each box do: each image is read once"
+    ]
+
+
+def test_rows_that_give_an_image_two_labels_are_both_left_out(read):
+    rows = "path,label\nx/1.png,a\nx/2.png,b\nx/3.png,a\nx/1.png,b\n"
+    collection, left_out = read(rows, bad_files="quarantine")
+    assert collection.ids == ("x/2.png", "x/3.png")
+    reason = 'rows 2, 5 give it different labels, "a" and "b"; data.labels = "multi" reads them all'
+    assert left_out == [BadFile("x/1.png", 2, reason), BadFile("x/1.png", 5, reason)]
+    with pytest.raises(DataError, match="2 problems"):
+        read(rows)
+
+
+def test_rows_of_several_labels_are_joined(read):
+    rows = "path,label\nx/1.png,mass\nx/1.png,edema\nx/2.png,No finding\nx/2.png,edema\nx/3.png,No finding\n"
+    collection, left_out = read(rows, several=True)
+    assert collection.classes == ("edema", "mass")
+    assert collection.targets.tolist() == [[1, 1], [1, 0], [0, 0]]
+    assert left_out == []
+
+
+@pytest.mark.parametrize("bad_files", ["auto", "quarantine"])
+def test_a_long_table_of_mostly_absent_files_ends_in_one_line(read, bad_files):
+    lines = [f"gone/{number}.png,{'ab'[number % 2]}" for number in range(2000)]
+    lines[::40] = [f"x/{1 + place % 3}.png,a" for place in range(50)]
+    table_text = "\n".join(["path,label", *lines, "x/4.png,b"])
+    if bad_files == "auto":
+        with pytest.raises(DataError, match=r"1,950 of 2,001 rows name files that are not in") as error:
+            read(table_text, bad_files=bad_files)
+        assert len(error.value.details) == 5
+        return
+    collection, left_out = read(table_text, bad_files=bad_files)
+    assert collection.ids == ("x/1.png", "x/2.png", "x/3.png", "x/4.png")
+    assert len(left_out) == 1950
+    assert "no such file in" in left_out[0].reason
 
 
 def test_quarantine_never_loses_a_class(read):
@@ -454,8 +497,9 @@ def test_few_bad_files_are_left_out_by_default_and_more_are_refused(here, read):
 
 def test_a_long_table_whose_files_are_elsewhere_is_refused_at_once(tmp_path, monkeypatch):
     from crossward.data.sources import table
+    from crossward.data.sources.table_rows import MANY
 
-    lines = [f"/old/place/{n:04d}.png,{'ab'[n % 2]}" for n in range(table.MANY)]
+    lines = [f"/old/place/{n:04d}.png,{'ab'[n % 2]}" for n in range(MANY)]
     (tmp_path / "long.csv").write_text("\n".join(["path,label", *lines]))
     monkeypatch.setattr(table, "decode_files", lambda *_: pytest.fail("files were looked for, one by one"))
     with pytest.raises(DataError) as refusal:

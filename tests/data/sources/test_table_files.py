@@ -56,7 +56,7 @@ def test_problems_say_which_table_they_are_of(tmp_path, read):
     with pytest.raises(DataError) as refusal:
         read(train, others={"test": test})
     assert refusal.value.details == (
-        "row 2 of test.csv: 0.png: is already on row 2 of train.csv",
+        "row 2 of test.csv: 0.png: is already on row 2 of train.csv, with another split",
         f"row 3 of test.csv: 9.png: no such file in {tmp_path}",
         "row 4 of test.csv: has 3 cells for 2 columns",
     )
