@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from crossward.core.bit_depth import grey_levels as grey_levels
 from crossward.core.bit_depth import in_eight_bits
 
 

@@ -201,7 +201,8 @@ def test_hausdorff_is_symmetric():
 
 
 def test_one_far_pixel_in_twenty_does_not_count_in_hd95():
-    """The border of the square has 36 pixels: the 95th percentile of 36 zeros and one distance is 0, their maximum not."""
+    """The border of the square has 36 pixels: the 95th percentile of 36 zeros and one distance is 0, and their maximum
+    is not."""
     truth = square(2, 2, 10)
     assert POLYP.metrics(truth + square(14, 14, 1), truth)["hd95"] == 0.0
     many = truth + square(14, 0, 1) + square(14, 2, 1) + square(14, 4, 1)  # 3 of 39 are more than a twentieth

@@ -54,7 +54,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "data": (*FOUNDATION, "core"),
     "data.sources": (*FOUNDATION, "core", "data", "data.sources.phantom"),
     "data.sources.phantom": (*FOUNDATION, "core", "data", "data.sources"),
-    "data.doctor": (*FOUNDATION, "data", "data.sources"),
+    "data.doctor": (*FOUNDATION, "core", "data", "data.sources"),
     "data.datasets": (*FOUNDATION, "data", "data.sources"),
     "plugins": (*LEARNING, "nets.parts"),
     "methods": (*ALGORITHMS, "methods.fedbm", "methods.lc_fed", "methods.mh_pflgb"),

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from crossward.core.bit_depth import grey_levels
 from crossward.data.collection import Collection
 from crossward.data.copies import left_out
 from crossward.data.doctor.layout import Layout, Reading
 from crossward.data.near_duplicates import near_pairs
 from crossward.data.near_leaks import other_pixels
-from crossward.data.shown_pixels import grey_levels
 from crossward.data.stored_hashes import collection_hashes
 from crossward.data.table_columns import toml_value
 from crossward.foreign import printable
