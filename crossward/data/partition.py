@@ -230,8 +230,8 @@ def missing_classes(counts: Ints, sites: Sequence[str], classes: Sequence[str], 
     """
     present = counts != 0
     lines = [
-        f"site {sites[number]} trains on one class only: {classes[present[number].argmax()]}"
-        for number in np.flatnonzero(present.sum(1) == 1)
+        f"site {sites[number]} trains on one class only: {classes[int(present[number].argmax())]}"
+        for number in np.flatnonzero(present.sum(1) == 1).tolist()
     ]
     trained = counts[counts.any(1)][:, counts.any(0)]
     lacking = int((trained == 0).sum())
