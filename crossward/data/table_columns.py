@@ -110,7 +110,7 @@ def unused_columns(header: Sequence[str], places: Mapping[str, int], unused: Seq
         more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
         notes.append(f"columns that are not used: {', '.join(printable(name) for name in unused[:SHOWN])}{more}")
     patients = suggested_columns(header).get("group") if "group" not in places else None
-    if patients in unused:
+    if patients is not None and patients in unused:
         notes.append(
             f'the column "{printable(patients)}" seems to name patients, but is not used: one may be trained and '
             f"tested on; set columns = {{ group = {toml_text(patients)} }}"

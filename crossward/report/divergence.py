@@ -15,6 +15,7 @@ from crossward.report.holdings import Holdings
 MOST_SITES = 24  # in the matrix; of more sites, those with most images
 NAMES = 170  # pixels of the names of sites
 CELL = 34  # pixels of a column
+HARDLY = 0.05  # a divergence below which nobody need look who differs
 
 
 def jensen_shannon(counts: Array) -> Array:
@@ -54,9 +55,16 @@ def _divergence_chart(sites: Sequence[str], matrix: Array, holdings: Holdings, i
     most, one, other = max(pairs)
     mean = float(np.mean([value for value, _, _ in pairs]))
     title = f"{names[other]} and {names[one]} differ most in what they see"
+    if most < HARDLY:
+        title = "The hospitals see almost the same mix of classes"
     alt = f"{title}: Jensen–Shannon divergence {most:.2f} of at most 1; mean over all pairs {mean:.2f}."
     spec = vega.heat_map(
-        rows, x=names, y=names, tooltip=vega.tips(hospital="y", other="x", divergence="value|.3f"), pattern=".2f"
+        rows,
+        x=names,
+        y=names,
+        tooltip=vega.tips(hospital="y", other="x", divergence="value|.3f"),
+        pattern=".2f",
+        top=1.0,  # so that hospitals that hardly differ look alike
     )
     caption = (
         f"Jensen–Shannon divergence between the classes of two hospitals ({holdings.what}): 0 the same mix, 1 no class "

@@ -19,6 +19,7 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 FIGURE_WIDTH = 640  # of a chart that no card gives a width
 LABEL = 14  # pixels between two labels at the ends of lines
 CHARACTER = 6.6  # pixels, about
+LONGEST_NAME = 140  # pixels of a name above a column
 METHODS = "methods"  # the parameter that holds the methods that are shown
 SETTING = "setting"  # the parameter that holds the setting that is shown
 CHOSEN = f"indexof({METHODS}, datum.method) >= 0"
@@ -204,12 +205,20 @@ def _end_labels(rows: Rows, chosen: Spec, color: Spec, y: Spec, gap: float) -> l
 
 # counts ---------------------------------------------------------------------------------------------------------------
 def heat_map(
-    rows: Rows, *, x: Sequence[str], y: Sequence[str], tooltip: Sequence[Spec], pattern: str = "d", step: int = 25
+    rows: Rows,
+    *,
+    x: Sequence[str],
+    y: Sequence[str],
+    tooltip: Sequence[Spec],
+    pattern: str = "d",
+    step: int = 25,
+    top: float | None = None,
 ) -> Spec:
-    """A cell for each pair, with its number in it: rows have x, y, value and what the tooltip names."""
-    most = max((row["value"] for row in rows if row["value"] is not None), default=0) or 1
+    """A cell for each pair, with its number in it: rows have x, y, value and what the tooltip names. The darkest colour
+    is that of `top`, or of the largest value."""
+    most = top or max((row["value"] for row in rows if row["value"] is not None), default=0) or 1
     turned = len(x) > 8 or max(map(len, x), default=0) > 8
-    x_axis = {"orient": "top", "title": None, "labelAngle": -50 if turned else 0, "labelLimit": 90}
+    x_axis = {"orient": "top", "title": None, "labelAngle": -50 if turned else 0, "labelLimit": LONGEST_NAME}
     where = {
         "x": {"field": "x", "type": "nominal", "sort": list(x), "axis": x_axis},
         "y": {"field": "y", "type": "nominal", "sort": list(y), "axis": {"title": None, "labelColor": token("ink")}},

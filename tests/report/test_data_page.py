@@ -19,6 +19,8 @@ from crossward.data.collection import Collection
 from crossward.data.federation import NO_ROWS, Federation, Split
 from crossward.report.content import DataTable, Page, Picture, charts_of
 from crossward.report.data_page import data_page, federation_holdings, shows_class
+from crossward.report.divergence import divergence_charts
+from crossward.report.holdings import Holdings
 from crossward.report.render import render_page
 from crossward.runs.build import PreparedRun
 
@@ -81,6 +83,19 @@ def test_the_page_shows_holdings_sizes_divergence_and_notes():
     (table,) = [block for block in page.sections[0].blocks if isinstance(block, DataTable)]
     assert table.rows == (("north", 3, 0, 0, "none"), ("south", 3, 0, 0, "dog"))
     assert page.title == "Two hospitals with 6 images of two classes"
+
+
+@pytest.mark.parametrize(
+    ("counts", "title"),
+    [
+        ({"a": (5, 4), "b": (5, 5)}, "The hospitals see almost the same mix of classes"),
+        ({"a": (9, 0), "b": (0, 9)}, "a and b differ most in what they see"),
+    ],
+)
+def test_the_colours_of_divergence_are_of_the_whole_scale(counts, title):
+    [chart] = divergence_charts(Holdings(("x", "y"), ("a", "b"), counts, "training images"))
+    assert chart.title == title
+    assert chart.spec["layer"][0]["encoding"]["color"]["scale"]["domain"] == [0, 1.0]
 
 
 def test_names_are_text_and_never_run():
