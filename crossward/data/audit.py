@@ -184,7 +184,7 @@ class RowsOfPart:
     names: Sequence[str]
 
     def site(self, row: int) -> str:
-        return self.names[self.holders[row]]
+        return self.names[int(self.holders[row])]
 
 
 def _rows_by_part(federation: Federation) -> dict[str, RowsOfPart]:

@@ -57,10 +57,11 @@ def from_manifest(collection: Collection, manifest: dict[str, Any]) -> Federatio
         raise DataError(f"{collection.name} lacks {len(missing)} row(s) of the manifest", details=missing)
     if changes := _differences(manifest["collection"], collection_facts(collection)):
         raise DataError(f"{collection.name} is not what the manifest was made for", details=changes, hint=AFRESH)
+    (server,) = _splits({"server": manifest["server"]}, rows)
     federation = Federation(
         collection,
         _splits(manifest["sites"], rows),
-        *_splits({"server": manifest["server"]}, rows),
+        server,
         row_tensor([rows[name] for name in manifest["public"]]),
         manifest["recipe"],
     )

@@ -237,7 +237,7 @@ def _is_flat(tiny: Tensor, lengths: Tensor) -> Tensor:
     """(n,) whether (n, 256) pixels of zero mean hardly deviate. Their length says so, but for rounding: the few that it
     does not decide are looked at one by one."""
     deviations = lengths / (SMALL_PIXELS - 1) ** 0.5
-    flat = deviations < FLAT
+    flat: Tensor = deviations < FLAT
     close = torch.nonzero((deviations - FLAT).abs() < 1e-3 * FLAT)[:, 0]
     if len(close):
         flat[close] = tiny[close].std(1) < FLAT

@@ -150,10 +150,7 @@ def execute(
     """
     config = prepared.config
     check_packages(config)
-    if rundir.described:
-        describe_near_leaks(rundir, prepared)
-    else:
-        describe(rundir, prepared)
+    (describe_near_leaks if rundir.described else describe)(rundir, prepared)
     memory = TreeStore(rundir.folder / "checkpoint" / "memory", client_memory_budget(config))
     progress = read_checkpoint(rundir, memory) or initial or Progress(prepared.start)
     rundir.mark("running")

@@ -157,7 +157,7 @@ def test_the_command_line_shows_a_table(finished_run, cli):
     said = cli("join", folder, "--site", "hospital-2", "--set", "run.rounds=1")
     assert (said.code, said.err) == (0, "")
     told = said.out.splitlines()
-    assert told[0] == "alone: 1 sites, 1 rounds"
+    assert next(line for line in told if not line.startswith("note: ")) == "alone: 1 sites, 1 rounds"
     assert "hospital-2: alone, and having joined" in said.out
     assert [line.split()[0] for line in told if line.strip().startswith(("local ", "fedavg "))] == ["local", "fedavg"]
     assert re.fullmatch(r"By joining, on its own test set: acc [+-]\d+\.\d, F1 [+-]\d+\.\d.*", told[-2])

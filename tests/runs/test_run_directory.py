@@ -48,7 +48,7 @@ def test_documents_are_valid(finished_run):
     assert about["discloses"] == {"dy": "weights", "dc": "weights"}
     assert about["net"] == {"name": "cnn", "channels": 3, "classes": 8, "size": 28, "options": {}, "shrink": 1}
     assert about["nets"] == {}
-    assert about["images"] == {"size": [28, 28], "mean": [0.5] * 3, "std": [0.25] * 3}
+    assert about["images"] == {"size": [28, 28], "depth": 8, "mean": [0.5] * 3, "std": [0.25] * 3}
     config = tomllib.loads((result.folder / "config.toml").read_text())
     assert config_from(config).canonical() == about["config"] == result.config
     environment = read("environment.json")

@@ -123,7 +123,8 @@ def _collection(
 def _volume_paths(files: Files) -> tuple[list[str], dict[str, str]]:
     """The files that are NIfTI by content, and those that are named so and are not, with the reason."""
     listing = files.listing()
-    paths, unlike = [], {}
+    paths: list[str] = []
+    unlike: dict[str, str] = {}
     for path in listing:
         try:
             kind = content_format(files.head(path, HEAD))

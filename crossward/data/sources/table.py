@@ -142,8 +142,7 @@ def read(
     """The images that `file` names, below `root` or beside the file, and the rows that were left out. `others` are
     tables of splits, if they have their own; `file` is then that of training. `several`: images have several labels, or
     none. `group` is a regular expression for their paths whose first group is the patient."""
-    policy = check_policy(bad_files)
-    pattern = group_pattern(group)
+    policy, pattern = check_policy(bad_files), group_pattern(group)
     archive, inside = in_archive(root or file.parent)
     parsed = _joined({"train": file, **others}, TableFormat(columns, encoding, tuple(one_hot), uncertain))
     masked = "mask" in parsed.columns
@@ -164,9 +163,13 @@ def read(
     after = [label for row in used for label in wording.of(row.label)]
     spelt = [] if masked or wording.names else _spellings(rows, wording)
     left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spelt, rows=len(used))
-    parsed = replace(parsed, columns=(*parsed.columns, "group"), coded=False) if pattern else parsed
-    parsed = replace(parsed, notes=(*parsed.notes, *one_each.notes))
-    return _collection(file, parsed, used, wording, decoded), left_out
+    noted = replace(parsed, notes=(*parsed.notes, *one_each.notes))
+    return _collection(file, _with_groups(noted) if pattern else noted, used, wording, decoded), left_out
+
+
+def _with_groups(parsed: Table) -> Table:
+    """The table as if it had a column of the groups that paths name."""
+    return replace(parsed, columns=(*parsed.columns, "group"), coded=False)
 
 
 def _candidates(rows: Sequence[TableRow], problems: Sequence[BadFile], policy: str) -> list[TableRow]:
