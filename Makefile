@@ -33,7 +33,7 @@ pytest: $(READY) $(BROWSER)
 e2e: $(READY)
 	$(BIN)/python -m crossward.testing.e2e
 	$(BIN)/pytest tests/e2e
-	$(BIN)/pytest tests/security tests/studies tests/testing tests/runs tests/privacy tests/audits tests/hospitals -m e2e
+	$(BIN)/pytest tests/security tests/studies tests/testing tests/runs tests/privacy tests/audits tests/hospitals tests/methods tests/benchmarks -m e2e
 
 # Wrong versions of the package, each of which a test must notice; half an hour, not a part of CI.
 mutants: $(READY)

@@ -14,7 +14,12 @@ from crossward.engines.local import LocalEngine
 from crossward.testing.cases import Case, cases
 from crossward.testing.short_runs import Records, run_to_end
 
-PLAIN = [case for case in cases() if not case.plugins]
+IN_EVERY_RUN = ("fedavg", "fedbm", "fedcd", "mhpflgb")  # of the tests; the other methods in `make e2e`
+PLAIN = [
+    pytest.param(case, id=str(case), marks=() if str(case).startswith(IN_EVERY_RUN) else pytest.mark.e2e)
+    for case in cases()
+    if not case.plugins
+]
 
 
 def end_of(case: Case, depth: int) -> Tree:
@@ -29,7 +34,7 @@ def end_of(case: Case, depth: int) -> Tree:
     return end
 
 
-@pytest.mark.parametrize("case", PLAIN, ids=str)
+@pytest.mark.parametrize("case", PLAIN)
 def test_a_run_on_16_bits_ends_where_that_on_8_does(case):
     ends = [end_of(case, depth) for depth in (8, 16)]
     models = [end.get("model") for end in ends]
