@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from crossward.hospitals.freed_memory import return_freed_memory
 from crossward.hospitals.messages import SOCKET_FAMILY, SiteMessage, echoed_header, receive_message, send_message
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def _exceeded(limits: SiteLimits, end: float) -> str:
     if time.monotonic() > end:
         return f"the step took longer than this site allows, limits.minutes = {limits.minutes:g}"
     if main_memory_mib() > limits.memory_mib:
+        return_freed_memory()  # which the step does not need
+    if main_memory_mib() > limits.memory_mib:
         return f"the step took more main memory than this site allows, limits.memory_mib = {limits.memory_mib}"
     return ""
 
@@ -125,6 +128,7 @@ def main_memory_mib() -> float:
 def main() -> None:
     """Answer for the site of a folder; settings given after it override those of its site.toml."""
     from crossward.data.reading_progress import ReadingLines, shown_by
+    from crossward.hospitals.freed_memory import keep_freed_memory
     from crossward.hospitals.kit import read_site
     from crossward.hospitals.kit_files import SITE_FILE
     from crossward.hospitals.peers import read_identity
@@ -159,6 +163,7 @@ def main() -> None:
     )
     service = Service(hospital)
     service.log.begin()
+    keep_freed_memory()
     with shown_by(ReadingLines()):
         serve(with_activity(service.answer, kit.folder / ACTIVITY_FILE), Path(socket), limits=limits)
 

@@ -15,6 +15,7 @@ from typing import Any
 from crossward.hospitals.flower import monkeypatches
 from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
 from crossward.hospitals.flower.task_tokens import take_token
+from crossward.hospitals.freed_memory import keep_freed_memory
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 MANY_COMMANDS = "commands"  # the argument that lets a process read `flwr` commands
@@ -34,7 +35,10 @@ def run_server_app() -> None:
     assert_in_force = apply_patches(pull_waits, monkeypatches.clients, monkeypatches.server_app)
     from flwr.superlink.cli import flwr_serverapp
 
+    import crossward.hospitals.flower.server_app  # noqa: F401  # all modules, before memory is counted
+
     assert_in_force()
+    keep_freed_memory()
     flwr_serverapp()
 
 

@@ -160,7 +160,7 @@ class SiteProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()  # after an error uvicorn leaves it, and it holds the connection for long
         door.closed += 1
         if door.closed % COLLECT_AFTER == 0:
-            gc.collect()  # frees the connections before this one, see returned_memory.py
+            gc.collect()  # frees the connections before this one, see freed_memory.py
 
     def data_received(self, data: bytes) -> None:
         if self.site is None:

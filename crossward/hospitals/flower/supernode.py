@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from crossward.hospitals.flower import monkeypatches
 from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
-from crossward.hospitals.flower.returned_memory import return_free_memory
+from crossward.hospitals.freed_memory import keep_freed_memory
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     import crossward.hospitals.flower.client_app  # noqa: F401  # before the first message, and before memory is counted
 
     assert_in_force()
-    return_free_memory()  # of messages that have passed: 300 MB after some rounds of ResNet-18
+    keep_freed_memory()
     flower_supernode()
 
 

@@ -10,7 +10,7 @@ import time
 import weakref
 from types import SimpleNamespace
 
-from crossward.hospitals.flower import returned_memory
+from crossward.hospitals import freed_memory
 from crossward.hospitals.flower.public_door import PublicDoor, SiteProtocol
 
 
@@ -22,11 +22,11 @@ class Connection:
 
 
 def test_connections_that_refer_to_themselves_are_freed_without_a_thousand_more(monkeypatch):
-    monkeypatch.setattr(returned_memory, "INTERVAL", 0.01)
+    monkeypatch.setattr(freed_memory, "INTERVAL", 0.01)
     gc.collect()
     gc.disable()
     try:
-        returned_memory.return_free_memory(stopping := threading.Event())
+        freed_memory.keep_freed_memory(stopping := threading.Event())
         connection = weakref.ref(Connection())
         deadline = time.monotonic() + 20
         while connection() is not None and time.monotonic() < deadline:
