@@ -20,10 +20,13 @@ from torch import Tensor
 
 from crossward.core.weights import Weights
 from crossward.errors import StorageError
+from crossward.foreign import printable
 
 Tree = dict[str, Any]  # of Tensor | Weights | bool | int | float | str | Tree
 
-VERSION = 1
+VERSION = 2
+CHECKSUMS = {1: "blake2b", VERSION: "sha256"}  # of each version that is read; processors compute the latter themselves
+CHECKSUM_DIGITS = 32
 CPU = torch.device("cpu")
 
 
@@ -77,21 +80,22 @@ def unflatten(tensors: Mapping[str, Tensor], outline: str) -> Tree:
 def encode(tree: Tree) -> bytes:
     tensors, outline = flatten(tree)
     dense = _dense(tensors)
-    metadata = {"version": VERSION, "checksum": _checksum(outline, dense), "outline": outline}
+    metadata = {"version": VERSION, "checksum": _checksum(VERSION, outline, dense), "outline": outline}
     return save(dense, {"crossward": json.dumps(metadata)})  # one key: the order of several would vary
 
 
 def decode(data: bytes) -> Tree:
     """The tree behind `data`; bytes that are cut short, altered or of another version are refused."""
     metadata = _metadata(data)
-    if metadata.get("version") != VERSION:
+    version = metadata.get("version")
+    if type(version) is not int or version not in CHECKSUMS:
         raise StorageError(
-            f"a tree of format {metadata.get('version')}, where this crossward reads format {VERSION}",
+            f"a tree of format {printable(version)}, where this crossward reads formats up to {VERSION}",
             hint="Use the version of crossward that wrote it.",
         )
     try:
         tensors = load(data)
-        if _checksum(metadata["outline"], tensors) != metadata["checksum"]:
+        if _checksum(version, metadata["outline"], tensors) != metadata["checksum"]:
             raise StorageError("damaged tree: its checksum does not match its contents")
         return unflatten(tensors, metadata["outline"])
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -182,14 +186,15 @@ def _metadata(data: bytes) -> dict[str, Any]:
         raise StorageError("not a crossward tree: its header is damaged or of another kind") from None
 
 
-def _checksum(outline: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.blake2b(outline.encode(), digest_size=16)
+def _checksum(version: int, outline: str, tensors: Mapping[str, Tensor]) -> str:
+    size = {"digest_size": CHECKSUM_DIGITS // 2} if CHECKSUMS[version] == "blake2b" else {}
+    digest = hashlib.new(CHECKSUMS[version], outline.encode(), **size)
     for path in sorted(tensors):
         t = tensors[path]
         digest.update(f"|{path}|{t.dtype}|{list(t.shape)}|".encode())
         if t.numel():
             digest.update(t.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return digest.hexdigest()[:CHECKSUM_DIGITS]
 
 
 def _dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,6 +20,14 @@ DTYPES = [
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.float8_e4m3fn, torch.complex64),
     *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
 ]
+FIRST_VERSION = bytes.fromhex(
+    "f8000000000000007b225f5f6d657461646174615f5f223a7b2263726f737377617264223a227b5c2276657273696f6e5c22"
+    "3a20312c205c22636865636b73756d5c223a205c223731363232386663343864373536376434396166306464636165626438"
+    "3332335c222c205c226f75746c696e655c223a205c227b5c5c5c22615c5c5c223a207b5c5c5c2274656e736f725c5c5c223a"
+    "205c5c5c22615c5c5c227d2c205c5c5c226e5c5c5c223a207b5c5c5c2276616c75655c5c5c223a20337d7d5c227d227d2c22"
+    "61223a7b226474797065223a22463332222c227368617065223a5b325d2c22646174615f6f666673657473223a5b302c385d"
+    "7d7d202020200000803f00000040"
+)  # {"a": tensor([1.0, 2.0]), "n": 3}
 SCALARS = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
 NAMES = st.text(max_size=6).filter(lambda name: "/" not in name)
 
@@ -130,10 +138,19 @@ def test_one_altered_byte_anywhere(mask):
 
 
 def test_another_version():
-    later = encode({"a": 1}).replace(b'\\"version\\": 1', b'\\"version\\": 2')
-    with pytest.raises(StorageError, match="format 2, where this crossward reads format 1") as caught:
+    later = encode({"a": 1}).replace(b'\\"version\\": 2', b'\\"version\\": 3')
+    with pytest.raises(StorageError, match="format 3, where this crossward reads formats up to 2") as caught:
         decode(later)
     assert "version of crossward that wrote it" in caught.value.hint
+
+
+def test_a_tree_of_the_first_version():
+    """Its checksum is of another kind, and is checked as well."""
+    tree = decode(FIRST_VERSION)
+    assert tree["n"] == 3
+    assert tree["a"].tolist() == [1.0, 2.0]
+    with pytest.raises(StorageError, match="checksum"):
+        decode(FIRST_VERSION[:-1] + b"\x41")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +163,7 @@ def test_another_version():
         save({"a": torch.ones(2)}, {"format": "pt"}),
         save({"a": torch.ones(2)}, {"crossward": "[1, 2]"}),
         save({"a": torch.ones(2)}, {"crossward": "5"}),
-        save({"a": torch.ones(2)}, {"crossward": '{"version": 1}'}),
+        save({"a": torch.ones(2)}, {"crossward": '{"version": 2}'}),
         b"\x03" + bytes(7) + b"[1]",
         b"\x04" + bytes(7) + b"null",
     ],
@@ -160,7 +177,7 @@ def test_another_kind_of_file(data):
     "data",
     [
         (100_000).to_bytes(8, "little") + b"[" * 100_000,
-        save({"a": torch.ones(2)}, {"crossward": '{"version": 1, "checksum": "", "outline": 5}'}),
+        save({"a": torch.ones(2)}, {"crossward": '{"version": 2, "checksum": "", "outline": 5}'}),
     ],
     ids=["deep", "outline"],
 )

@@ -226,7 +226,7 @@ def tree_with_outline(document):
     """The bytes of a tree whose outline is any JSON."""
     tensors = {"model/w": torch.ones(2)}
     outline = json.dumps(document)
-    metadata = {"version": VERSION, "checksum": _checksum(outline, tensors), "outline": outline}
+    metadata = {"version": VERSION, "checksum": _checksum(VERSION, outline, tensors), "outline": outline}
     return save(tensors, {"crossward": json.dumps(metadata)})
 
 
