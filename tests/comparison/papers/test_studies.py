@@ -121,7 +121,7 @@ def test_kvasir_and_ham_are_held_out_before_anything_is_dealt():
 def test_pbc_is_cropped_as_medmnist_prepares_it():
     for small in (False, True):
         fits = {each["data"]["fit"] for each in documents("fedbm-4", small).values()}
-        assert fits == {"centre:200"}
+        assert fits == {"centre:200/360"}
 
 
 def test_fedcd_trains_on_whole_batches_and_crops_as_moon_does():
