@@ -448,7 +448,7 @@ def crop_box(size: tuple[int, int], fit: str, shown: Size) -> Box:
 
 
 def _square_side(smaller: int, fit: str) -> int:
-    """Pixels of a side of the square that "centre:200" or "centre:200/360" cuts out, by the smaller side of an image."""
+    """Pixels of a side of what "centre:200" or "centre:200/360" cuts out of an image of this smaller side."""
     wanted, _, whole = fit.removeprefix("centre:").partition("/")
     return max(1, round(smaller * int(wanted) / int(whole))) if whole else int(wanted)
 
