@@ -124,6 +124,14 @@ def test_pbc_is_cropped_as_medmnist_prepares_it():
         assert fits == {"centre:200/360"}
 
 
+def test_fedrs_has_its_own_loss_alone():
+    """With bsm it would be FedAvg, as its caution says."""
+    for small in (False, True):
+        methods = [method for each in documents("fednpr-3", small).values() for method in each["study"]["method"]]
+        assert {method["name"] for method in methods if method["label"] == "FedRS"} == {"fedrs"}
+        assert {method["name"] for method in methods if method["label"] == "FedAvg"} == {"fedavg+bsm"}
+
+
 def test_fedcd_trains_on_whole_batches_and_crops_as_moon_does():
     for document in documents("fedcd-1").values():
         assert document["train"]["drop_last"] is True
