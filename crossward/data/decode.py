@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import PurePosixPath
@@ -52,19 +52,22 @@ IMAGE_HABITS = {  # of images that were read, though not as their files suggest
     '["range:bits:12"] or ["range:percentiles"]',
     "8 bits": "hold 8 bits, which data.depth = 16 stores in 16 and makes no finer",
     "unplaced": "say nothing of where their voxels are in the patient: shown as they are stored",
+    "small": 'are smaller than the square of fit = "centre:N", which cuts nothing off but what makes them square; of a '
+    'copy that was shrunk, fit = "centre:200/360" keeps the part that is 200 of 360 pixels in the original',
 }
 HABITS = MASK_HABITS | IMAGE_HABITS
 
 
-FIT = r"stretch|crop|centre:[1-9]\d*"
+FIT = r"stretch|crop|centre:[1-9]\d*(?:/[1-9]\d*)?"
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
 class Frame:
     """What every image becomes: `size` pixels of `channels`. `fit` gives it these proportions: "stretch", "crop" (the
-    largest part of them in its middle), or "centre:200" (a square of 200 pixels of the original in its middle). Other
-    numbers of channels than 1 and 3 are so many pages of a TIFF, or volumes of a NIfTI file."""
+    largest part of them in its middle), "centre:200" (a square of 200 pixels of the original in its middle), or
+    "centre:200/360" (one of 200/360 of its smaller side). Other numbers of channels than 1 and 3 are so many pages of a
+    TIFF, or volumes of a NIfTI file."""
 
     size: Size
     channels: int = 3
@@ -89,7 +92,8 @@ class Frame:
                 hint='Use "crop" or "stretch", or a size of one number.',
             )
         if not re.fullmatch(FIT, self.fit):
-            raise ConfigError(f'fit is "{self.fit}".', hint='Use "stretch", "crop", or "centre:200" (pixels).')
+            hint = 'Use "stretch", "crop", "centre:200" (pixels), or "centre:200/360" (of the smaller side).'
+            raise ConfigError(f'fit is "{self.fit}".', hint=hint)
         if self.depth not in PIXEL_TYPES:
             raise ConfigError(f"depth is {self.depth}.", hint="Use 8 or 16: the bits of a pixel that are kept.")
         _ = self.preparation  # understood now, or refused
@@ -142,7 +146,15 @@ def decode_mask(data: bytes, path: str, frame: Frame) -> tuple[Pixels, tuple[int
 
 def decode_parts(data: bytes, path: str, frame: Frame, parts: Sequence[str]) -> list[Decoded | DataError]:
     """Each of the parts, or the reason why it cannot be decoded; the file is opened once."""
-    return _each(parts, lambda: _image_opener(data, path, frame))
+    decoded = _each(parts, lambda: _image_opener(data, path, frame))
+    return [_marked_if_small(one, frame.fit) for one in decoded] if frame.fit.startswith("centre:") else decoded
+
+
+def _marked_if_small(decoded: Decoded | DataError, fit: str) -> Decoded | DataError:
+    """With a habit of its own, if it has no other and is smaller than the square that was to be cut out of it."""
+    if isinstance(decoded, DataError) or decoded.habit or _square_side(min(decoded.size), fit) <= min(decoded.size):
+        return decoded
+    return replace(decoded, habit="small")
 
 
 def decode_mask_parts(data: bytes, path: str, frame: Frame, parts: Sequence[str]) -> list[Decoded | DataError]:
@@ -429,10 +441,16 @@ def crop_box(size: tuple[int, int], fit: str, shown: Size) -> Box:
         return (width - across) / 2, (height - down) / 2, (width + across) / 2, (height + down) / 2
     side = min(width, height)
     if fit.startswith("centre:"):
-        side = min(side, int(fit.removeprefix("centre:")))
+        side = min(side, _square_side(side, fit))
         left, top = (width - side) // 2, (height - side) // 2  # whole pixels: nothing is interpolated at the edges
         return left, top, left + side, top + side
     return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
+
+
+def _square_side(smaller: int, fit: str) -> int:
+    """Pixels of a side of what "centre:200" or "centre:200/360" cuts out of an image of this smaller side."""
+    wanted, _, whole = fit.removeprefix("centre:").partition("/")
+    return max(1, round(smaller * int(wanted) / int(whole))) if whole else int(wanted)
 
 
 def _enlargement(size: tuple[int, int], frame: Frame) -> int:

@@ -92,6 +92,7 @@ def cache_key(rows: Sequence[ImagePaths], frame: Frame, digests: Mapping[str, st
     later = ("prepare", "max_pixels", "burned_in", "depth")
     framing = {name: value for name, value in asdict(frame).items() if name not in later or value != defaults[name]}
     framing |= {"masks": 2} if frame.classes else {}  # as VERSION, of the decoding of masks alone
+    framing |= {"centre": 2} if frame.fit.startswith("centre:") else {}  # entries of before did not know small images
     state = blake2b(json.dumps([VERSION, framing]).encode(), digest_size=20)
     for row in rows:
         for path in (row.image, row.mask):

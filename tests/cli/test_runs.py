@@ -30,6 +30,15 @@ def test_cautions_come_before_the_first_round(cli, toml_file, config):
     assert output.out.index("note: feddc") < output.out.index("feddc: 3 sites, 1 rounds")
 
 
+def test_a_resumed_run_tells_its_cautions_before_the_first_round_as_well(cli, config, interrupted_run):
+    """Whoever goes on with a run may not be who began it."""
+    folder = interrupted_run(config(method={"name": "feddc"}, train={"optimizer": "adam"}, run={"rounds": 2}))
+    output = cli("resume", folder)
+    assert output.code == 0
+    assert output.out.count("note: feddc does not learn under adam") == 1
+    assert output.out.index("note: feddc") < output.out.index("feddc: 3 sites, 2 rounds, going on after round 1")
+
+
 def test_quiet_prints_only_the_folder(cli, toml_file, config):
     output = cli("run", toml_file(config()), "-q", "--set", "run.name=here", "--set", "run.rounds=1")
     assert output.code == 0

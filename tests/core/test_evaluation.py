@@ -104,6 +104,15 @@ def test_worst_by_hand():
     assert worst([{"auc": None}]) == {}
 
 
+def test_the_worst_of_a_segmentation_by_metric():
+    every = [
+        {"dice": 0.5, "dice_positive": 0.4, "false_positive_rate": 0.1, "hd95_penalised": 9.0},
+        {"dice": 0.9, "dice_positive": 0.8, "false_positive_rate": 0.6, "hd95_penalised": 3.0},
+    ]
+    expected = {"dice": 0.5, "dice_positive": 0.4, "false_positive_rate": 0.6, "hd95_penalised": 9.0}
+    assert worst(iter(every)) == expected
+
+
 def test_at():
     metrics = {"val": {"local": {"mean": {"f1": 0.5, "auc": None, "n": 3}}, "global": {"f1": 0.25}}}
     assert metric_at(metrics, "val", "local", "f1") == 0.5

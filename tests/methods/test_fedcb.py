@@ -214,6 +214,8 @@ def test_a_caution_says_what_auto_costs():
     assert FedCB(tau="auto", classifier="trained").cautions(facts) == []
     (note,) = FedCB(tau="auto", warmup=4).cautions(facts)
     assert "3 x 4 rounds" in note
+    (by_default,) = FedCB(tau="auto").cautions(facts)
+    assert "3 x 10 rounds" in by_default  # two alone, as it once was, are noise
     (_, useless) = FedCB(tau="auto", warmup=1).cautions(facts)
     assert "warmup = 1" in useless
 

@@ -21,12 +21,17 @@ from crossward.core.run import Plan, cohorts, run
 from crossward.core.training import Training
 from crossward.engines.local import LocalEngine
 from crossward.methods.apfl import APFL
+from crossward.methods.balancefl import BalanceFL
 from crossward.methods.ditto import Ditto
+from crossward.methods.ds_pfl import DSpFL
 from crossward.methods.fedavg import FedAvg
+from crossward.methods.fedbabu import FedBABU
+from crossward.methods.fedcb import FedCB
 from crossward.methods.feddc import FedDC
 from crossward.methods.feddyn import FedDyn
 from crossward.methods.fedetf import FedETF
 from crossward.methods.fedlc import FedLC
+from crossward.methods.fedmd import FedMD
 from crossward.methods.fednh import FedNH
 from crossward.methods.fedproc import FedProc
 from crossward.methods.fedproto import FedProto
@@ -34,7 +39,10 @@ from crossward.methods.fedprox import FedProx
 from crossward.methods.fedrep import FedRep
 from crossward.methods.fedrod import FedRoD
 from crossward.methods.fedrs import FedRS
+from crossward.methods.kt_pfl import KTpFL
 from crossward.methods.lg_fedavg import LGFedAvg
+from crossward.methods.local import Local
+from crossward.methods.mh_pflgb.method import MHpFLGB
 from crossward.methods.moon import Moon
 from crossward.methods.random_frozen import RandomFrozen
 from crossward.methods.scaffold import Scaffold
@@ -79,17 +87,24 @@ class PlainFedAvg:
     def corrected(self, i: int, name: str, p: Tensor, gradient: Tensor) -> Tensor:
         return gradient
 
-    def steps(self, i: int, net: nn.Module, trained: Callable[[str], bool] = lambda name: True) -> None:
+    def steps(
+        self,
+        i: int,
+        net: nn.Module,
+        trained: Callable[[str], bool] = lambda name: True,
+        count: int = STEPS,
+        lr: float = LR,
+    ) -> None:
         """SGD with momentum and weight decay; gradients are corrected before both."""
         chosen = {n: p for n, p in net.named_parameters() if p.requires_grad and trained(n)}
         velocity = {n: torch.zeros_like(p) for n, p in chosen.items()}
-        for _ in range(STEPS):
+        for _ in range(count):
             gradients = torch.autograd.grad(self.loss(i, net, *self.data[i]), [*chosen.values()])
             with torch.no_grad():
                 for (name, p), gradient in zip(chosen.items(), gradients, strict=True):
                     gradient = self.corrected(i, name, p, gradient) + DECAY * p
                     velocity[name] = MOMENTUM * velocity[name] + gradient
-                    p -= LR * velocity[name]
+                    p -= lr * velocity[name]
 
     def client(self, i: int) -> Values:
         net = self.loaded(self.w)
@@ -323,6 +338,42 @@ class PlainFedETF(PlainFedAvg):
         return F.cross_entropy(net(x) + self.counts(i).clamp_min(1).log(), y)
 
 
+class PlainFedCB(PlainFedAvg):
+    """Eqs. 4 and 5: scores of unit features, whose covariance term is added to the loss as well."""
+
+    def begin(self) -> None:
+        self.concepts = THREE.run_sites(FedCB()).server(0).text
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        h = net.body(x)
+        spread = 0.5 * 4.0**2 * (h.square() @ self.concepts.variance.T)
+        scores = 4.0 * (h @ self.concepts.mean.T) + spread
+        return F.cross_entropy(scores + self.prior(i), y) + spread.gather(1, y[:, None]).mean()
+
+    def prior(self, i: int) -> Tensor:
+        return torch.zeros(len(CLASSES))
+
+
+class PlainBalancedFedCB(PlainFedCB):
+    def prior(self, i: int) -> Tensor:
+        return self.counts(i).clamp_min(1).log()
+
+
+class PlainBalanceFL(PlainFedAvg):
+    """Without noise and balanced batches, which are by chance. Batches hold all classes of a site."""
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        present = self.counts(i) > 0
+        logits = net(x)
+        log_p = logits[:, present].log_softmax(1)
+        value = F.nll_loss(log_p, (present.cumsum(0) - 1)[y]) + 0.002 * (log_p.exp() * log_p).sum()
+        if present.all():
+            return value
+        with torch.no_grad():
+            inherited = (self.loaded(self.w).eval()(x)[:, ~present] / 2).softmax(1)
+        return value + F.cross_entropy(logits[:, ~present] / 2, inherited)
+
+
 class PlainRandomFrozen(PlainFedAvg):
     def client(self, i: int) -> Values:
         net = self.loaded(self.w)
@@ -331,9 +382,9 @@ class PlainRandomFrozen(PlainFedAvg):
 
 
 class Personal(PlainFedAvg):
-    """With parts that stay: `private` begins their names."""
+    """With parts that stay: `private` begins their names. With all of them it is training alone."""
 
-    private = ""
+    private: str | tuple[str, ...] = ""
 
     def begin(self) -> None:
         self.own = [{n: t for n, t in floats(net).items() if n.startswith(self.private)} for net in self.own_nets]
@@ -372,6 +423,26 @@ class PlainFedRoD(Personal):
         generic = net.head(z)
         balanced = F.cross_entropy(generic + torch.log(self.counts(i) / len(y) + 1e-9), y)
         return balanced + F.cross_entropy(generic.detach() + net.p_head(z.detach()), y)
+
+
+class PlainMHpFLGB(Personal):
+    """Of two epochs one trains what stays, and one the bypass at a tenth of the rate; what rests is in eval mode."""
+
+    private = ("body.", "head.", "to_local.", "to_global.")
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        x_l, x_g = net.body(x), net.to_local(net.bypass.body(x))
+        a = x_g.exp() / (x_g.exp() + x_l.exp())
+        fused = a * x_g + (1 - a) * x_l
+        on_local, on_global = (F.cross_entropy(s, y) for s in (net.head(fused), net.bypass.head(net.to_global(fused))))
+        return 0.9 * on_global + 0.1 * on_local if net.bypass.training else 0.9 * on_local + 0.1 * on_global
+
+    def fit(self, i: int, net: nn.Module) -> None:
+        net.bypass.eval()
+        self.steps(i, net, lambda name: not name.startswith("bypass."), count=1)
+        net.eval()
+        net.bypass.train()
+        self.steps(i, net, lambda name: name.startswith("bypass."), count=1, lr=LR / 10)
 
 
 class PlainDitto(PlainFedAvg):
@@ -451,6 +522,93 @@ class PlainFedProto(Personal):
         return {"prototypes": torch.stack([self.centres[c] for c in range(len(CLASSES))])}
 
 
+class PlainFedMD(Personal):
+    """Whole networks stay, and meet on six public images. A site first trains on its own; then, in a round, it sends
+    what it sees in them, approaches a teacher, and trains on its own again, each time without momentum from before."""
+
+    first_steps = 1
+    digest_steps = 1
+
+    def begin(self) -> None:
+        super().begin()
+        public = THREE.run_sites(FedMD()).server(0).public
+        self.public, _ = public.take(public.index)
+
+    def sent(self, logits: Tensor) -> Tensor:
+        return logits
+
+    def teachers(self, sent: dict[int, Tensor]) -> dict[int, Tensor]:
+        return dict.fromkeys(sent, sum(sent.values()) / len(sent))
+
+    def distance(self, logits: Tensor, teacher: Tensor) -> Tensor:
+        return F.l1_loss(logits, teacher)
+
+    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return self.distance(net(x), y) if y.is_floating_point() else F.cross_entropy(net(x), y)
+
+    def one_round(self, cohort: list[int]) -> None:
+        for i in {*cohort} - self.taken:
+            self.trained(i, self.first_steps)
+        with torch.no_grad():
+            sent = {i: self.sent(self.loaded(self.own[i]).eval()(self.public)) for i in cohort}
+        for i, teacher in self.teachers(sent).items():
+            own, self.data[i] = self.data[i], (self.public, teacher)
+            self.trained(i, self.digest_steps)
+            self.data[i] = own
+            self.trained(i, STEPS)
+        self.taken |= {*cohort}
+
+    def trained(self, i: int, count: int) -> None:
+        net = self.loaded(self.own[i])
+        self.steps(i, net, count=count)
+        self.own[i] = floats(net)
+
+
+class PlainDSpFL(PlainFedMD):
+    first_steps = STEPS
+    digest_steps = STEPS
+
+    def sent(self, logits: Tensor) -> Tensor:
+        return logits.softmax(1)
+
+    def teachers(self, sent: dict[int, Tensor]) -> dict[int, Tensor]:
+        return {i: (mean / 0.3).softmax(1) for i, mean in super().teachers(sent).items()}
+
+    def distance(self, logits: Tensor, teacher: Tensor) -> Tensor:
+        return -(teacher * logits.log_softmax(1)).sum(1).mean()
+
+
+class PlainKTpFL(PlainFedMD):
+    """With a fixed rate of the coefficients. Those of sites that are here are renewed among themselves."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.c = torch.full((CLIENTS, CLIENTS), 1 / CLIENTS, dtype=torch.float64)
+
+    def sent(self, logits: Tensor) -> Tensor:
+        return (logits / 2.0).softmax(1)
+
+    def teachers(self, sent: dict[int, Tensor]) -> dict[int, Tensor]:
+        here = [*sent]
+        held = self.c[here][:, here].sum(1)
+        teachers = {}
+        for k, i in enumerate(here):
+            row = (self.c[i, here] / held[k]).clone().requires_grad_()
+            mixed = sum(share * p.double() for share, p in zip(row, sent.values(), strict=True))
+            gap = F.mse_loss(mixed, sent[i].double()) + 0.7 * F.mse_loss(row, torch.full_like(row, 1 / len(here)))
+            moved = row.detach() - 2.0 * torch.autograd.grad(gap, row)[0]
+            shares = (5 * moved).softmax(0)
+            self.c[i, here] = held[k] * shares
+            teachers[i] = sum(share.float() * p for share, p in zip(shares, sent.values(), strict=True))
+        return teachers
+
+    def distance(self, logits: Tensor, teacher: Tensor) -> Tensor:
+        return F.kl_div((logits / 2.0).log_softmax(1), teacher, reduction="batchmean")
+
+    def server_items(self) -> Values:
+        return {"coefficients": self.c}
+
+
 CASES: dict[str, tuple[Method, tuple[Plugin, ...], type[PlainFedAvg]]] = {
     "fedavg": (FedAvg(), (), PlainFedAvg),
     "fedprox": (FedProx(mu=0.3), (), PlainFedProx),
@@ -466,13 +624,22 @@ CASES: dict[str, tuple[Method, tuple[Plugin, ...], type[PlainFedAvg]]] = {
     "fedproc": (FedProc(projection=6), (), PlainFedProc),
     "fednh": (FedNH(), (), PlainFedNH),
     "fedetf": (FedETF(), (), PlainFedETF),
+    "fedcb": (FedCB(tau=4.0), (), PlainFedCB),
+    "fedcb, balanced": (FedCB(tau=4.0, balanced=True), (), PlainBalancedFedCB),
+    "balancefl": (BalanceFL(noise=0.0, balanced=False), (), PlainBalanceFL),
     "random-frozen": (RandomFrozen(), (), PlainRandomFrozen),
+    "fedbabu": (FedBABU(), (), PlainRandomFrozen),
+    "local": (Local(), (), Personal),
     "fedrep": (FedRep(), (), PlainFedRep),
     "fedrod": (FedRoD(), (), PlainFedRoD),
     "lg-fedavg": (LGFedAvg(warmup=0.0), (), PlainLGFedAvg),
     "apfl": (APFL(alpha=0.3), (), PlainAPFL),
     "fedproto": (FedProto(weight=0.7), (), PlainFedProto),
     "ditto": (Ditto(weight=0.3), (), PlainDitto),
+    "mh-pflgb": (MHpFLGB(), (), PlainMHpFLGB),
+    "fedmd": (FedMD(start_epochs=1), (), PlainFedMD),
+    "ds-pfl": (DSpFL(temperature=0.3), (), PlainDSpFL),
+    "kt-pfl": (KTpFL(temperature=2.0, coefficient_lr=2.0), (), PlainKTpFL),
 }
 
 

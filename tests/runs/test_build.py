@@ -96,6 +96,19 @@ def test_the_seed_of_a_partition_is_the_run_s_unless_it_has_its_own(config, gall
     assert held(1, None) != held(2, None)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_a_global_hold_out_scores_personal_methods_too(config, gallery, method):
+    """On a test set of the federation, which data without named splits do not have otherwise."""
+    rows = [{k: v for k, v in row.items() if k not in ("site", "split")} for row in gallery.rows(parts={"train": 20})]
+    sections = {"data": gallery.table(rows), "method": {"name": method}, "run": {"rounds": 1}}
+    dealt = {"kind": "iid", "sites": 2}
+    result = api.run(config(**sections, partition=dealt | {"global_split": [0.6, 0.2, 0.2]}))
+    manifest = api.RunDir(result.folder).read("partition.json")
+    assert [len(manifest["server"][part]) for part in ("val", "test")] == [8, 8]
+    assert not any(site[part] for site in manifest["sites"].values() for part in ("val", "test"))
+    assert 0 <= result.summary["last"]["metrics"]["test"]["global"]["f1"] <= 1
+
+
 def test_a_partition_from_a_file(config, cli, toml_file, tmp_path):
     said = cli("data", "split", toml_file(config(partition={"public": 0.2})), "--out", tmp_path / "p.json")
     assert said.code == 0

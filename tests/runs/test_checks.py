@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from crossward.config.reading import config_from
 from crossward.core.method import Method
 from crossward.core.training import Training
 from crossward.data.collection import Collection
 from crossward.data.federation import NO_ROWS, Federation, Split
-from crossward.runs.checks import _about_empty_masks
+from crossward.runs.build import prepare
+from crossward.runs.checks import _about_empty_masks, cautions
 from crossward.runs.sites import RunSites
 from crossward.tasks.segmentation import Segmentation
 from crossward.testing.toy import segmenter
@@ -32,8 +34,15 @@ def test_empty_masks_are_named_with_a_way_out():
     [note] = _about_empty_masks(two_sites("dice", 2))
     assert note.startswith("training masks without any foreground (2 of 6 at C4)")
     assert 'task.objective = "dice+ce"' in note
+    assert note in cautions(config_from({}), two_sites("dice", 2))
 
 
 @pytest.mark.parametrize(("objective", "empty"), [("dice+ce", 2), ("dice", 0)])
 def test_otherwise_there_is_nothing_to_say(objective, empty):
     assert _about_empty_masks(two_sites(objective, empty)) == []
+
+
+def test_a_method_cautions_about_the_plugins_of_the_run(config):
+    told = "fedrs with bsm trains as fedavg with bsm does"
+    assert any(note.startswith(told) for note in prepare(config_from(config(method={"name": "fedrs+bsm"}))).warnings)
+    assert prepare(config_from(config(method={"name": "fedrs"}))).warnings == []

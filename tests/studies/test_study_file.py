@@ -11,6 +11,8 @@ import pytest
 from crossward.errors import ConfigError
 from crossward.studies.study_file import SECTIONS, read_study
 
+STUDIES = Path(__file__).parents[2] / "studies"
+
 TWO_METHODS = 'seeds = [0, 1]\nmethod = ["fedavg", "scaffold"]\n'
 
 
@@ -109,3 +111,10 @@ def test_looking_at_a_study_imports_no_torch():
     code = "import sys, crossward.studies.status, crossward.studies.prune; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("file", sorted(STUDIES.glob("*.toml")), ids=lambda file: file.stem)
+def test_no_study_trains_fedrs_with_bsm(file):
+    """The two together train as fedavg with bsm does: its row would stand for another method."""
+    names = [method.name.split("+") for method in read_study(file).settings.method]
+    assert not any(parts[0] == "fedrs" and "bsm" in parts for parts in names)

@@ -122,7 +122,7 @@ def _cd_row(row: str, dataset: str, setting: str) -> RowMethod:
 
 
 def _npr_row(row: str, dataset: str, setting: str) -> RowMethod:
-    """Every compared method has the balanced softmax, but those that allow for class counts by themselves."""
+    """Every compared method has the balanced softmax, but FedRS and those that allow for class counts by themselves."""
     chosen: Options = {"k": 4, "weight": 0.1} if dataset == "Fed-ISIC2019" else {"k": 2, "weight": 0.05}
     if row.startswith("FedNPR-Per no-BSM"):
         return RowMethod("", reason="fednpr-per has the balanced softmax in it and no option without")
@@ -143,7 +143,7 @@ def _npr_row(row: str, dataset: str, setting: str) -> RowMethod:
         "FedProx": RowMethod("fedprox+bsm", {"mu": 0.01}),
         "MOON": RowMethod("moon+bsm", {"mu": 1.0}),
         "CReRF": RowMethod("creff+bsm"),
-        "FedRS": RowMethod("fedrs+bsm"),
+        "FedRS": RowMethod("fedrs"),  # with bsm it would train as FedAvg does
         "FedLC": RowMethod("fedlc"),
         "BalanceFL": RowMethod("balancefl"),
         "FedREP": RowMethod("fedrep+bsm"),

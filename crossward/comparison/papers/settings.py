@@ -138,7 +138,7 @@ BM: dict[str, DataSetting] = {
     ),
     "PBC": DataSetting(
         slug="pbc",
-        config=_bm({"source": "pbc", "fit": "centre:200"}, 12, 50, 10, "pbc"),
+        config=_bm({"source": "pbc", "fit": "centre:200/360"}, 12, 50, 10, "pbc"),
         small=BM_SMALL,
         seeds=(0, 1, 2),
         images=1000,

@@ -121,7 +121,15 @@ def test_kvasir_and_ham_are_held_out_before_anything_is_dealt():
 def test_pbc_is_cropped_as_medmnist_prepares_it():
     for small in (False, True):
         fits = {each["data"]["fit"] for each in documents("fedbm-4", small).values()}
-        assert fits == {"centre:200"}
+        assert fits == {"centre:200/360"}
+
+
+def test_fedrs_has_its_own_loss_alone():
+    """With bsm it would be FedAvg, as its caution says."""
+    for small in (False, True):
+        methods = [method for each in documents("fednpr-3", small).values() for method in each["study"]["method"]]
+        assert {method["name"] for method in methods if method["label"] == "FedRS"} == {"fedrs"}
+        assert {method["name"] for method in methods if method["label"] == "FedAvg"} == {"fedavg+bsm"}
 
 
 def test_fedcd_trains_on_whole_batches_and_crops_as_moon_does():

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from crossward.config.reading import config_from
 from crossward.core.method import Method, RoundContext, answer
 from crossward.core.net import Net, NetSpec
 from crossward.core.plugin import Plugin, RunFacts
 from crossward.core.run import Plan, run
+from crossward.core.site import Out
 from crossward.core.training import Training
 from crossward.core.tree import Tree, encode
 from crossward.core.weights import Weights
@@ -203,6 +205,22 @@ def test_the_prior_of_a_batch_by_hand():
     site.train = site.train.only(torch.tensor([i for c in (0, 1) for i in (site.train.labels == c).nonzero()[:4, 0]]))
     wanted = [2 / 3 * 4 / 9 + 1 / 9, 2 / 3 * 4 / 9 + 1 / 9, 2 / 3 * 1 / 9 + 1 / 9]
     assert log_prior(site.counts, least=1, even=1 / 3).exp().tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_balanced_training_allows_for_the_prior_of_real_and_generated_images_together(monkeypatch):
+    """3 of the 7 images of a batch are generated, of three classes alike; the site has 4, 4 and none."""
+    method = replace(SMALL, balanced=True, classifier="average")
+    site, down = client(method)
+    site.train = site.train.only(torch.tensor([i for c in (0, 1) for i in (site.train.labels == c).nonzero()[:4, 0]]))
+    method.set_classifier(site.model, down | {"tau": 4.0})
+    losses: list[Callable[[Out], Tensor]] = []
+    monkeypatch.setattr(site, "fit", lambda loss, **_: losses.append(loss))
+    method.fit(site, down)
+    logits, y = torch.tensor([[0.4, -1.0, 2.0], [1.5, 0.0, -0.5]]), torch.tensor([2, 0])
+    prior = torch.tensor([4 / 7 * 4 / 9 + 1 / 7, 4 / 7 * 4 / 9 + 1 / 7, 4 / 7 * 1 / 9 + 1 / 7])
+    expected = F.cross_entropy(logits + prior.log(), y)
+    [loss] = losses
+    torch.testing.assert_close(loss(Out(torch.empty(2), y, torch.empty(2, 6), logits)), expected)
 
 
 # nets without BatchNorm ---------------------------------------------------------------------------------------------

@@ -62,6 +62,18 @@ def test_maps_are_brought_to_any_size(before: int, after: int):
     assert scale(torch.randn(2, 2, before, before)).shape == (2, 3, after, after)
 
 
+def test_maps_are_enlarged_by_a_deconvolution():
+    """A pixel becomes a block, each place of which has a weight of its own."""
+    torch.manual_seed(0)
+    scale = MapAdapter(1, 1, 3, 6)
+    pixel = torch.zeros(1, 1, 3, 3)
+    pixel[..., 1, 2] = 1.0
+    moved = (scale(pixel) - scale(torch.zeros_like(pixel)))[0, 0]
+    assert len(moved[2:4, 4:6].unique()) == 4
+    moved[2:4, 4:6] = 0.0
+    assert not moved.any()
+
+
 @pytest.mark.parametrize("size", [24, 33, 64])
 def test_a_network_is_joined_with_a_bypass(size: int):
     x = torch.randn(2, 3, size, size)
