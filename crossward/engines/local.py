@@ -9,6 +9,7 @@ import torch
 from crossward.core.engine import Job, Outcome, Payload, Sites, run_job
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree, decode, encode
+from crossward.freed_memory import keep_freed_memory, return_freed_memory
 
 
 class LocalEngine:
@@ -19,6 +20,7 @@ class LocalEngine:
         self, sites: Sites, *, threads: int = 1, strict: bool = False, memory: TreeStore | None = None
     ) -> None:
         torch.set_num_threads(threads)
+        keep_freed_memory()  # each step allocates again what the one before has freed
         self.sites = sites
         self.strict = strict
         self.memory = TreeStore() if memory is None else memory
@@ -34,6 +36,7 @@ class LocalEngine:
 
     def close(self) -> None:
         self.memory.close()
+        return_freed_memory()
 
     def _copied(self, tree: Tree) -> Tree:
         return decode(encode(tree)) if self.strict else tree

@@ -20,6 +20,7 @@ import torch
 from crossward.core.engine import Job, Sites, run_job
 from crossward.core.tree import Tree
 from crossward.engines.parcel import Parcel, receive
+from crossward.freed_memory import keep_freed_memory
 
 
 def serve(connection: Connection) -> None:
@@ -70,6 +71,7 @@ def _send_json(connection: Connection, message: dict[str, Any]) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    keep_freed_memory()
     with suppress(EOFError, OSError):  # the parent has gone, perhaps in the middle of a message
         serve(Connection(int(sys.argv[1])))
 

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossward.hospitals.freed_memory import return_freed_memory
+from crossward.freed_memory import return_freed_memory
 from crossward.hospitals.messages import SOCKET_FAMILY, SiteMessage, echoed_header, receive_message, send_message
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def main_memory_mib() -> float:
 def main() -> None:
     """Answer for the site of a folder; settings given after it override those of its site.toml."""
     from crossward.data.reading_progress import ReadingLines, shown_by
-    from crossward.hospitals.freed_memory import keep_freed_memory
+    from crossward.freed_memory import return_memory_in_rests
     from crossward.hospitals.kit import read_site
     from crossward.hospitals.kit_files import SITE_FILE
     from crossward.hospitals.peers import read_identity
@@ -163,7 +163,7 @@ def main() -> None:
     )
     service = Service(hospital)
     service.log.begin()
-    keep_freed_memory()
+    return_memory_in_rests()
     with shown_by(ReadingLines()):
         serve(with_activity(service.answer, kit.folder / ACTIVITY_FILE), Path(socket), limits=limits)
 

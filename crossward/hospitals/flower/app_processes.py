@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from crossward.freed_memory import return_memory_in_rests
 from crossward.hospitals.flower import monkeypatches
 from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
 from crossward.hospitals.flower.task_tokens import take_token
-from crossward.hospitals.freed_memory import keep_freed_memory
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 MANY_COMMANDS = "commands"  # the argument that lets a process read `flwr` commands
@@ -38,7 +38,7 @@ def run_server_app() -> None:
     import crossward.hospitals.flower.server_app  # noqa: F401  # all modules, before memory is counted
 
     assert_in_force()
-    keep_freed_memory()
+    return_memory_in_rests()
     flwr_serverapp()
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from crossward.freed_memory import return_memory_in_rests
 from crossward.hospitals.flower import monkeypatches
 from crossward.hospitals.flower.connections import require_loopback
 from crossward.hospitals.flower.fleet_guard import FleetGuard
@@ -41,7 +42,6 @@ from crossward.hospitals.flower.public_door import (
 )
 from crossward.hospitals.flower.short_ways import App, in_one_piece
 from crossward.hospitals.flower.unix_sockets import bind_private_socket
-from crossward.hospitals.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from flwr.superlink.config_loader import SuperLinkLifespanConfig
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
     private = Server(uvicorn.Config(in_one_piece(app), ws="none", log_level=logging.WARNING, access_log=False))
     public = Server(public_config(app, config, keys, host, int(port), guard.mailboxes))
     loop_factory = private.config.get_loop_factory()
-    keep_freed_memory()
+    return_memory_in_rests()
     with bind_private_socket(Path(socket_path)) as listener, asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(serve(private, public, listener, Path(door_file), guard.mailboxes))
 

@@ -3,9 +3,9 @@ variables in `connections` name its socket, its certificate and its key."""
 
 from __future__ import annotations
 
+from crossward.freed_memory import return_memory_in_rests
 from crossward.hospitals.flower import monkeypatches
 from crossward.hospitals.flower.monkeypatches import apply_patches, pull_waits
-from crossward.hospitals.freed_memory import keep_freed_memory
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     import crossward.hospitals.flower.client_app  # noqa: F401  # before the first message, and before memory is counted
 
     assert_in_force()
-    keep_freed_memory()
+    return_memory_in_rests()
     flower_supernode()
 
 

@@ -10,7 +10,7 @@ import time
 import weakref
 from types import SimpleNamespace
 
-from crossward.hospitals import freed_memory
+from crossward import freed_memory
 from crossward.hospitals.flower.public_door import PublicDoor, SiteProtocol
 
 
@@ -26,7 +26,7 @@ def test_connections_that_refer_to_themselves_are_freed_without_a_thousand_more(
     gc.collect()
     gc.disable()
     try:
-        freed_memory.keep_freed_memory(stopping := threading.Event())
+        freed_memory.return_memory_in_rests(stopping := threading.Event())
         connection = weakref.ref(Connection())
         deadline = time.monotonic() + 20
         while connection() is not None and time.monotonic() < deadline:

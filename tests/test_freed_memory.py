@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import platform
+import resource
 import subprocess
 import sys
 
 import pytest
+import torch
 
-from crossward.hospitals.freed_memory import BUSY_LOOKS, INTERVAL, Rests
+from crossward.engines.local import LocalEngine
+from crossward.freed_memory import BUSY_LOOKS, INTERVAL, Rests
+from crossward.runs.sites import RunSites
 
 MEASURE = """
 import json, resource, sys
-from crossward.hospitals.freed_memory import keep_freed_memory, return_freed_memory
+from crossward.freed_memory import keep_freed_memory, return_freed_memory
 
 def page_faults_of_payload():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -72,6 +76,24 @@ def test_the_system_does_not_clear_the_pages_of_each_payload_anew():
     assert without["faults"] > 10_000
     assert kept["faults"] < 200
     assert kept["kept"] - kept["returned"] > 70
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told what to do with freed memory")
+def test_an_engine_keeps_the_memory_of_each_step_for_the_next():
+    engine = LocalEngine(RunSites.__new__(RunSites))  # whoever its sites are
+    try:
+        for _ in range(4):  # until each has found its place in the heap
+            activations()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        activations()
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1_000
+    finally:
+        engine.close()
+
+
+def activations() -> None:
+    """Allocates 96 MB, 24,000 pages, and frees them."""
+    [torch.ones(4_000_000) for _ in range(6)]
 
 
 def measure(what: str) -> dict[str, float]:
