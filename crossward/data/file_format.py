@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from types import MappingProxyType
 
 HEAD = 1024  # bytes of a file that tell its format
@@ -75,6 +76,12 @@ def name_format(path: str) -> str:
     base = name[name.rfind("/") + 1 :]
     at = base.rfind(".")  # of a name that only begins with a dot, nothing is a suffix
     return SUFFIXES.get(base[at:], "") if at > 0 else ""
+
+
+def is_without_extension(path: str) -> bool:
+    """Whether the name says nothing of the format: IM000001, or the UID of an image, as in 1.2.840.113619.2.55."""
+    suffix = PurePosixPath(path).suffix
+    return not suffix or suffix[1:].isdecimal()
 
 
 def names_patients(path: str) -> bool:

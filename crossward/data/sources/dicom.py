@@ -24,14 +24,16 @@ from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
 from crossward.data.dicom_reading import parse_dicom
-from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format, name_format
+from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
 from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems
 from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
 from crossward.data.sources.dicom_labels import LabelTable, read_label_table
 from crossward.data.sources.folder import class_names, folder_layout
+from crossward.data.sources.format_files import FormatFiles, files_of_format
 from crossward.data.sources.label_tables import LabelColumn
 from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded, Slices, chosen_slices
+from crossward.data.sources.unlabelled import UnlabelledImages
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 from crossward.user_folders import cache_folder
@@ -65,6 +67,10 @@ class DicomSettings(AnyFileSettings):
         collection, left_out = read(self)
         return collection, [str(file) for file in left_out]
 
+    def find_images(self, files: Files, listing: Sequence[str], *, named: bool = False) -> UnlabelledImages:
+        found = unlabelled_dicom(files, listing, self.slices)
+        return found or super().find_images(files, listing, named=named)
+
 
 @dataclass(frozen=True)
 class DicomImage:
@@ -88,8 +94,15 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
     table = read_label_table(settings.labels, settings.columns, settings.encoding) if settings.labels else None
     tag = "" if table or settings.label == "folder" else check_label_tag(settings.label.removeprefix(TAG))
     with open_dicom_files(settings.path) as (files, listing):
-        paths, problems, ignored = _dicom_paths(files, listing, key)
-        facts, unread = _facts(files, paths, key, cache, table, tag)
+        held = files_of_format(files, listing, DICOM)
+        problems = _unusable(held, key)
+        if not held.paths:
+            raise DataError(
+                f"there is no DICOM file among the {len(listing)} files of data.path",
+                details=[str(problem) for problem in problems],
+                hint='Pictures are read by source = "folder" or "table", volumes by "nifti".',
+            )
+        facts, unread = _facts(files, held.paths, key, cache, table, tag)
         _refuse_names_of_patients(settings, facts, key)
         problems += [
             _bad(key, path, reason, site=_site(settings, path, facts.get(path)))
@@ -114,7 +127,7 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         after=after,
         spellings=[] if settings.classes else spelling_problems(before),
     )
-    noted = (*decoded.notes, *notes, *_group_notes(facts), *ignored)
+    noted = (*decoded.notes, *notes, *_group_notes(facts), *_others_note(held))
     return _collection(settings, used, decoded, rows, noted), left_out
 
 
@@ -180,33 +193,32 @@ def _in_directory(data: bytes, listing: Sequence[str]) -> list[str]:
     return [there.get(name.casefold(), name) for name in names]
 
 
-def _dicom_paths(files: Files, listing: Sequence[str], key: SiteKey) -> tuple[list[str], list[BadFile], list[str]]:
-    """The files that are DICOM by content, those that cannot be read, and a note on others."""
-    paths, problems = [], []
-    others = 0
-    for path in listing:
-        try:
-            kind = content_format(files.head(path, HEAD))
-        except DataError as error:
-            problems.append(_bad(key, path, error.what))
-            continue
-        if kind == DICOM:
-            paths.append(path)
-        elif not kind and name_format(path) == DICOM:
-            problems.append(_bad(key, path, NOT_DICOM))
-        elif kind != DICOMDIR:
-            others += 1
-    if not paths:
-        raise DataError(
-            f"there is no DICOM file among the {len(listing)} files of data.path",
-            details=[str(problem) for problem in problems],
-            hint='Pictures are read by source = "folder" or "table", volumes by "nifti".',
-        )
-    return paths, problems, [f"{others} file(s) are not DICOM and were not read"] if others else []
+def _unusable(held: FormatFiles, key: SiteKey) -> list[BadFile]:
+    """The files that cannot be read, and those that are DICOM by their name alone."""
+    reasons = held.unreadable | dict.fromkeys(held.unlike, NOT_DICOM)
+    return [_bad(key, path, reason) for path, reason in reasons.items()]
+
+
+def _others_note(held: FormatFiles) -> list[str]:
+    return [f"{len(held.others)} file(s) are not DICOM and were not read"] if held.others else []
+
+
+def unlabelled_dicom(files: Files, listing: Sequence[str], slices: str) -> UnlabelledImages:
+    """The images of the DICOM files among the listed ones; nothing if none of them is DICOM."""
+    held = files_of_format(files, listing, DICOM)
+    if not held.paths:
+        return UnlabelledImages([])
+    key = site_key()
+    facts, unread = _facts(files, held.paths, key, None, None, "")  # not remembered: new images are read once
+    unread |= geometry_problems(facts)
+    usable = {path: one for path, one in facts.items() if path not in unread}
+    problems = [*_unusable(held, key), *(_bad(key, path, reason) for path, reason in unread.items())]
+    rows = [ImagePaths(path, part=part, private=True) for path, part in _chosen_frames(usable, slices)]
+    return UnlabelledImages(rows, problems, _others_note(held))
 
 
 def _facts(
-    files: Files, paths: Sequence[str], key: SiteKey, cache: Path, table: LabelTable | None, tag: str
+    files: Files, paths: Sequence[str], key: SiteKey, cache: Path | None, table: LabelTable | None, tag: str
 ) -> tuple[dict[str, DicomFacts], dict[str, str]]:
     look_up = (table.column,) if table and table.by_tag else ()
     reader = partial(facts_of, key=key, look_up=look_up, label=tag)
@@ -218,21 +230,26 @@ def _facts(
 def _images(
     settings: DicomSettings, facts: dict[str, DicomFacts], table: LabelTable | None, tag: str, key: SiteKey
 ) -> tuple[list[DicomImage], list[BadFile], list[str]]:
-    """The images with their labels, series by series in the order of their slices; files without one; and notes."""
+    """The images with their labels, files without one, and notes."""
     labelled, problems = _labelled(settings, facts, table, tag, key)
     notes = table.notes(facts, key) if table else []
+    chosen = _chosen_frames({path: facts[path] for path in labelled}, settings.slices)
+    images = [replace(labelled[path], part=part, laterality=facts[path].laterality) for path, part in chosen]
+    return images, problems, notes
+
+
+def _chosen_frames(facts: Mapping[str, DicomFacts], slices: str) -> list[tuple[str, str]]:
+    """(path, frame) of the images that `slices` chooses of each series, by path; the frame is empty if a file has one.
+    A series is taken in the order of its slices."""
     series: dict[str, list[str]] = defaultdict(list)
-    for path in labelled:
-        series[facts[path].series].append(path)
-    images = []
+    for path, one in facts.items():
+        series[one.series].append(path)
+    chosen = []
     for paths in series.values():
         ordered = sorted(paths, key=lambda path: (facts[path].position or 0.0, path))
-        parts = [(path, frame) for path in ordered for frame in range(facts[path].frames)]
-        for place in chosen_slices(settings.slices, len(parts)):
-            path, frame = parts[place]
-            part = str(frame) if facts[path].frames > 1 else ""
-            images.append(replace(labelled[path], part=part, laterality=facts[path].laterality))
-    return sorted(images, key=lambda image: (image.path, int(image.part or 0))), problems, notes
+        frames = [(path, frame) for path in ordered for frame in range(facts[path].frames)]
+        chosen += [frames[place] for place in chosen_slices(slices, len(frames))]
+    return [(path, str(frame) if facts[path].frames > 1 else "") for path, frame in sorted(chosen)]
 
 
 def _labelled(

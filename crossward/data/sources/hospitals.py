@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
 from crossward.core.pixel_range import Depth
+from crossward.data.archives import Files
 from crossward.data.decode import FIT
+from crossward.data.sources.dicom import unlabelled_dicom
 from crossward.data.sources.settings import Channels, ImageSize, Loaded, SourceSettings
+from crossward.data.sources.unlabelled import UnlabelledImages
 from crossward.errors import ConfigError
 
 
@@ -26,3 +30,7 @@ class HospitalsSettings(SourceSettings):
             "the images of this configuration are at the hospitals, not here",
             hint="Run it by `crossward federation run`; or name images of this machine in [data], by source and path.",
         )
+
+    def find_images(self, files: Files, listing: Sequence[str], *, named: bool = False) -> UnlabelledImages:
+        """All frames of DICOM files, or else pictures. Which slices of volumes the sites read, the run does not say."""
+        return unlabelled_dicom(files, listing, "all") or super().find_images(files, listing, named=named)

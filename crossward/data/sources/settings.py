@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval, Len
@@ -12,8 +12,10 @@ from pydantic import AfterValidator, BeforeValidator, StringConstraints, field_v
 
 from crossward.core.image_size import MOST_CHANNELS, as_size, sides
 from crossward.core.pixel_range import Depth
+from crossward.data.archives import Files
 from crossward.data.collection import Collection
 from crossward.data.decode import FIT, MOST_PIXELS, Frame
+from crossward.data.sources.unlabelled import UnlabelledImages, images_by_name
 from crossward.errors import ConfigError
 from crossward.settings import AbsolutePath, Count, Section
 from crossward.user_folders import cache_folder
@@ -81,6 +83,11 @@ class SourceSettings(Section):
     def group_rule(self) -> GroupRule | None:
         """How the path of a new image names its patient; None where paths do not say it."""
         return None
+
+    def find_images(self, files: Files, listing: Sequence[str], *, named: bool = False) -> UnlabelledImages:
+        """The new images among the listed files, found as those of a run are. `named`: a person named this one file,
+        which then is an image whatever it is called."""
+        return images_by_name(files, listing)
 
 
 class ImageFileSettings(SourceSettings):
