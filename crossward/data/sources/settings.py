@@ -26,6 +26,7 @@ Channels = Annotated[int, Interval(ge=1, le=MOST_CHANNELS)]
 ImageSize = Annotated[Count | tuple[Count, Count], AfterValidator(lambda size: as_size(*sides(size)))]
 Loaded = tuple[Collection, list[str]]  # the images, and a line for each file that was left out
 Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]  # of a table
+Uncertain = Literal["leave out", "negative", "positive"]  # what -1 means in a column of 0 and 1
 GroupRule = Callable[[str], str]  # path of an image -> its patient, lesion or slide; empty if it names none
 
 

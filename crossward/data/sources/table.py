@@ -18,9 +18,6 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from crossward.core.image_size import Size
 from crossward.data.archives import Files, open_files, safe_path
 from crossward.data.bad_files import BadFile, check_policy, set_aside
@@ -29,11 +26,13 @@ from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
 from crossward.data.label_words import SPLIT_NAMES, Labels, check_renamed, usual_spellings
 from crossward.data.site_key import patient_code, shown_name, site_key
+from crossward.data.sources.label_targets import targets_of
 from crossward.data.sources.settings import (
     AnyFileSettings,
     Encoding,
     GroupRule,
     Loaded,
+    Uncertain,
     group_pattern,
     rule_of_pattern,
 )
@@ -67,7 +66,7 @@ class TableSettings(AnyFileSettings):
     rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
     labels: Literal["single", "multi"] = "single"  # "multi": an image may have several, as in "edema|mass", or none
     one_hot: tuple[str, ...] = ()  # columns of 0 and 1, one for each class, in place of a column of labels
-    uncertain: Literal["leave out", "negative", "positive"] = "leave out"  # rows that say -1 in one of these columns
+    uncertain: Uncertain = "leave out"  # rows that say -1 in one of these columns
     group: str | None = None  # regular expression on the path whose first group is the patient, in place of a column
     val_path: AbsolutePath | None = None  # a table of its own for validation; path is then that of training
     test_path: AbsolutePath | None = None  # the same for testing
@@ -192,7 +191,7 @@ def _collection(file: Path, table: Table, rows: list[TableRow], wording: Labels,
         classes=classes,
         images=decoded.images,
         notes=(*table.notes, *decoded.notes),
-        targets=_targets(labels, classes, wording.several) if masks is None else masks,
+        targets=targets_of(labels, classes, wording.several) if masks is None else masks,
         ids=tuple(shown_name(row.path) for row in rows),
         hashes=decoded.hashes,
         # a row without a patient is a patient of its own
@@ -202,21 +201,6 @@ def _collection(file: Path, table: Table, rows: list[TableRow], wording: Labels,
         file=decoded.file,
         masks_file=decoded.masks_file,
     )
-
-
-def _targets(labels: Sequence[Sequence[str]], classes: Sequence[str], several: bool) -> Tensor:
-    """(N,) classes, or (N, K) of 0 and 1."""
-    number = {name: position for position, name in enumerate(classes)}
-    if not several:
-        return torch.tensor([number[label] for label, *_ in labels])
-    if len(classes) < 2:
-        raise DataError(
-            f"The table names {len(classes)} label(s) in all: {', '.join(classes)}.", hint="Two or more are learnt."
-        )
-    targets = torch.zeros(len(labels), len(classes), dtype=torch.uint8)
-    for row, some in enumerate(labels):
-        targets[row, [number[label] for label in some]] = 1
-    return targets
 
 
 def _wording(

@@ -70,7 +70,8 @@ def united(rows: Sequence[TableRow], wording: Labels) -> UnitedRows:
         problems += wrong
         if not _labels_differ(some, wording):
             again += len(some) - 1 - len(wrong)
-            kept[some[0].place] = replace(some[0], label=_all_labels(some, wording)) if wording.several else some[0]
+            labels = [row.label for row in some]
+            kept[some[0].place] = replace(some[0], label=joined_labels(labels, wording)) if wording.several else some[0]
     one_each = [kept.get(row.place) if not row.problem and row.path in several else row for row in rows]
     notes = (f"{again} row(s) {ONCE}",) if again else ()
     return UnitedRows([row for row in one_each if row is not None], problems, notes)
@@ -100,10 +101,10 @@ def _labels_differ(rows: Sequence[TableRow], wording: Labels) -> bool:
     return not wording.several and len({row.label for row in rows}) > 1
 
 
-def _all_labels(rows: Sequence[TableRow], wording: Labels) -> str:
-    """The labels of all rows of an image, or what they say if none has one."""
-    found = dict.fromkeys(label for row in rows if not wording.problem(row.label) for label in wording.of(row.label))
-    return "|".join(found) or rows[0].label
+def joined_labels(labels: Sequence[str], wording: Labels) -> str:
+    """What the rows of an image say in one label, or what the first says if none has one."""
+    found = dict.fromkeys(one for label in labels if not wording.problem(label) for one in wording.of(label))
+    return "|".join(found) or labels[0]
 
 
 def some_rows(rows: Sequence[TableRow]) -> Sequence[TableRow]:
