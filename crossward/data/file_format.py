@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from types import MappingProxyType
 
 HEAD = 1024  # bytes of a file that tell its format
@@ -80,8 +79,9 @@ def name_format(path: str) -> str:
 
 def is_without_extension(path: str) -> bool:
     """Whether the name says nothing of the format: IM000001, or the UID of an image, as in 1.2.840.113619.2.55."""
-    suffix = PurePosixPath(path).suffix
-    return not suffix or suffix[1:].isdecimal()
+    base = path[path.rfind("/") + 1 :]
+    at = base.rfind(".")
+    return at <= 0 or at == len(base) - 1 or base[at + 1 :].isdecimal()
 
 
 def names_patients(path: str) -> bool:

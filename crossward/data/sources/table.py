@@ -24,8 +24,10 @@ from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
+from crossward.data.dicom_facts import patient_codes
+from crossward.data.file_format import is_without_extension
 from crossward.data.label_words import SPLIT_NAMES, Labels, check_renamed, usual_spellings
-from crossward.data.site_key import patient_code, shown_name, site_key
+from crossward.data.site_key import patient_code, site_key
 from crossward.data.sources.label_targets import targets_of
 from crossward.data.sources.settings import (
     AnyFileSettings,
@@ -151,11 +153,14 @@ def read(
         place = partial(_placed, root=root or file.parent, prefix=prefix, masked=masked, inside=inside)
         refuse_files_elsewhere(file, place(some_rows(parsed.rows)), len(parsed.rows), files)
         rows = place(_renamed(file, parsed.rows, rename, wording))
-        rows = without_absent(file, _grouped(_as_stored(rows, files), pattern), files, policy)
+        rows = without_absent(file, _grouped(_private(_as_stored(rows, files), files), pattern), files, policy)
+        if not pattern and "group" not in parsed.columns:
+            rows, parsed = _with_patients(rows, parsed, patient_codes(files, [row.path for row in rows], cache))
         one_each = united(rows, wording)
         problems = [*parsed.problems, *one_each.problems, *_problems(one_each.rows, wording, masked)]
         candidates = _candidates(one_each.rows, problems, policy)
-        decoded = decode_files(files, [ImagePaths(row.path, row.mask) for row in candidates], frame, cache)
+        paths = [ImagePaths(row.path, row.mask, private=row.private) for row in candidates]
+        decoded = decode_files(files, paths, frame, cache)
     problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
     before = [label for row in rows if not wording.problem(row.label) for label in wording.of(row.label)]
@@ -166,8 +171,15 @@ def read(
     return _collection(file, _with_groups(noted) if pattern else noted, used, wording, decoded), left_out
 
 
+def _with_patients(rows: list[TableRow], parsed: Table, patients: Mapping[str, str]) -> tuple[list[TableRow], Table]:
+    """Rows of DICOM files with the codes of their patients, if any has one; the others are patients of their own."""
+    if not patients:
+        return rows, parsed
+    return [replace(row, group=patients.get(row.path, "")) for row in rows], _with_groups(parsed)
+
+
 def _with_groups(parsed: Table) -> Table:
-    """The table as if it had a column of the groups that paths name."""
+    """The table as if it had a column of the groups that paths or DICOM files name."""
     return replace(parsed, columns=(*parsed.columns, "group"), coded=False)
 
 
@@ -192,7 +204,7 @@ def _collection(file: Path, table: Table, rows: list[TableRow], wording: Labels,
         images=decoded.images,
         notes=(*table.notes, *decoded.notes),
         targets=targets_of(labels, classes, wording.several) if masks is None else masks,
-        ids=tuple(shown_name(row.path) for row in rows),
+        ids=tuple(row.shown for row in rows),
         hashes=decoded.hashes,
         # a row without a patient is a patient of its own
         groups=_groups(rows, coded=table.coded) if "group" in columns else None,
@@ -216,9 +228,7 @@ def _wording(
 def _groups(rows: Iterable[TableRow], *, coded: bool) -> tuple[str, ...]:
     """The groups; patients by the codes that DICOM files of theirs would have."""
     key = site_key() if coded else None
-    return tuple(
-        (patient_code(key, row.group) if key else row.group) if row.group else shown_name(row.path) for row in rows
-    )
+    return tuple((patient_code(key, row.group) if key else row.group) if row.group else row.shown for row in rows)
 
 
 def _class_names(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ...] | None:
@@ -329,7 +339,7 @@ def _as_stored(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
     """The rows with the paths that the files really have: extensions that the table leaves out, capitals, and accents,
     which macOS stores in another way than most tables do."""
     if not any(is_image(row.path) for row in rows):
-        return _found_by_name(rows, files.listing())
+        return _found_by_name(rows, files)
     paths = [path for row in some_rows(rows) if not row.problem for path in (row.path, row.mask) if path]
     if all(is_there(files, path) for path in paths) and all(row.path.isascii() for row in rows):
         return [*rows]
@@ -348,15 +358,28 @@ def _several_of(paths: Sequence[str]) -> str:
     return f"{len(paths)} images have this name: {', '.join(paths[:3])}; data.root names the folder that is meant"
 
 
-def _found_by_name(rows: Sequence[TableRow], listing: Iterable[str]) -> list[TableRow]:
-    """The rows of a table that names images without their extension, with the one image of each name."""
+def _private(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
+    """The rows, those marked whose files have no extension. A name that no file has is shown as it is written: it is
+    that of a picture, and a person has to find it in the table."""
+    return [
+        replace(row, private=True)
+        if not row.problem and is_without_extension(row.path) and is_there(files, row.path)
+        else row
+        for row in rows
+    ]
+
+
+def _found_by_name(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
+    """The rows of a table that names images without their extension, with the one image of each name; files that have
+    none are found by their paths."""
     paths: dict[str, list[str]] = defaultdict(list)
-    for path in filter(is_image, listing):
+    listing = {*files.listing()}
+    for path in filter(is_image, sorted(listing)):
         paths[spelled(PurePosixPath(path).stem)].append(path)
     found = []
     for row in rows:
         there = but_for_capitals(paths.get(spelled(PurePosixPath(row.path).name), []))
-        if row.problem:
+        if row.problem or row.path in listing:
             found.append(row)
         elif len(there) == 1:
             found.append(replace(row, path=there[0]))

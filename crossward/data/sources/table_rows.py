@@ -33,13 +33,19 @@ class TableRow:
     mask: str = ""
     problem: str = ""  # of its path or mask, which then are as they were written
     table: str = ""  # where there are several
+    private: bool = False  # its file has no extension, as DICOM of a PACS, and may be named after a patient
+
+    @property
+    def shown(self) -> str:
+        """What its image is called outside of the folder."""
+        return shown_name(self.path, private=self.private)
 
     @property
     def place(self) -> Place:
         return self.table, self.number
 
     def bad(self, reason: str) -> BadFile:
-        return BadFile(shown_name(self.path), self.number, reason, self.site, self.table)
+        return BadFile(self.shown, self.number, reason, self.site, self.table)
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,7 @@ def refuse_files_elsewhere(file: Path, some: Sequence[TableRow], rows: int, file
     if not any(known.holds(row.path) or spelled(PurePosixPath(row.path).name) in stems for row in some):
         raise DataError(
             f"{file}: none of {len(some)} rows that were looked at, of {rows:,}, has its file in {files.root}.",
-            details=[f"row {row.number}: {shown_name(row.path)}" for row in some[:FIRST]],
+            details=[f"row {row.number}: {row.shown}" for row in some[:FIRST]],
             hint="Set data.root to the folder that the paths start in, and data.prefix to what else they begin with.",
         )
 
@@ -151,7 +157,7 @@ def without_absent(file: Path, rows: Sequence[TableRow], files: Files, bad_files
     if refuses(bad_files, len(absent), len(rows)):
         raise DataError(
             f"{file}: {len(absent):,} of {len(rows):,} rows name files that are not in {files.root}.",
-            details=[f"row {row.number}: {shown_name(row.path)}" for row in absent[:FIRST]],
+            details=[f"row {row.number}: {row.shown}" for row in absent[:FIRST]],
             hint="Set data.root to the folder that the paths start in, or leave these rows out with bad_files = "
             '"quarantine".',
         )
