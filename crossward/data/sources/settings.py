@@ -63,6 +63,12 @@ def listed(names: object) -> object:
     return [names] if isinstance(names, str) else names
 
 
+# "window:brain", "range:percentiles", "shades-of-grey", "brightness": once, before anything else
+Operations = Annotated[tuple[str, ...], BeforeValidator(listed)]
+# how images get the proportions of `size`: "stretch", "crop", or "centre:200", parts of images
+Fit = Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")]
+
+
 class SourceSettings(Section):
     """The settings of every source."""
 
@@ -94,11 +100,10 @@ class SourceSettings(Section):
 class ImageFileSettings(SourceSettings):
     """The settings of sources that decode image files."""
 
-    # "window:brain", "range:percentiles", "shades-of-grey", "brightness": once, before anything else
-    prepare: Annotated[tuple[str, ...], BeforeValidator(listed)] = ()
+    prepare: Operations = ()
     size: ImageSize = 64
     channels: Channels = 3
-    fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": parts of images
+    fit: Fit = "stretch"
     bad_files: Literal["auto", "refuse", "quarantine"] = "auto"  # "auto": left out up to one in twenty, else refused
 
     many_channels: ClassVar[bool] = False  # whether files may hold other numbers of channels than 1 and 3

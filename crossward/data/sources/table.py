@@ -145,37 +145,51 @@ def read(
     none. `group` is a regular expression for their paths whose first group is the patient."""
     policy, pattern = check_policy(bad_files), group_pattern(group)
     archive, inside = in_archive(root or file.parent)
-    parsed = _joined({"train": file, **others}, TableFormat(columns, encoding, tuple(one_hot), uncertain))
-    masked = "mask" in parsed.columns
+    table = _joined({"train": file, **others}, TableFormat(columns, encoding, tuple(one_hot), uncertain))
+    masked = "mask" in table.columns
     wording = _wording(file, classes, one_hot, several=several, masked=masked)
     frame = Frame(size, channels, fit, len(wording.names or ()) if masked else 0, prepare, max_pixels, burned_in, depth)
     with open_files(archive) as files:
         place = partial(_placed, root=root or file.parent, prefix=prefix, masked=masked, inside=inside)
-        refuse_files_elsewhere(file, place(some_rows(parsed.rows)), len(parsed.rows), files)
-        rows = place(_renamed(file, parsed.rows, rename, wording))
+        refuse_files_elsewhere(file, place(some_rows(table.rows)), len(table.rows), files)
+        rows = place(_renamed(file, table.rows, rename, wording))
         rows = without_absent(file, _grouped(_private(_as_stored(rows, files), files), pattern), files, policy)
-        if not pattern and "group" not in parsed.columns:
-            rows, parsed = _with_patients(rows, parsed, patient_codes(files, [row.path for row in rows], cache))
-        one_each = united(rows, wording)
-        problems = [*parsed.problems, *one_each.problems, *_problems(one_each.rows, wording, masked)]
-        candidates = _candidates(one_each.rows, problems, policy)
-        paths = [ImagePaths(row.path, row.mask, private=row.private) for row in candidates]
-        decoded = decode_files(files, paths, frame, cache)
+        known = replace(table, rows=rows)
+        known = _with_groups(known) if pattern else _with_patients(known, files, cache)
+        return _read_images(file, files, known, wording, frame, policy, cache)
+
+
+def _read_images(
+    file: Path, files: Files, table: Table, wording: Labels, frame: Frame, policy: str, cache: Path
+) -> tuple[Collection, list[BadFile]]:
+    """The images of the rows, one for each, and the rows that were left out."""
+    masked = frame.classes > 0
+    one_each = united(table.rows, wording)
+    problems = [*table.problems, *one_each.problems, *_problems(one_each.rows, wording, masked)]
+    candidates = _candidates(one_each.rows, problems, policy)
+    paths = [ImagePaths(row.path, row.mask, private=row.private) for row in candidates]
+    decoded = decode_files(files, paths, frame, cache)
     problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
-    before = [label for row in rows if not wording.problem(row.label) for label in wording.of(row.label)]
-    after = [label for row in used for label in wording.of(row.label)]
-    spelt = [] if masked or wording.names else _spellings(rows, wording)
-    left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spelt, rows=len(used))
-    noted = replace(parsed, notes=(*parsed.notes, *one_each.notes))
-    return _collection(file, _with_groups(noted) if pattern else noted, used, wording, decoded), left_out
+    left_out = set_aside(
+        file,
+        problems,
+        bad_files=policy,
+        before=[label for row in table.rows if not wording.problem(row.label) for label in wording.of(row.label)],
+        after=[label for row in used for label in wording.of(row.label)],
+        spellings=[] if masked or wording.names else _spellings(table.rows, wording),
+        rows=len(used),
+    )
+    noted = replace(table, notes=(*table.notes, *one_each.notes))
+    return _collection(file, noted, used, wording, decoded), left_out
 
 
-def _with_patients(rows: list[TableRow], parsed: Table, patients: Mapping[str, str]) -> tuple[list[TableRow], Table]:
-    """Rows of DICOM files with the codes of their patients, if any has one; the others are patients of their own."""
+def _with_patients(table: Table, files: Files, cache: Path) -> Table:
+    """The table; without groups of its own, rows of DICOM files are grouped by the codes of their patients."""
+    patients = {} if "group" in table.columns else patient_codes(files, [row.path for row in table.rows], cache)
     if not patients:
-        return rows, parsed
-    return [replace(row, group=patients.get(row.path, "")) for row in rows], _with_groups(parsed)
+        return table
+    return _with_groups(replace(table, rows=[replace(row, group=patients.get(row.path, "")) for row in table.rows]))
 
 
 def _with_groups(parsed: Table) -> Table:
