@@ -9,7 +9,7 @@ from typing import Literal
 
 from crossward.data.label_words import SPLIT_NAMES
 from crossward.data.sources.image_lists import Cells
-from crossward.data.sources.table_files import read_cells, with_one_label
+from crossward.data.sources.table_files import misfit, read_cells, with_one_label
 from crossward.data.table_columns import suggested_columns, toml_columns
 from crossward.errors import DataError
 from crossward.foreign import printable
@@ -38,8 +38,7 @@ def read_label_rows(
     theirs = {ours: columns.get(ours, ours) for ours in OTHERS}  # type: ignore[call-overload]
     _check_header(file, header, columns, theirs)
     full = [(number, cells) for number, cells in enumerate(lines, start=2) if any(cell.strip() for cell in cells)]
-    ragged = [f"row {n}: has {len(cells)} cells for {len(header)} columns" for n, cells in full]
-    ragged = [line for line, (_, cells) in zip(ragged, full, strict=True) if len(cells) != len(header)]
+    ragged = [f"row {number}: {reason}" for number, cells in full if (reason := misfit(cells, header, one_hot))]
     if ragged or not full:
         what = f"{len(ragged)} row(s) that do not fit the header" if ragged else "no rows"
         raise DataError(f"The table {file} has {what}.", details=ragged, hint="Correct these rows, or export it again.")

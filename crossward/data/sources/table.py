@@ -39,7 +39,7 @@ from crossward.data.sources.settings import (
     rule_of_pattern,
 )
 from crossward.data.sources.stored_paths import StoredPaths, but_for_capitals, spelled
-from crossward.data.sources.table_files import cell_lines, in_archive, with_one_label
+from crossward.data.sources.table_files import cell_lines, in_archive, misfit, with_one_label
 from crossward.data.sources.table_rows import (
     TableRow,
     is_there,
@@ -290,9 +290,8 @@ def parse(file: Path, how: TableFormat) -> Table:
     for number, cells in enumerate(lines, start=2):
         if not any(cell.strip() for cell in cells):
             continue
-        if len(cells) != len(header):
-            # its cells are not shown: any of them may name a patient
-            problems.append(BadFile("", number, f"has {len(cells)} cells for {len(header)} columns"))
+        if reason := misfit(cells, header, how.one_hot):
+            problems.append(BadFile("", number, reason))  # its cells are not shown: any of them may name a patient
             continue
         words = {ours: cells[place].strip() for ours, place in places.items()}
         words |= {ours: known.setdefault(words[ours], words[ours]) for ours in FEW_WORDS if ours in words}

@@ -109,6 +109,13 @@ def test_labels_are_renamed_and_held_against_the_classes(load):
     assert "Edema" in str(error.value)
 
 
+def test_rows_that_do_not_fit_are_counted_as_they_were_written(load):
+    """The column of labels that is made of others is not counted."""
+    with pytest.raises(DataError) as error:
+        load("SOPInstanceUID,edema,mass", [(0, "1,0"), (1, "1")], one_hot=("edema", "mass"))
+    assert error.value.details == ("row 3: has 2 cells for 3 columns",)
+
+
 @pytest.mark.parametrize("more", [{"multi_label": True}, {"one_hot": ("a", "b")}])
 def test_several_labels_are_those_of_a_table(tmp_path, more):
     radiographs(tmp_path / "dicom", 1)
