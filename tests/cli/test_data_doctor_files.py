@@ -102,3 +102,16 @@ def test_dicom_without_an_extension(cli, tmp_path, names):
     document = json.loads(output.out)
     assert document["files"]["formats"] == {"DICOM": 24}
     assert document["images"]["classes"] == {"a": 12, "b": 12}
+
+
+@pytest.mark.parametrize("name", ["masks/notes.nii", "dataset.json"])
+def test_a_link_that_leads_out_of_a_folder_of_volumes_ends_nothing(cli, tmp_path, name):
+    root = volumes(tmp_path / "set", 3000)
+    for number in range(12):
+        voxels = RNG.integers(0, 3, (32, 32, 4)).astype(np.uint8)
+        (root / "masks" / f"{number}.nii").write_bytes(nifti(voxels))
+    (tmp_path / "elsewhere").write_text("{}")
+    (root / name).symlink_to(tmp_path / "elsewhere")
+    output = cli("data", "doctor", root, "--json")
+    assert output.code == 0, output.err
+    assert json.loads(output.out)["images"]["classes"] == ["background", "class 1", "class 2"]
