@@ -295,7 +295,8 @@ def parse(file: Path, how: TableFormat) -> Table:
             continue
         words = {ours: cells[place].strip() for ours, place in places.items()}
         words |= {ours: known.setdefault(words[ours], words[ours]) for ours in FEW_WORDS if ours in words}
-        rows.append(TableRow(number, **words))
+        label, site, group, split, mask = (words.get(name, "") for name in ("label", "site", "group", "split", "mask"))
+        rows.append(TableRow(number, words["path"], label, site, group, split, mask))
     if not rows and not problems:
         raise DataError(f"The table {file} has no rows.", hint="Add one row for each image below the header.")
     unused = [name for place, name in enumerate(header) if place not in places.values() and name not in how.one_hot]
