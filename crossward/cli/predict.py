@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from crossward.cli.options import RunFolder
-from crossward.cli.output import print_line
+from crossward.cli.output import print_line, print_notes
 from crossward.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def predict(
     network = result.deployed(site, _checked_which(which))
     group_of = groups_from(result, groups, group_pattern)
     check_request(network, masks, group_of is not None, out, groups_out)
-    with open_images(images) as found:
+    with open_images(images, network.source) as (found, notes):
+        print_notes(notes, Console(stderr=True, soft_wrap=True))
         if out is None:
             _predict_to_stdout(network, found, masks, group_of, groups_out, as_json)
         else:

@@ -84,7 +84,17 @@ class FolderFiles:
 
     def leads_out(self, path: str) -> bool:
         """Whether links make of it a file that is neither in the folder nor below CROSSWARD_DATA."""
-        file = self.root / safe_path(path)
+        return self._is_outside(self.root / safe_path(path))
+
+    def read_listed(self, path: str) -> bytes:
+        """A file of the listing as it is named there: a name may hold what a path in a table may not, such as a
+        backslash."""
+        file = self.root / path
+        if self._is_outside(file):
+            raise DataError(LEADS_OUT)
+        return file.read_bytes()
+
+    def _is_outside(self, file: Path) -> bool:
         if file.is_symlink():
             return not self._allows(os.path.realpath(file))
         folder = str(file.parent)
@@ -114,6 +124,40 @@ class FolderFiles:
                 yield from self._walk(entry.path, above | {real})
             else:
                 yield os.path.relpath(entry.path, self.root).replace(os.sep, "/")
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """One file that a person named, which is read wherever links lead."""
+
+    file: Path
+
+    @property
+    def root(self) -> Path:
+        return self.file.parent
+
+    def listing(self) -> list[str]:
+        return [self.file.name]
+
+    def stamp(self, path: str) -> tuple[int, ...]:
+        with self._readable():
+            status = self.file.stat()
+        return status.st_size, status.st_mtime_ns
+
+    def read(self, path: str) -> bytes:
+        with self._readable():
+            return self.file.read_bytes()
+
+    def head(self, path: str, length: int) -> bytes:
+        with self._readable(), self.file.open("rb") as stream:
+            return stream.read(length)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DataError(_reason(error, self.root)) from error
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossward.data.archives import LEADS_OUT
 from crossward.data.label_words import usual_spellings
 from crossward.errors import ConfigError, DataError
 
@@ -68,7 +69,9 @@ def set_aside(
     """
     left_out = sorted(set(problems), key=lambda bad: (bad.table, bad.row or 0, bad.where, bad.reason))
     bad = {(one.table, one.row, one.where): one.site for one in left_out}
-    lines = [*spellings, *map(str, left_out)]
+    links = [one for one in left_out if LEADS_OUT in one.reason]
+    # first, since an error shows some lines only: a class that is lost to links is lost as a whole
+    lines = [*spellings, *map(str, sorted(left_out, key=lambda one: LEADS_OUT not in one.reason))]
     what = f"{source}: {f'{len(lines)} problems' if len(lines) > 1 else 'one problem'}{_per_site(bad.values())}."
     if spellings:
         hint = "Correct them, or join spellings by data.rename."
@@ -78,16 +81,26 @@ def set_aside(
         cure = 'Correct them, or leave them out with bad_files = "quarantine".'
         if bad_files == "auto":
             cure += f" Up to {FEW:.0%} of the files would be left out without asking."
-        raise DataError(what, details=lines, hint=cure)
+        raise DataError(what, details=lines, hint=cure + _cure_of_links(links, source))
     if not left:
-        raise DataError(f"{source}: no usable image is left.", details=lines, hint="Correct the files named above.")
+        cure = "Correct the files named above." + _cure_of_links(links, source)
+        raise DataError(f"{source}: no usable image is left.", details=lines, hint=cure)
     if gone := sorted(set(before) - set(after)):
         raise DataError(
             f"{source}: no image is left of {', '.join(gone)}.",
             details=lines,
-            hint="Correct the files named above, or remove the class.",
+            hint="Correct the files named above, or remove the class." + _cure_of_links(links, source),
         )
     return left_out
+
+
+def _cure_of_links(links: Sequence[BadFile], source: Path) -> str:
+    if not links:
+        return ""
+    return (
+        f" {len(links)} of them are links that lead out of {source}, and are refused so that nobody trains on files "
+        "that he did not name: copy the files there (cp -rL), or set CROSSWARD_DATA to a folder that holds both."
+    )
 
 
 def _per_site(sites: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from crossward.data.archives import Files
 from crossward.data.dicom_orientation import plane_cosines
 from crossward.data.dicom_reading import frame_count, frame_item, number, numbers, object_name, parse_dicom
-from crossward.data.file_format import DICOM, name_format
+from crossward.data.file_format import DICOM, is_without_extension, name_format
 from crossward.data.sealed_facts import Facts, read_facts
 from crossward.data.site_key import SiteKey, patient_code, site_key
 from crossward.errors import ConfigError, DataError
@@ -90,8 +90,8 @@ def facts_of(data: bytes, key: SiteKey, look_up: Sequence[str] = (), label: str 
 
 
 def patient_codes(files: Files, paths: Sequence[str], cache: Path) -> dict[str, str]:
-    """path -> code of its patient, of the files that are DICOM by their names and can be read."""
-    named = [path for path in paths if name_format(path) == DICOM]
+    """path -> code of its patient, of the files that can be read as DICOM and are called so, or have no extension."""
+    named = [path for path in paths if name_format(path) == DICOM or is_without_extension(path)]
     if not named:
         return {}
     key = site_key()

@@ -77,6 +77,13 @@ def name_format(path: str) -> str:
     return SUFFIXES.get(base[at:], "") if at > 0 else ""
 
 
+def is_without_extension(path: str) -> bool:
+    """Whether the name says nothing of the format: IM000001, or the UID of an image, as in 1.2.840.113619.2.55."""
+    base = path[path.rfind("/") + 1 :]
+    at = base.rfind(".")
+    return at <= 0 or at == len(base) - 1 or base[at + 1 :].isdecimal()
+
+
 def names_patients(path: str) -> bool:
     """Whether files of this kind are often named after a patient, so that their names are written nowhere."""
     return name_format(path) in NAMED_AFTER_PATIENTS

@@ -71,6 +71,7 @@ class Labels:
     several: bool  # an image has several, or none
     names: tuple[str, ...] | None = None  # of the classes; None: all that there are
     complete: bool = False  # of several: an empty label says that there is none, and not that nobody looked
+    setting: str = 'data.labels = "multi"'  # by which several are read
 
     def of(self, label: str) -> tuple[str, ...]:
         """The labels of an image."""
@@ -96,7 +97,7 @@ class Labels:
         if self.names and label in self.names:
             return ""
         if reason := label_problem(label):
-            return f'{reason}; data.labels = "multi" reads them all' if several_labels(label) else reason
+            return f"{reason}; {self.setting} reads them all" if several_labels(label) else reason
         if not self.names:
             return ""
         near = get_close_matches(label, self.names, n=1, cutoff=0)[0]

@@ -24,21 +24,18 @@ CHUNK = 64
 
 
 def read_facts(
-    files: Files, paths: Sequence[str], read: Callable[[bytes], Facts], *, recipe: str, key: SiteKey, cache: Path
+    files: Files, paths: Sequence[str], read: Callable[[bytes], Facts], *, recipe: str, key: SiteKey, cache: Path | None
 ) -> tuple[dict[str, Facts], dict[str, str]]:
     """What `read` makes of each file, and the reasons of those that it cannot read. `recipe` is what the facts depend
-    on besides the files: the version of the reader and its settings."""
-    with storage(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-    file = cache / f"facts-{digest(f'{files.root.resolve()} {recipe} {key.fingerprint}'.encode())}.json"
-    notes = SealedNotes(file)
+    on besides the files: the version of the reader and its settings. Without a `cache` nothing is remembered."""
+    notes = _notes(files, recipe, key, cache) if cache else None
     facts: dict[str, Facts] = {}
     reasons: dict[str, str] = {}
 
     def look(path: str) -> tuple[str, list[int], Facts | str]:
         try:
             stamp = list(files.stamp(path))
-            remembered = notes.known.get(key.code("file", path))
+            remembered = notes.known.get(key.code("file", path)) if notes else None
             if remembered and remembered[0] == stamp:
                 return path, stamp, remembered[1]
             return path, stamp, read(files.read(path))
@@ -54,7 +51,14 @@ def read_facts(
                     continue
                 facts[path] = found
                 code = key.code("file", path)
-                if time.time_ns() - stamp[-1] > FRESH and notes.known.get(code, [None])[0] != stamp:
+                if notes and time.time_ns() - stamp[-1] > FRESH and notes.known.get(code, [None])[0] != stamp:
                     notes.learn(code, [stamp, found])
-    notes.write()
+    if notes:
+        notes.write()
     return facts, reasons
+
+
+def _notes(files: Files, recipe: str, key: SiteKey, cache: Path) -> SealedNotes:
+    with storage(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+    return SealedNotes(cache / f"facts-{digest(f'{files.root.resolve()} {recipe} {key.fingerprint}'.encode())}.json")

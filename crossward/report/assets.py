@@ -56,7 +56,8 @@ def vl_convert() -> Any:
 
 
 def page_style() -> str:
-    light, dark = css_variables("light"), css_variables("dark")
+    light = f"--names:none;{css_variables('light')}"
+    dark = f"--names:invert(1);{css_variables('dark')}"  # names in pictures are dark
     dots = "".join(f".dot.{name}{{background:var(--{name})}}" for name in THEMES["light"])
     return (
         f":root{{color-scheme:light;{light}}}"

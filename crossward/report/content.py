@@ -174,6 +174,7 @@ class Picture:
     width: int = 0
     height: int = 0
     scrolls: bool = False  # on narrow screens, instead of becoming too small to be looked at
+    names: str = ""  # base64: dark writing that lies over it, and is turned where the page is dark
 
 
 @dataclass(frozen=True)

@@ -167,19 +167,20 @@ def _class_examples(federation: Federation) -> Picture | None:
     shows = [shows_class(collection, site.train) for site in sites]
     totals = torch.stack([found.sum(0) for found in shows]).sum(0)
     order = totals.argsort(descending=True, stable=True)[:MOST_CLASSES].sort().values.tolist()
-    blank = torch.full_like(thumbnail(collection.images[0]), 255)
-    drawn = []
+    blank = torch.zeros_like(thumbnail(collection.images[0]))
+    drawn, present = [], []
     for label in order:
         rows = [site.train[found[:, label]][:1].tolist() for site, found in zip(sites, shows, strict=True)]
         drawn.append(torch.stack([thumbnail(collection.images[row[0]]) if row else blank for row in rows]))
+        present.append([bool(row) for row in rows])
     labels = [distinct_names(federation.classes, NAME)[label] for label in order]
     names = distinct_names([site.name for site in sites], NAME)
     title = "The first training image of each class at each hospital"
     alt = f"Images of {', '.join(labels)} (rows) at {', '.join(names)} (columns)."
     left_out = _left_out(len(sites), len(federation.sites), len(order), federation.num_classes)
     caption = f"A gap: the hospital has no image of the class.{left_out}"
-    drawing = pictures.grid(torch.stack(drawn), labels, names)
-    return page_picture("class-examples", title, drawing, alt, caption, scrolls=drawing.width > WIDE)
+    drawing = pictures.grid_layers(torch.stack(drawn), labels, names, present=torch.tensor(present))
+    return page_picture("class-examples", title, drawing, alt, caption, scrolls=drawing.images.width > WIDE)
 
 
 def _masked_examples(federation: Federation) -> Picture | None:
@@ -188,20 +189,22 @@ def _masked_examples(federation: Federation) -> Picture | None:
     sites = [site for site in _largest(federation, MOST_SITES) if len(site.train)]
     if not sites:
         return None
-    blank = torch.full_like(thumbnail(collection.images[0]), 255)
-    drawn = []
+    blank = torch.zeros_like(thumbnail(collection.images[0]))
+    drawn, present = [], []
     for site in sites:
         rows = site.train[_spread(len(site.train), EXAMPLES)]
         truth = collection.targets[rows]
         images = overlays.side_by_side(collection.images[rows], truth, truth)[:, 1]
         small = [thumbnail(image) for image in images]
-        drawn.append(torch.stack([*small, *[blank] * (EXAMPLES - len(small))]))
+        gaps = EXAMPLES - len(small)
+        drawn.append(torch.stack([*small, *[blank] * gaps]))
+        present.append([True] * len(small) + [False] * gaps)
     names = distinct_names([site.name for site in sites], NAME)
     alt = f"Training images with their masks in green, at {', '.join(names)}."
     caption = f"Masks in green.{_left_out(len(sites), len(federation.sites), 0, 0)}"
     title = "Training images of each hospital with their masks"
-    drawing = pictures.grid(torch.stack(drawn), names)
-    return page_picture("masked-examples", title, drawing, alt, caption, scrolls=drawing.width > WIDE)
+    drawing = pictures.grid_layers(torch.stack(drawn), names, present=torch.tensor(present))
+    return page_picture("masked-examples", title, drawing, alt, caption, scrolls=drawing.images.width > WIDE)
 
 
 def _spread(count: int, most: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from crossward.data.shown_pixels import shown_pixels
 from crossward.report.content import Picture
+from crossward.runs.pictures import GridLayers
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,15 +35,25 @@ def thumbnail(image: Tensor) -> Tensor:
     return smaller.permute(1, 2, 0).round().to(torch.uint8)
 
 
-def page_picture(id: str, title: str, image: Image, alt: str, caption: str, *, scrolls: bool = False) -> Picture:
-    """The picture as a block of a page; `scrolls` keeps a wide one large on narrow screens."""
-    bounded = image.convert("RGB")
-    bounded.thumbnail((MOST_PIXELS, MOST_PIXELS))
+def page_picture(
+    id: str, title: str, image: Image | GridLayers, alt: str, caption: str, *, scrolls: bool = False
+) -> Picture:
+    """The picture as a block of a page; `scrolls` keeps a wide one large on narrow screens. Layers lie on the page
+    itself, whatever its colour."""
+    shown, names = (image.images, image.names) if isinstance(image, GridLayers) else (image.convert("RGB"), None)
+    bounded = _bounded(shown)
     content = _png(bounded)
     if len(content) > LARGE:
         content = _png(bounded.quantize(256))
     png = base64.b64encode(content).decode()
-    return Picture(id, title, png, alt, caption, bounded.width, bounded.height, scrolls)
+    written = base64.b64encode(_png(_bounded(names))).decode() if names else ""
+    return Picture(id, title, png, alt, caption, bounded.width, bounded.height, scrolls, written)
+
+
+def _bounded(image: Image) -> Image:
+    bounded = image.copy()
+    bounded.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    return bounded
 
 
 def _png(image: Image) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -24,13 +25,13 @@ from crossward.core.site import Site, predict_batch_size
 from crossward.core.training import Training
 from crossward.core.tree import Tree
 from crossward.data.bad_files import BadFile
-from crossward.data.decode import Frame, crop_box, decode_image
+from crossward.data.decode import MOST_PIXELS, Decoded, Frame, crop_box, decode_parts
 from crossward.data.prepare import Pixels
 from crossward.errors import DataError
 from crossward.foreign import printable
 from crossward.nets import NETS
 from crossward.runs.architectures import NetPlan
-from crossward.runs.new_images import NewImage, named_image
+from crossward.runs.new_images import NewImage, named_images
 from crossward.runs.pixels import as_images
 from crossward.tasks import multi_label
 from crossward.tasks import task as make_task
@@ -57,6 +58,7 @@ class Deployed:
         self.std = tuple(about["images"]["std"])
         self.fit = getattr(config.data, "fit", "stretch")
         self.prepare = getattr(config.data, "prepare", ())
+        self.source = config.data  # which says what of a folder is an image
         spec = NetSpec(
             self.channels,
             as_size(*sides(net_facts["size"])),
@@ -128,12 +130,20 @@ class Deployed:
     @property
     def frame(self) -> Frame:
         """What every image file becomes."""
-        return Frame(self.size, self.channels, self.fit, prepare=self.prepare, depth=self.depth)
+        return Frame(
+            self.size,
+            self.channels,
+            self.fit,
+            prepare=self.prepare,
+            max_pixels=getattr(self.source, "max_pixels", MOST_PIXELS),
+            burned_in=getattr(self.source, "burned_in", "") == "keep",
+            depth=self.depth,
+        )
 
     def read(self, files: Iterable[Path]) -> Iterator[tuple[list[Path], Tensor, list[Size]]]:
         """Image files as the network wants them, some at a time, with their own upright sizes. Files that cannot be
         read are left out; a DataError after the last good one names all of them."""
-        images = [named_image(file) for file in files]
+        images = [image for file in files for image in named_images(file, self.source)]
         problems: list[BadFile] = []
         for batch, pixels, sizes in self.read_images(images, problems):
             yield [Path(image.name) for image in batch], pixels, sizes
@@ -148,20 +158,27 @@ class Deployed:
         pixels: list[Pixels] = []
         sizes: list[Size] = []
         most = predict_batch_size(self._no_images)
-        for image in images:
-            try:
-                decoded, size = decode_image(image.read(), image.path, self.frame)
-            except (OSError, DataError, MemoryError) as error:
-                problems.append(BadFile(image.name, None, _reason(error)))
-                continue
-            batch.append(image)
-            pixels.append(decoded)
-            sizes.append(size)
-            if len(batch) == most:
-                yield batch, torch.from_numpy(np.stack(pixels)), sizes
-                batch, pixels, sizes = [], [], []
+        for _, same_file in groupby(images, key=lambda image: image.place or image.name):
+            for image, decoded in self._decoded([*same_file]):
+                if isinstance(decoded, Exception):
+                    problems.append(BadFile(image.name, None, _reason(decoded)))
+                    continue
+                batch.append(image)
+                pixels.append(decoded.pixels)
+                sizes.append(decoded.size)
+                if len(batch) == most:
+                    yield batch, torch.from_numpy(np.stack(pixels)), sizes
+                    batch, pixels, sizes = [], [], []
         if batch:
             yield batch, torch.from_numpy(np.stack(pixels)), sizes
+
+    def _decoded(self, images: Sequence[NewImage]) -> Iterable[tuple[NewImage, Decoded | Exception]]:
+        """The images of one file, which is opened once, each decoded or with what is wrong."""
+        first = images[0]
+        try:
+            return zip(images, decode_parts(first.read(), first.path, self.frame, [one.part for one in images]))
+        except (OSError, DataError, MemoryError) as error:
+            return [(image, error) for image in images]
 
     def class_map(self, predicted: Tensor, size: Size) -> Tensor:
         """A predicted class map, (height, width) as its image; what the network was not shown is background."""

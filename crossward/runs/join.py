@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from crossward.runs.architectures import settings_by_site
 from crossward.runs.build import PreparedRun, partitioned, prepare
 from crossward.runs.checkpoint_writer import BEST, CHECKPOINT
 from crossward.runs.join_checks import check_collection, check_new, check_partition
-from crossward.runs.join_rounds import FirstRoundTraffic, join_turn
+from crossward.runs.join_rounds import JoinedRunObserver, join_turn
 from crossward.runs.lifecycle import start
 from crossward.runs.result import Result, load
 from crossward.runs.run_directory import RunDir
@@ -73,7 +74,7 @@ def join(folder: str | Path, site: str, overrides: Sequence[str], watched: Watch
             observers,
             initial=Progress(state),
             turn=join_turn(joined.run_sites),
-            wrap=FirstRoundTraffic,
+            wrap=partial(JoinedRunObserver, told=alone.warnings),
         )
     return Joined(newcomer.sites[0].name, result_alone, result_joined)
 

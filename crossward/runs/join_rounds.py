@@ -27,14 +27,16 @@ def join_turn(sites: EvaluatedSites) -> Turn | None:
     return turn
 
 
-class FirstRoundTraffic(Observer):
-    """Passes everything on to another observer, but of the traffic only what a newcomer receives to begin with."""
+class JoinedRunObserver(Observer):
+    """Passes everything on to another observer, but of the traffic only what a newcomer receives to begin with, and of
+    the notes those that were not `told` before."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, told: Sequence[str] = ()) -> None:
         self._observer = observer
+        self._told = {*told}
 
     def on_notes(self, notes: Sequence[str]) -> None:
-        self._observer.on_notes(notes)
+        self._observer.on_notes([note for note in notes if note not in self._told])
 
     def on_start(self, sites: EvaluatedSites, plan: Plan, progress: Progress) -> None:
         self._observer.on_start(sites, plan, progress)

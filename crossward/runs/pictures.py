@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,37 +28,98 @@ INK = (40, 40, 40)
 PAPER = (255, 255, 255)
 
 
+@dataclass(frozen=True)
+class GridLayers:
+    """A grid that can lie on any ground, both layers of one size: nothing is drawn where no image is."""
+
+    images: Image  # RGBA
+    names: Image  # RGBA, in INK: on dark ground they are turned
+
+
 def grid(images: Tensor, labels: Sequence[str], columns: Sequence[str] = ()) -> Image:
     """(rows, columns, H, W, C) uint8 images as one picture, with the name of each row on its left and, if there are
     any, of each column above it."""
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image
+
+    plan = _plan(images, labels, columns)
+    picture = Image.new("RGB", plan.size, PAPER)
+    plan.draw_names(picture)
+    plan.draw_images(picture)
+    return picture
+
+
+def grid_layers(
+    images: Tensor, labels: Sequence[str], columns: Sequence[str] = (), *, present: Tensor | None = None
+) -> GridLayers:
+    """The same on no paper. `present` (rows, columns) says which images there are; None: all of them."""
+    from PIL import Image
+
+    plan = _plan(images, labels, columns)
+    pictures, names = (Image.new("RGBA", plan.size, (*INK, 0)) for _ in range(2))
+    plan.draw_names(names)
+    plan.draw_images(pictures, present)
+    return GridLayers(pictures, names)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where the parts of a grid are."""
+
+    shown: Tensor  # (rows, columns, H, W, 3)
+    names: list[list[str]]  # of rows, in lines
+    heads: list[list[str]]  # of columns, in lines
+    left: int
+    top: int
+    pitch: int  # from row to row
+
+    @property
+    def size(self) -> tuple[int, int]:
+        _, across, _, width, _ = self.shown.shape
+        return (
+            self.left + across * (width + GAP) - GAP + MARGIN,
+            self.top + len(self.names) * self.pitch - GAP + MARGIN,
+        )
+
+    def _middle(self, row: int) -> int:
+        return self.top + row * self.pitch + (self.pitch - GAP) // 2
+
+    def draw_names(self, picture: Image) -> None:
+        from PIL import ImageDraw, ImageFont
+
+        pen, font, width = ImageDraw.Draw(picture), ImageFont.load_default(TEXT), self.shown.shape[3]
+        for column, lines in enumerate(self.heads):
+            middle = self.left + column * (width + GAP) + width / 2
+            for number, line in enumerate(reversed(lines)):
+                pen.text((middle, self.top - GAP - number * LINE), line, INK, font, anchor="md")
+        for row, lines in enumerate(self.names):
+            for number, line in enumerate(lines):
+                at = self._middle(row) - (len(lines) - 1) * LINE / 2 + number * LINE
+                pen.text((self.left - MARGIN, at), line, INK, font, anchor="rm")
+
+    def draw_images(self, picture: Image, present: Tensor | None = None) -> None:
+        from PIL import Image
+
+        _, _, height, width, _ = self.shown.shape
+        for row, drawn in enumerate(self.shown):
+            for column, pixels in enumerate(drawn):
+                if present is None or present[row, column]:
+                    corner = self.left + column * (width + GAP), self._middle(row) - height // 2
+                    picture.paste(Image.fromarray(pixels.numpy()), corner)
+
+
+def _plan(images: Tensor, labels: Sequence[str], columns: Sequence[str]) -> _Plan:
+    from PIL import ImageFont
 
     _check(images, labels, columns)
     font = ImageFont.load_default(TEXT)
     names = [_lines(" ".join(label.split()), font) for label in labels]
-    factor = -(-SMALLEST // min(images.shape[2:4]))
-    shown = _magnified(images, factor)  # (rows, columns, H, W, 3)
-    _, across, height, width, _ = shown.shape
+    shown = _magnified(images, -(-SMALLEST // min(images.shape[2:4])))
+    height, width = shown.shape[2:4]
     heads = [_lines(" ".join(name.split()), font, width) for name in columns]
     left = 2 * MARGIN + max(round(font.getlength(line)) for lines in names for line in lines)
     top = MARGIN + LINE * max(map(len, heads), default=0)
-    pitch = max(height, *(LINE * len(lines) for lines in names)) + GAP  # from row to row
-    size = left + across * (width + GAP) - GAP + MARGIN, top + len(names) * pitch - GAP + MARGIN
-    picture = Image.new("RGB", size, PAPER)
-    pen = ImageDraw.Draw(picture)
-    for column, lines in enumerate(heads):
-        middle = left + column * (width + GAP) + width / 2
-        for number, line in enumerate(reversed(lines)):
-            pen.text((middle, top - GAP - number * LINE), line, INK, font, anchor="md")
-    for row, (lines, drawn) in enumerate(zip(names, shown, strict=True)):
-        middle = top + row * pitch + (pitch - GAP) // 2
-        for number, line in enumerate(lines):
-            at = middle - (len(lines) - 1) * LINE / 2 + number * LINE
-            pen.text((left - MARGIN, at), line, INK, font, anchor="rm")
-        for column, pixels in enumerate(drawn):
-            corner = left + column * (width + GAP), int(middle) - height // 2
-            picture.paste(Image.fromarray(pixels.numpy()), corner)
-    return picture
+    pitch = max(height, *(LINE * len(lines) for lines in names)) + GAP
+    return _Plan(shown, names, heads, left, top, pitch)
 
 
 def write(file: Path, image: Image) -> None:

@@ -22,6 +22,7 @@ from crossward.report.data_page import data_page, federation_holdings, shows_cla
 from crossward.report.divergence import divergence_charts
 from crossward.report.holdings import Holdings
 from crossward.report.render import render_page
+from crossward.report.theme import THEMES
 from crossward.runs.build import PreparedRun
 
 EVIL = "<script>alert(1)</script>"
@@ -63,7 +64,7 @@ def test_classes_are_counted_by_image_in_every_task():
     assert shows_class(shown.collection, torch.tensor([1, 5])).tolist() == [[True, True], [False, True]]
 
 
-def test_examples_are_the_first_of_their_class_and_gaps_are_white():
+def test_examples_are_the_first_of_their_class_and_gaps_show_the_page():
     picture = picture_of(data_page(classified()))
     drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.png))).convert("L"))
     side = 96  # a thumbnail of 24 pixels
@@ -158,3 +159,32 @@ def test_a_browser_can_show_it(browser, tmp_path):
                 view = go(width=width, scheme=scheme, bypass=True)
                 assert serious_violations(view) == []
                 assert view.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [1200, 360])
+def test_examples_lie_on_the_page_in_light_and_dark(browser, tmp_path, width):
+    """Around images and in gaps is the page, not white paper; names are told from it; images are as they are."""
+    file = tmp_path / "data.html"
+    file.write_text(render_page(data_page(classified())), encoding="utf-8")
+    with visits(browser, file) as visit:
+        for scheme in ("light", "dark"):
+            view = visit(scheme=scheme, width=width)
+            shot = Image.open(io.BytesIO(view.locator("#class-examples img").first.screenshot()))
+            seen = np.asarray(shot.convert("RGB")).astype(int)
+            card = tuple(int(THEMES[scheme]["card"][at : at + 2], 16) for at in (1, 3, 5))
+            assert tuple(seen[2, 2]) == card
+            contrast = np.abs(seen[:, : seen.shape[1] // 8] - np.array(card)).max()
+            assert contrast > 150  # of the names on the left
+            flat = seen.reshape(-1, 3).tolist()
+            assert flat.count([VALUES[0]] * 3) > 1000
+            overflow = view.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert overflow == 0
+
+
+def test_the_picture_of_examples_is_white_on_paper(browser, tmp_path):
+    file = tmp_path / "data.html"
+    file.write_text(render_page(data_page(classified())), encoding="utf-8")
+    with visits(browser, file) as visit:
+        view = visit(scheme="dark")
+        view.emulate_media(media="print")
+        assert view.locator("#class-examples .names").evaluate("each => getComputedStyle(each).filter") == "none"

@@ -164,6 +164,17 @@ def test_the_command_line_shows_a_table(finished_run, cli):
     assert Path(told[-1]).parent == folder / "joined"
 
 
+def test_notes_of_both_runs_are_told_once(shared, file, cli):
+    """Each run keeps them; a person reads them before the first."""
+    said = cli("join", shared.folder, "--site", file(data=ONE, train={"optimizer": "adam"}), "--set", "run.rounds=1")
+    assert said.code == 0, said.err
+    told = [line.removeprefix("note: ") for line in said.out.splitlines() if line.startswith("note: ")]
+    folder = Path(said.out.splitlines()[-1])
+    kept = [json.loads((folder / label / "run.json").read_text())["warnings"] for label in ("alone", "joined")]
+    assert {*kept[0]} & {*kept[1]}
+    assert sorted(told) == sorted({*kept[0], *kept[1]})
+
+
 # hospitals that bring images of their own ----------------------------------------------------------------------------
 def test_a_hospital_with_its_own_images_and_net(shared, file):
     own = file(data=ONE | {"size": 32}, net={"name": "resnet18", "width": 0.125}, train={"lr": 0.01})

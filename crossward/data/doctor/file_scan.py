@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossward.data.archives import Files, FolderFiles, open_files
 from crossward.data.decode import MOST_PIXELS
@@ -19,7 +20,9 @@ from crossward.data.site_key import shown_name
 from crossward.errors import DataError
 
 BITS = {"1": 1, "I;16": 16, "I;16B": 16, "I": 32, "F": 32}  # of a channel, by Pillow's mode; others have 8
-MEASURED = 50  # pictures of more than 8 bits whose values are looked at
+MEASURED = 50  # files of more than 8 bits whose values are looked at
+MEASURED_SIDE = 512  # pixels of each side of these, evenly over all
+EIGHT_BITS = 256  # grey levels
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class FileFacts:
     links_out: tuple[str, ...] = ()  # links that lead out of the folder, as they are called outside of it
     largest: int = 0  # value of the pictures of 16 bits; 0 if there are none
     bits_said: bool = False  # whether one of these says how many of its bits are in use
+    measured: int = 0  # files of more than 8 bits whose values were looked at
+    fine: int = 0  # of these, those that show more grey levels than 8 bits have
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,6 +84,8 @@ def scan_files(path: Path, layout: Layout) -> FileFacts:
         links_out=tuple(counts.links_out),
         largest=counts.largest,
         bits_said=counts.bits_said,
+        measured=counts.measured,
+        fine=counts.fine,
     )
 
 
@@ -97,6 +104,7 @@ class _Counts:
     largest: int = 0
     bits_said: bool = False
     measured: int = 0
+    fine: int = 0
 
     def add_picture(self, files: Files, name: str) -> None:
         """A picture; one that cannot be opened is left out, which decoding says better."""
@@ -109,8 +117,9 @@ class _Counts:
                 width, height = picture.size
                 turned = int(picture.getexif().get(Base.Orientation, 1)) not in (0, 1)
                 if picture.mode.startswith("I") and self.measured < MEASURED and width * height <= MOST_PIXELS:
-                    self.measured += 1
-                    self.largest = max(self.largest, int(np.asarray(picture).max()))
+                    values = np.asarray(picture)
+                    self.measure(values)
+                    self.largest = max(self.largest, int(values.max()))
                     self.bits_said |= b"sBIT" in data[:HEAD]
         except Exception:  # Pillow raises errors of every kind at damaged bytes
             return
@@ -120,26 +129,52 @@ class _Counts:
         self.shapes.update(["landscape" if width > height else "portrait" if width < height else "square"])
         self.turned += [name] if turned else []
 
+    def measure(self, values: NDArray[Any]) -> None:
+        """Look at (H, W) values of a file of more than 8 bits."""
+        down, right = (max(1, side // MEASURED_SIDE) for side in values.shape)
+        self.measured += 1
+        self.fine += len(np.unique(values[::down, ::right])) > EIGHT_BITS
+
     def add_dicom(self, files: Files, name: str) -> None:
         from crossward.data.dicom_reading import number, parse_dicom
 
         try:
-            dataset = parse_dicom(files.read(name), pixels=False)
+            data = files.read(name)
+            dataset = parse_dicom(data, pixels=False)
             found = str(getattr(dataset, "Modality", "") or "")
             self.modalities.update([found if found.isalnum() and len(found) <= 16 else "unknown"])
-            if "Rows" in dataset:
-                self.sizes.update([f"{number(dataset, 'Columns')} x {number(dataset, 'Rows')}"])
-                self.bits.update([number(dataset, "BitsStored", number(dataset, "BitsAllocated", 16))])
+            if "Rows" not in dataset:
+                return
+            bits = number(dataset, "BitsStored", number(dataset, "BitsAllocated", 16))
+            self.sizes.update([f"{number(dataset, 'Columns')} x {number(dataset, 'Rows')}"])
+            self.bits.update([bits])
         except DataError:
             self.modalities.update(["unreadable"])
+            return
+        if bits > 8 and self.measured < MEASURED:
+            self._measure_dicom(data)
+
+    def _measure_dicom(self, data: bytes) -> None:
+        """Look at the first frame by its own window; one that cannot be decoded is left out, which decoding says."""
+        from crossward.data.dicom_pixels import open_dicom
+
+        try:
+            pixels, _ = open_dicom(data, most_pixels=MOST_PIXELS, burned_in=True).pixels(0, None, depth=16)
+        except DataError:
+            return
+        if pixels.ndim == 2:
+            self.measure(pixels)
 
     def add_volume(self, files: Files, name: str) -> None:
         from crossward.data.volumes import open_volume
 
         try:
-            voxels = open_volume(files.read(name)).voxels
+            volume = open_volume(files.read(name))
         except DataError:
             return
+        voxels = volume.voxels
+        if voxels.dtype.itemsize > 1 and self.measured < MEASURED:
+            self.measure(volume.slice("axial", volume.count("axial") // 2))
         self.sizes.update([" x ".join(map(str, voxels.shape))])
         self.bits.update([8 * voxels.dtype.itemsize])
 

@@ -31,6 +31,7 @@ DEALT_WITH = ("duplicates", "shared_groups", "splits", "bad_files")  # settings 
 RARE = 0.1  # share below which an orientation is an outlier
 COLOURS_APART = 30.0  # grey levels between the mean colour of a site and that of the others
 SMALL_CLASS = 10  # images
+DEEP_MODES = frozenset({"L", "1", "I", "I;16", "I;16B"})  # of Pillow: what data.depth = 16 reads, in grey
 MISNAMED = "have the extension of another format"  # as decoding says it, too
 
 
@@ -79,6 +80,9 @@ def of_files(files: FileFacts, data: Mapping[str, Any]) -> list[Finding]:
         what = f"bits of a channel: {', '.join(f'{bits} {n}' for bits, n in files.bits.items())}{said}"
         deal = 'data.prepare = ["range:percentiles"], or ["range:bits:12"], if images are dark'
         found.append(Finding(what, "data.prepare is set in the configuration" if "prepare" in data else deal))
+    if files.fine and {*files.modes} <= DEEP_MODES:
+        what = f"{files.fine} of {files.measured} images looked into have more than 256 grey levels: 8 bits keep 256"
+        found.append(Finding(what, "data.depth = 16 keeps them, in twice the memory and disk"))
     if files.turned:
         what = f"{len(files.turned)} picture(s) were taken with a turned camera (EXIF)"
         found.append(Finding(what, "nothing to do: they are turned upright", files.turned[:SHOWN]))

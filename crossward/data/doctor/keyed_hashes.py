@@ -30,7 +30,10 @@ def read_key(file: Path) -> bytes:
         with file.open("rb") as stream:
             key = stream.read(4096)
     except OSError as error:
-        raise ConfigError(f"the key {file} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"the key {file} cannot be read ({error.strerror})",
+            hint=f"--key names the file that all sites share; one makes it: head -c {LEAST_KEY} /dev/urandom > {file}",
+        ) from error
     if len(key) < LEAST_KEY:
         raise ConfigError(
             f"the key {file} has {len(key)} bytes, fewer than {LEAST_KEY}",
@@ -75,7 +78,10 @@ def _reading(collection: Collection) -> dict[str, Sequence[int] | int]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > LARGEST_FILE:
-            raise DataError(f"{file} has more than {LARGEST_FILE >> 20} MiB")
+            raise DataError(
+                f"{file} has more than {LARGEST_FILE >> 20} MiB, which codes of images do not fill.",
+                hint="Ask the other site for it again: it is made by crossward data codes.",
+            )
         document = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(

@@ -28,7 +28,7 @@ def label_layout(path: Path, files: Files, listing: Sequence[str], source: str) 
         try:
             found = _labels_in(file, files, listing, source)
         except DataError:
-            continue
+            continue  # a table that cannot be read gives no labels; others may
         tables += [(found[0], file, found[1])] if found is not None else []
     if not tables:
         return None
@@ -56,10 +56,10 @@ def _labels_in(file: Path, files: Files, listing: Sequence[str], source: str) ->
     encoding = table_encoding(file)
     header, lines = read_cells(file, encoding)
     columns = {ours: theirs for ours, theirs in suggested_columns(header).items() if ours in OURS}
-    if not {"label"} & {*columns, *header} and "group" in header:
+    if "label" not in (*columns, *header):
+        if "group" not in header:
+            return None
         columns["label"] = "group"  # as BIDS calls patients and controls
-    if not {"label"} & {*columns, *header}:
-        return None
     others = [name for name in header if name not in {*columns.values(), *OURS}]
     keys = key_columns(others) if source == "dicom" else dict.fromkeys(others, "file")
     for name, meaning in keys.items():

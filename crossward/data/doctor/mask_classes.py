@@ -14,6 +14,7 @@ from crossward.data.archives import Files, open_files
 from crossward.data.decode import LOSSY
 from crossward.data.doctor.layout import sampled
 from crossward.data.file_format import HEAD, NIFTI, PICTURES, content_format
+from crossward.data.sources.format_files import files_of_format
 from crossward.data.sources.mask_folders import pair_masks
 from crossward.data.sources.volume_files import pair_volumes
 from crossward.errors import DataError
@@ -37,7 +38,7 @@ def mask_classes(path: Path, data: Mapping[str, Any]) -> list[str]:
             try:
                 found |= _values(files.read(mask))
             except DataError:
-                continue
+                continue  # the reading of the images says what is wrong with it
         top = max(found, default=0)
         if not 1 < top < MOST_CLASSES or min(found) < 0:
             return []
@@ -46,7 +47,7 @@ def mask_classes(path: Path, data: Mapping[str, Any]) -> list[str]:
 
 def _masks(files: Files, listing: Sequence[str], source: str) -> list[str]:
     if source == "nifti":
-        volumes = [name for name in listing if content_format(files.head(name, HEAD)) == NIFTI]
+        volumes = files_of_format(files, listing, NIFTI).paths
         return list(dict.fromkeys(mask for _, mask in pair_volumes(volumes).pairs))
     paired = pair_masks(listing)
     return [mask for pair in paired[0] for mask in (pair.mask, *pair.more_masks)] if paired else []
@@ -83,9 +84,18 @@ def _names(files: Files, listing: Sequence[str], top: int) -> list[str]:
     """Background and class 1, class 2 …, unless a dataset.json, as the Medical Segmentation Decathlon has it, does."""
     names = {number: "background" if number == 0 else f"class {number}" for number in range(top + 1)}
     for name in listing:
-        if PurePosixPath(name).name == "dataset.json" and files.stamp(name)[0] <= LARGEST_JSON:
-            names |= _labels_in(files.read(name), top)
+        if PurePosixPath(name).name == "dataset.json":
+            names |= _labels_in(_beginning(files, name), top)
     return list(names.values()) if len({*names.values()}) == len(names) else [f"class {n}" for n in names]
+
+
+def _beginning(files: Files, name: str) -> bytes:
+    """The content of a file that is no larger than a dataset.json should be; of others, a part that is no JSON, and of
+    those that cannot be read nothing."""
+    try:
+        return files.head(name, LARGEST_JSON)
+    except DataError:
+        return b""
 
 
 def _labels_in(content: bytes, top: int) -> dict[int, str]:

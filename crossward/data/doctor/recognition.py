@@ -15,7 +15,16 @@ from crossward.data.doctor.layout import Layout, Reading, sampled
 from crossward.data.doctor.picture_layout import picture_layout
 from crossward.data.doctor.table_layout import folder_of_tables, is_table, table_layout
 from crossward.data.doctor.ways_forward import NO_CLASSES, unread_files
-from crossward.data.file_format import DICOM, DICOMDIR, HEAD, NAMED_AFTER_PATIENTS, NIFTI, content_format, name_format
+from crossward.data.file_format import (
+    DICOM,
+    DICOMDIR,
+    HEAD,
+    NAMED_AFTER_PATIENTS,
+    NIFTI,
+    content_format,
+    is_without_extension,
+    name_format,
+)
 from crossward.data.site_key import shown_name
 from crossward.data.sources.volume_files import contrasts, pair_volumes
 from crossward.errors import DataError
@@ -57,7 +66,7 @@ def _dicom_file(path: Path) -> Layout:
 
 def _folder_layout(path: Path, files: Files, listing: Sequence[str]) -> Layout:
     arrays = [name for name in listing if name.lower().endswith(".npz")]
-    images = [name for name in listing if is_image(name) or not PurePosixPath(name).suffix]
+    images = [name for name in listing if is_image(name) or is_without_extension(name)]
     if not images and arrays and path.is_dir():
         return _arrays(path, arrays)
     formats, misnamed = _formats(files, images)

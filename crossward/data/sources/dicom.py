@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
-import torch
 from pydantic import AfterValidator
 
 from crossward.data.archives import Files, open_files
@@ -24,14 +24,17 @@ from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.dicom_facts import VERSION, DicomFacts, check_label_tag, facts_of, geometry_problems, name_codes
 from crossward.data.dicom_reading import parse_dicom
-from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format, name_format
-from crossward.data.label_words import SPLIT_NAMES, check_renamed, spelling_problems
+from crossward.data.file_format import DICOM, DICOMDIR, HEAD, content_format
+from crossward.data.label_words import SPLIT_NAMES, Labels, check_renamed, spelling_problems
 from crossward.data.sealed_facts import read_facts
 from crossward.data.site_key import SiteKey, site_key
 from crossward.data.sources.dicom_labels import LabelTable, read_label_table
 from crossward.data.sources.folder import class_names, folder_layout
+from crossward.data.sources.format_files import FormatFiles, files_of_format
 from crossward.data.sources.label_tables import LabelColumn
-from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded, Slices, chosen_slices
+from crossward.data.sources.label_targets import targets_of
+from crossward.data.sources.settings import AnyFileSettings, Encoding, Loaded, Slices, Uncertain, chosen_slices
+from crossward.data.sources.unlabelled import UnlabelledImages
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
 from crossward.user_folders import cache_folder
@@ -56,6 +59,9 @@ class DicomSettings(AnyFileSettings):
     columns: dict[LabelColumn, str] = {}  # of that CSV, ours -> theirs
     encoding: Encoding = "utf-8"  # of that CSV
     rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
+    multi_label: bool = False  # of that CSV: an image may have several labels, as in "edema|mass", or none
+    one_hot: tuple[str, ...] = ()  # columns of 0 and 1 of that CSV, one for each class, in place of its labels
+    uncertain: Uncertain = "leave out"  # rows that say -1 in one of these columns
     label: Annotated[str, AfterValidator(_known_label)] = "folder"  # without a CSV; or "tag:BodyPartExamined"
     site: Literal["none", "institution", "folder"] = "none"  # "folder": the first folder of the path
     slices: Slices = "all"  # of a series and of the frames of a file: "middle", "every:5"
@@ -64,6 +70,21 @@ class DicomSettings(AnyFileSettings):
     def load(self) -> Loaded:
         collection, left_out = read(self)
         return collection, [str(file) for file in left_out]
+
+    def wording(self) -> Labels:
+        """How labels are read; columns of several labels also name them in their order."""
+        if (self.multi_label or self.one_hot) and self.labels is None:
+            raise ConfigError(
+                "data.multi_label and data.one_hot say how a table of labels is read, and there is none.",
+                hint="Set data.labels to a CSV that names images and their labels.",
+            )
+        names = self.classes or (self.one_hot if self.multi_label and self.one_hot else None)
+        setting = "data.multi_label = true"
+        return Labels(self.multi_label, names if self.multi_label else None, bool(self.one_hot), setting)
+
+    def find_images(self, files: Files, listing: Sequence[str], *, named: bool = False) -> UnlabelledImages:
+        found = unlabelled_dicom(files, listing, self.slices)
+        return found or super().find_images(files, listing, named=named)
 
 
 @dataclass(frozen=True)
@@ -85,11 +106,19 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         raise ConfigError('slices = "labelled" is for volumes with masks.', hint='Use "all", "middle" or "every:5".')
     key = site_key()
     cache = cache_folder() / "images"
-    table = read_label_table(settings.labels, settings.columns, settings.encoding) if settings.labels else None
+    wording = settings.wording()
+    table = _label_table(settings, wording)
     tag = "" if table or settings.label == "folder" else check_label_tag(settings.label.removeprefix(TAG))
     with open_dicom_files(settings.path) as (files, listing):
-        paths, problems, ignored = _dicom_paths(files, listing, key)
-        facts, unread = _facts(files, paths, key, cache, table, tag)
+        held = files_of_format(files, listing, DICOM)
+        problems = _unusable(held, key)
+        if not held.paths:
+            raise DataError(
+                f"there is no DICOM file among the {len(listing)} files of data.path",
+                details=[str(problem) for problem in problems],
+                hint='Pictures are read by source = "folder" or "table", volumes by "nifti".',
+            )
+        facts, unread = _facts(files, held.paths, key, cache, table, tag)
         _refuse_names_of_patients(settings, facts, key)
         problems += [
             _bad(key, path, reason, site=_site(settings, path, facts.get(path)))
@@ -97,7 +126,8 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         ]
         usable = {path: one for path, one in facts.items() if path not in geometry_problems(facts)}
         images, unlabelled, notes = _images(settings, usable, table, tag, key)
-        images = _renamed(images, settings.rename)
+        if table is None:
+            images = _renamed(images, settings.rename)
         problems += unlabelled
         rows = [ImagePaths(image.path, part=image.part, private=True) for image in images]
         decoded = decode_files(files, rows, settings.frame(), cache)
@@ -105,7 +135,7 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         _bad(key, images[row].path, reason, images[row].part, images[row].site) for row, reason in decoded.problems
     ]
     used = [images[row] for row in decoded.rows]
-    before, after = ([image.label for image in some] for some in (images, used))
+    before, after = ([label for image in some for label in wording.of(image.label)] for some in (images, used))
     left_out = set_aside(
         settings.path,
         problems,
@@ -113,9 +143,24 @@ def read(settings: DicomSettings) -> tuple[Collection, list[BadFile]]:
         before=before,
         after=after,
         spellings=[] if settings.classes else spelling_problems(before),
+        rows=len(used),
     )
-    noted = (*decoded.notes, *notes, *_group_notes(facts), *ignored)
+    noted = (*decoded.notes, *notes, *_group_notes(facts), *_others_note(held))
     return _collection(settings, used, decoded, rows, noted), left_out
+
+
+def _label_table(settings: DicomSettings, wording: Labels) -> LabelTable | None:
+    if settings.labels is None:
+        return None
+    return read_label_table(
+        settings.labels,
+        settings.columns,
+        settings.encoding,
+        wording,
+        rename=settings.rename,
+        one_hot=settings.one_hot,
+        uncertain=settings.uncertain,
+    )
 
 
 def _renamed(images: Sequence[DicomImage], rename: Mapping[str, str]) -> list[DicomImage]:
@@ -130,16 +175,17 @@ def _collection(
     rows: Sequence[ImagePaths],
     notes: Sequence[str],
 ) -> Collection:
-    names = class_names(settings.path, settings.classes, {image.label for image in used})
-    number = {name: n for n, name in enumerate(names)}
+    wording = settings.wording()
+    labels = [wording.of(image.label) for image in used]
+    names = wording.names or class_names(settings.path, settings.classes, {*chain.from_iterable(labels)})
     ids = tuple(rows[row].name for row in decoded.rows)
     sides = {name: image.laterality for name, image in zip(ids, used, strict=True) if image.laterality}
     return Collection(
         name="dicom",  # the folder may be named after a patient
-        task="classification",
+        task="multi-label" if wording.several else "classification",
         classes=names,
         images=decoded.images,
-        targets=torch.tensor([number[image.label] for image in used]),
+        targets=targets_of(labels, names, wording.several),
         ids=ids,
         hashes=decoded.hashes,
         groups=tuple(image.group for image in used),
@@ -180,33 +226,32 @@ def _in_directory(data: bytes, listing: Sequence[str]) -> list[str]:
     return [there.get(name.casefold(), name) for name in names]
 
 
-def _dicom_paths(files: Files, listing: Sequence[str], key: SiteKey) -> tuple[list[str], list[BadFile], list[str]]:
-    """The files that are DICOM by content, those that cannot be read, and a note on others."""
-    paths, problems = [], []
-    others = 0
-    for path in listing:
-        try:
-            kind = content_format(files.head(path, HEAD))
-        except DataError as error:
-            problems.append(_bad(key, path, error.what))
-            continue
-        if kind == DICOM:
-            paths.append(path)
-        elif not kind and name_format(path) == DICOM:
-            problems.append(_bad(key, path, NOT_DICOM))
-        elif kind != DICOMDIR:
-            others += 1
-    if not paths:
-        raise DataError(
-            f"there is no DICOM file among the {len(listing)} files of data.path",
-            details=[str(problem) for problem in problems],
-            hint='Pictures are read by source = "folder" or "table", volumes by "nifti".',
-        )
-    return paths, problems, [f"{others} file(s) are not DICOM and were not read"] if others else []
+def _unusable(held: FormatFiles, key: SiteKey) -> list[BadFile]:
+    """The files that cannot be read, and those that are DICOM by their name alone."""
+    reasons = held.unreadable | dict.fromkeys(held.unlike, NOT_DICOM)
+    return [_bad(key, path, reason) for path, reason in reasons.items()]
+
+
+def _others_note(held: FormatFiles) -> list[str]:
+    return [f"{len(held.others)} file(s) are not DICOM and were not read"] if held.others else []
+
+
+def unlabelled_dicom(files: Files, listing: Sequence[str], slices: str) -> UnlabelledImages:
+    """The images of the DICOM files among the listed ones; nothing if none of them is DICOM."""
+    held = files_of_format(files, listing, DICOM)
+    if not held.paths:
+        return UnlabelledImages([])
+    key = site_key()
+    facts, unread = _facts(files, held.paths, key, None, None, "")  # not remembered: new images are read once
+    unread |= geometry_problems(facts)
+    usable = {path: one for path, one in facts.items() if path not in unread}
+    problems = [*_unusable(held, key), *(_bad(key, path, reason) for path, reason in unread.items())]
+    rows = [ImagePaths(path, part=part, private=True) for path, part in _chosen_frames(usable, slices)]
+    return UnlabelledImages(rows, problems, _others_note(held))
 
 
 def _facts(
-    files: Files, paths: Sequence[str], key: SiteKey, cache: Path, table: LabelTable | None, tag: str
+    files: Files, paths: Sequence[str], key: SiteKey, cache: Path | None, table: LabelTable | None, tag: str
 ) -> tuple[dict[str, DicomFacts], dict[str, str]]:
     look_up = (table.column,) if table and table.by_tag else ()
     reader = partial(facts_of, key=key, look_up=look_up, label=tag)
@@ -218,21 +263,26 @@ def _facts(
 def _images(
     settings: DicomSettings, facts: dict[str, DicomFacts], table: LabelTable | None, tag: str, key: SiteKey
 ) -> tuple[list[DicomImage], list[BadFile], list[str]]:
-    """The images with their labels, series by series in the order of their slices; files without one; and notes."""
+    """The images with their labels, files without one, and notes."""
     labelled, problems = _labelled(settings, facts, table, tag, key)
     notes = table.notes(facts, key) if table else []
+    chosen = _chosen_frames({path: facts[path] for path in labelled}, settings.slices)
+    images = [replace(labelled[path], part=part, laterality=facts[path].laterality) for path, part in chosen]
+    return images, problems, notes
+
+
+def _chosen_frames(facts: Mapping[str, DicomFacts], slices: str) -> list[tuple[str, str]]:
+    """(path, frame) of the images that `slices` chooses of each series, by path; the frame is empty if a file has one.
+    A series is taken in the order of its slices."""
     series: dict[str, list[str]] = defaultdict(list)
-    for path in labelled:
-        series[facts[path].series].append(path)
-    images = []
+    for path, one in facts.items():
+        series[one.series].append(path)
+    chosen = []
     for paths in series.values():
         ordered = sorted(paths, key=lambda path: (facts[path].position or 0.0, path))
-        parts = [(path, frame) for path in ordered for frame in range(facts[path].frames)]
-        for place in chosen_slices(settings.slices, len(parts)):
-            path, frame = parts[place]
-            part = str(frame) if facts[path].frames > 1 else ""
-            images.append(replace(labelled[path], part=part, laterality=facts[path].laterality))
-    return sorted(images, key=lambda image: (image.path, int(image.part or 0))), problems, notes
+        frames = [(path, frame) for path in ordered for frame in range(facts[path].frames)]
+        chosen += [frames[place] for place in chosen_slices(slices, len(frames))]
+    return [(path, str(frame) if facts[path].frames > 1 else "") for path, frame in sorted(chosen)]
 
 
 def _labelled(
@@ -240,13 +290,14 @@ def _labelled(
 ) -> tuple[dict[str, DicomImage], list[BadFile]]:
     in_folders = _by_folder(settings, list(facts)) if not table and not tag else {}
     rows = table.match(facts, key) if table else {}
+    wording = settings.wording()
     labelled: dict[str, DicomImage] = {}
     problems: list[BadFile] = []
     for path, one in facts.items():
         site = _site(settings, path, one)
         if table:
             row = rows.get(path)
-            problem = "no row of the table of labels is of it" if row is None else row.problem
+            problem = row.problem(wording) if row else "no row of the table of labels is of it"
             image = DicomImage(path, "", row.label, one.group, row.site or site, row.split) if row else None
         elif tag:
             problem = "" if one.label else f"has no {tag}, which is to be its class"

@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from crossward.data.dicom_facts import DicomFacts, tag_code
-from crossward.data.label_words import label_problem
+from crossward.data.label_words import Labels, check_renamed
 from crossward.data.site_key import SiteKey
 from crossward.data.sources.label_tables import FILE_COLUMNS, LabelColumn, read_label_rows
-from crossward.data.sources.table_rows import ONCE
+from crossward.data.sources.table_rows import ONCE, joined_labels
 from crossward.errors import DataError
 from crossward.foreign import printable
 
@@ -40,12 +40,11 @@ class LabelRow:
     split: str
     others: tuple[int, ...] = ()  # rows that name the same image otherwise
 
-    @property
-    def problem(self) -> str:
+    def problem(self, wording: Labels) -> str:
         where = f"row {self.number} of the table of labels"
         if self.others:
             return f"rows {', '.join(map(str, self.others))} of the table of labels contradict each other on it"
-        if problem := label_problem(self.label):
+        if problem := wording.problem(self.label):
             return f"{where}: {problem}"
         return "" if self.split in SPLITS else f"{where}: its split is none of train, val, test"
 
@@ -77,26 +76,47 @@ class LabelTable:
         return [what] * bool(missing) + [f"{again} row(s) of the table of labels {ONCE}"] * bool(again)
 
 
-def read_label_table(file: Path, columns: Mapping[LabelColumn, str], encoding: str = "utf-8") -> LabelTable:
+def read_label_table(
+    file: Path,
+    columns: Mapping[LabelColumn, str],
+    encoding: str,
+    wording: Labels,
+    *,
+    rename: Mapping[str, str],
+    one_hot: Sequence[str],
+    uncertain: str,
+) -> LabelTable:
     """The table; refused as a whole if rows name nothing, by their numbers only. Rows that contradict each other are a
-    problem of their image. `columns` are what it calls the columns that we call image, label, site and split."""
-    keys, cells = read_label_rows(file, columns, encoding, images=NAMES)
+    problem of their image; of several labels, an image has those of all its rows. `columns` are what it calls the
+    columns that we call image, label, site and split."""
+    keys, cells = read_label_rows(file, columns, encoding, images=NAMES, one_hot=one_hot, uncertain=uncertain)
     name, column = _key_column(file, keys, asked="image" in columns)
+    check_renamed(str(file), (label for _, row in cells for label in wording.of(row["label"])), rename)
     rows = tuple(
-        LabelRow(number, row[name], row["label"], row.get("site", ""), row.get("split", "")) for number, row in cells
+        LabelRow(number, row[name], wording.renamed(row["label"], rename), row.get("site", ""), row.get("split", ""))
+        for number, row in cells
     )
-    by_name: dict[str, list[LabelRow]] = defaultdict(list)
-    for row in rows:
-        by_name[row.named].append(row)
+    by_name = _by_name(rows)
     problems = [f"row {row.number}: its {name} is empty" for row in by_name.pop("", [])]
     if problems:
         raise DataError(f"The table {file} has rows that name no image.", details=problems, hint="Correct these rows.")
+    if wording.several:
+        joined = {named: joined_labels([row.label for row in some], wording) for named, some in by_name.items()}
+        rows = tuple(replace(row, label=joined[row.named]) for row in rows)
+        by_name = _by_name(rows)
     numbers = {
         named: tuple(row.number for row in several)
         for named, several in by_name.items()
         if len({(row.label, row.site, row.split) for row in several}) > 1
     }
     return LabelTable(column, tuple(replace(row, others=numbers.get(row.named, ())) for row in rows))
+
+
+def _by_name(rows: Sequence[LabelRow]) -> dict[str, list[LabelRow]]:
+    found: dict[str, list[LabelRow]] = defaultdict(list)
+    for row in rows:
+        found[row.named].append(row)
+    return found
 
 
 def key_columns(names: Sequence[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from crossward.core.image_size import Size
-from crossward.data.archives import open_files
+from crossward.data.archives import Files, open_files
 from crossward.data.bad_files import BadFile, check_policy, refuses, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
@@ -27,6 +27,7 @@ from crossward.data.label_words import SPLIT_NAMES, check_renamed, is_unlabelled
 from crossward.data.site_key import shown_name
 from crossward.data.sources.mask_folders import FOREGROUND, pair_masks, read_pairs, without_masks
 from crossward.data.sources.settings import AnyFileSettings, GroupRule, Loaded, group_pattern, rule_of_pattern
+from crossward.data.sources.unlabelled import UnlabelledImages, images_by_name, masks_note
 from crossward.errors import ConfigError, DataError
 from crossward.names import nearest
 from crossward.settings import AbsolutePath
@@ -60,6 +61,18 @@ class FolderSettings(AnyFileSettings):
     def group_rule(self) -> GroupRule | None:
         pattern = group_pattern(self.group)
         return rule_of_pattern(pattern) if pattern else None
+
+    def find_images(self, files: Files, listing: Sequence[str], *, named: bool = False) -> UnlabelledImages:
+        kept = [*listing] if named else self._without_masks(listing)
+        return replace(images_by_name(files, kept), notes=masks_note(len(listing) - len(kept)))
+
+    def _without_masks(self, listing: Sequence[str]) -> list[str]:
+        """The files but for masks; those of which `load` would make a set for segmentation have an image each."""
+        if self.masks == "ignore":
+            return without_masks(listing)
+        pairs, _ = pair_masks(listing) or ([], [])
+        masks = {mask for pair in pairs for mask in pair.files().masks}
+        return [path for path in listing if path not in masks]
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import StringConstraints
+from collections.abc import Sequence
+from typing import Literal
 
 from crossward.core.pixel_range import Depth
-from crossward.data.decode import FIT
-from crossward.data.sources.settings import Channels, ImageSize, Loaded, SourceSettings
+from crossward.data.archives import Files
+from crossward.data.sources.dicom import unlabelled_dicom
+from crossward.data.sources.settings import Channels, Fit, ImageSize, Loaded, Operations, SourceSettings
+from crossward.data.sources.unlabelled import UnlabelledImages
 from crossward.errors import ConfigError
 
 
 class HospitalsSettings(SourceSettings):
     source: Literal["hospitals"]
-    prepare: tuple[str, ...] = ()
+    prepare: Operations = ()
     size: ImageSize | None = None  # None: as each site reads its own
     channels: Channels | None = None
     depth: Depth = 8  # bits of a pixel that sites keep
-    fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"
+    fit: Fit = "stretch"
     classes: tuple[str, ...] | None = None  # all of them in their order; None: those of most sites
 
     def load(self) -> Loaded:
@@ -26,3 +27,7 @@ class HospitalsSettings(SourceSettings):
             "the images of this configuration are at the hospitals, not here",
             hint="Run it by `crossward federation run`; or name images of this machine in [data], by source and path.",
         )
+
+    def find_images(self, files: Files, listing: Sequence[str], *, named: bool = False) -> UnlabelledImages:
+        """All frames of DICOM files, or else pictures. Which slices of volumes the sites read, the run does not say."""
+        return unlabelled_dicom(files, listing, "all") or super().find_images(files, listing, named=named)

@@ -3,13 +3,13 @@ image, one of labels, and if known site and split."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from crossward.data.label_words import SPLIT_NAMES
 from crossward.data.sources.image_lists import Cells
-from crossward.data.sources.table_files import read_cells
+from crossward.data.sources.table_files import misfit, read_cells, with_one_label
 from crossward.data.table_columns import suggested_columns, toml_columns
 from crossward.errors import DataError
 from crossward.foreign import printable
@@ -21,16 +21,24 @@ OTHERS = ("label", "site", "split")
 
 
 def read_label_rows(
-    file: Path, columns: Mapping[LabelColumn, str], encoding: str, *, images: str
+    file: Path,
+    columns: Mapping[LabelColumn, str],
+    encoding: str,
+    *,
+    images: str,
+    one_hot: Sequence[str] = (),
+    uncertain: str = "leave out",
 ) -> tuple[list[str], list[Cells]]:
     """The columns that may name images, by `columns` or all that are none of ours, and the rows: each with its number
-    and its cells, label, site and split under our names. `images` says what a column of images may be called."""
+    and its cells, label, site and split under our names. `images` says what a column of images may be called;
+    `one_hot` are columns of 0 and 1 in place of one of labels."""
     header, lines = read_cells(file, encoding)
+    if one_hot:
+        header, lines = with_one_label(str(file), header, lines, one_hot, uncertain)
     theirs = {ours: columns.get(ours, ours) for ours in OTHERS}  # type: ignore[call-overload]
     _check_header(file, header, columns, theirs)
     full = [(number, cells) for number, cells in enumerate(lines, start=2) if any(cell.strip() for cell in cells)]
-    ragged = [f"row {n}: has {len(cells)} cells for {len(header)} columns" for n, cells in full]
-    ragged = [line for line, (_, cells) in zip(ragged, full, strict=True) if len(cells) != len(header)]
+    ragged = [f"row {number}: {reason}" for number, cells in full if (reason := misfit(cells, header, one_hot))]
     if ragged or not full:
         what = f"{len(ragged)} row(s) that do not fit the header" if ragged else "no rows"
         raise DataError(f"The table {file} has {what}.", details=ragged, hint="Correct these rows, or export it again.")
@@ -39,7 +47,7 @@ def read_label_rows(
     rows = [(number, dict(zip(named, (cell.strip() for cell in cells), strict=True))) for number, cells in full]
     for _, row in rows:
         row["split"] = SPLIT_NAMES.get(row.get("split", "").casefold(), row.get("split", ""))
-    keys = [columns["image"]] if "image" in columns else [name for name in named if name not in OTHERS]
+    keys = [columns["image"]] if "image" in columns else [name for name in named if name not in (*OTHERS, *one_hot)]
     if not keys:
         raise DataError(f"The header of {file} has no column that names images.", hint=images)
     return keys, rows

@@ -13,7 +13,7 @@ from typing import Literal
 
 from crossward.data.collection import Collection
 from crossward.data.sources import npz
-from crossward.data.sources.settings import Loaded, SourceSettings
+from crossward.data.sources.settings import Loaded, Operations, SourceSettings
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath, Count
 from crossward.user_folders import data_root
@@ -63,7 +63,7 @@ class MedMnistSettings(SourceSettings):
     source: Literal["medmnist"]
     name: str
     root: AbsolutePath | None = None  # None: the folder in CROSSWARD_DATA
-    prepare: tuple[str, ...] = ()
+    prepare: Operations = ()
     size: Count = 28
 
     def load(self) -> Loaded:

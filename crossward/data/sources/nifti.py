@@ -21,15 +21,17 @@ from crossward.data.archives import Files, open_files
 from crossward.data.bad_files import BadFile, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
-from crossward.data.file_format import HEAD, NIFTI, content_format, name_format
+from crossward.data.file_format import NIFTI, name_format
 from crossward.data.label_words import SPLIT_NAMES, check_renamed, label_problem, spelling_problems
 from crossward.data.sealed_facts import Facts, read_facts
 from crossward.data.site_key import SiteKey, patient_code, shown_name, site_key
 from crossward.data.sources.folder import class_names, folder_layout
+from crossward.data.sources.format_files import FormatFiles, files_of_format
 from crossward.data.sources.image_lists import Cells
 from crossward.data.sources.label_tables import FILE_COLUMNS, LabelColumn, read_label_rows
 from crossward.data.sources.settings import AnyFileSettings, Channels, Encoding, Loaded, Slices, chosen_slices
 from crossward.data.sources.table import FOREGROUND
+from crossward.data.sources.unlabelled import UnlabelledImages, masks_note
 from crossward.data.sources.volume_files import PairedVolumes, pair_volumes, stem_of, subject_folder, subject_names
 from crossward.data.volumes import AXES, open_volume
 from crossward.errors import ConfigError, DataError
@@ -58,6 +60,19 @@ class NiftiSettings(AnyFileSettings):
         collection, left_out = read(self)
         return collection, [str(file) for file in left_out]
 
+    def find_images(self, files: Files, listing: Sequence[str], *, named: bool = False) -> UnlabelledImages:
+        """The slices of the volumes that no one else is the mask of; all of them where masks chose those of a run."""
+        held = files_of_format(files, listing, NIFTI)
+        if not held.paths:
+            return super().find_images(files, listing, named=named)
+        found = PairedVolumes((), (*held.paths,), ()) if named else pair_volumes(held.paths, _chosen(self.only))
+        paths = sorted([*(path for path, _ in found.pairs), *found.images])
+        facts, unread = _facts(files, paths, self.axis, site_key(), None)
+        slices = "all" if self.slices == "labelled" else self.slices
+        rows = [row for path in paths if path in facts for row in _slices(path, self.axis, slices, facts[path])]
+        problems = [_bad(path, reason) for path, reason in (unread | _unlike(held)).items()]
+        return UnlabelledImages(rows, problems, masks_note(len({mask for _, mask in found.pairs} | {*found.masks})))
+
 
 @dataclass(frozen=True)
 class LabelledVolume:
@@ -73,8 +88,13 @@ def read(settings: NiftiSettings) -> tuple[Collection, list[BadFile]]:
     key = site_key()
     cache = cache_folder() / "images"
     with open_files(settings.path) as files:
-        paths, unlike = _volume_paths(files)
-        found = pair_volumes(paths, _chosen(settings.only))
+        held = files_of_format(files, listing := files.listing(), NIFTI)
+        if not held.paths:
+            raise DataError(
+                f"there is no NIfTI file among the {len(listing)} files of data.path",
+                hint='Pictures are read by source = "folder" or "table", DICOM by "dicom".',
+            )
+        found = pair_volumes(held.paths, _chosen(settings.only))
         masked = found.masked
         if settings.slices == "labelled" and not masked:
             raise ConfigError('slices = "labelled" needs masks beside the volumes.', hint='Use "all" or "every:5".')
@@ -82,7 +102,7 @@ def read(settings: NiftiSettings) -> tuple[Collection, list[BadFile]]:
         volumes = [_grouped(volume, key) for volume in _renamed(volumes, settings.rename)]
         looked_at = [volume.mask if settings.slices == "labelled" else volume.path for volume in volumes]
         facts, unread = _facts(files, looked_at, settings.axis, key, cache)
-        problems += [_bad(path, reason) for path, reason in (unread | unlike).items()]
+        problems += [_bad(path, reason) for path, reason in (unread | _unlike(held)).items()]
         rows = [row for volume, seen in zip(volumes, looked_at) for row in _rows(settings, volume, facts.get(seen))]
         classes = settings.classes or FOREGROUND
         decoded = decode_files(files, [row for row, _ in rows], settings.frame(len(classes) if masked else 0), cache)
@@ -120,27 +140,10 @@ def _collection(
     )
 
 
-def _volume_paths(files: Files) -> tuple[list[str], dict[str, str]]:
-    """The files that are NIfTI by content, and those that are named so and are not, with the reason."""
-    listing = files.listing()
-    paths: list[str] = []
-    unlike: dict[str, str] = {}
-    for path in listing:
-        try:
-            kind = content_format(files.head(path, HEAD))
-        except DataError as error:
-            unlike |= {path: error.what} if name_format(path) == NIFTI else {}
-            continue
-        if kind == NIFTI:
-            paths.append(path)
-        elif not kind and name_format(path) == NIFTI:
-            unlike[path] = NOT_NIFTI
-    if not paths:
-        raise DataError(
-            f"there is no NIfTI file among the {len(listing)} files of data.path",
-            hint='Pictures are read by source = "folder" or "table", DICOM by "dicom".',
-        )
-    return paths, unlike
+def _unlike(held: FormatFiles) -> dict[str, str]:
+    """path -> reason, of the files that are NIfTI by their name alone."""
+    unreadable = {path: reason for path, reason in held.unreadable.items() if name_format(path) == NIFTI}
+    return unreadable | dict.fromkeys(held.unlike, NOT_NIFTI)
 
 
 def _chosen(only: str | None) -> re.Pattern[str] | None:
@@ -237,7 +240,7 @@ def _contradicting_rows(cells: Sequence[Cells], column: str) -> dict[str, str]:
 
 
 def _facts(
-    files: Files, paths: Sequence[str], axis: str, key: SiteKey, cache: Path
+    files: Files, paths: Sequence[str], axis: str, key: SiteKey, cache: Path | None
 ) -> tuple[dict[str, Facts], dict[str, str]]:
     unique = list(dict.fromkeys(paths))
     return read_facts(
@@ -256,10 +259,13 @@ def _rows(
     """The slices of a volume that are used."""
     if facts is None:
         return []
-    labelled = settings.slices == "labelled"
-    numbers = facts["labelled"] if labelled else chosen_slices(settings.slices, facts["count"])
-    parts = [f"{settings.axis}:{number}" for number in numbers]
-    return [(ImagePaths(volume.path, volume.mask, part, private=True), volume) for part in parts]
+    slices = _slices(volume.path, settings.axis, settings.slices, facts, volume.mask)
+    return [(one, volume) for one in slices]
+
+
+def _slices(path: str, axis: str, slices: str, facts: Facts, mask: str = "") -> list[ImagePaths]:
+    numbers = facts["labelled"] if slices == "labelled" else chosen_slices(slices, facts["count"])
+    return [ImagePaths(path, mask, f"{axis}:{number}", private=True) for number in numbers]
 
 
 def _bad(path: str, reason: str) -> BadFile:

@@ -26,7 +26,7 @@ from crossward.data.prepare import EXAMPLE, Pixels, Preparation, by_parts, prepa
 from crossward.data.sealed_files import digest
 from crossward.data.sources.array_images import resize
 from crossward.data.sources.mapped_arrays import file_stamp, mapped_arrays
-from crossward.data.sources.settings import Channels, ImageSize, Loaded, SourceSettings
+from crossward.data.sources.settings import Channels, ImageSize, Loaded, Operations, SourceSettings
 from crossward.data.value_range import PIXEL_TYPES, FromTags, ImageRange, StoredBits, ValueRange, as_pixels
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath
@@ -58,7 +58,7 @@ class ArrayClaim:
 class NpzSettings(SourceSettings):
     source: Literal["npz"]
     path: AbsolutePath
-    prepare: tuple[str, ...] = ()
+    prepare: Operations = ()
     size: ImageSize | None = None
     channels: Channels | None = None
     depth: Depth = 8  # bits of a pixel that are kept

@@ -23,10 +23,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import BeforeValidator
 
 from crossward.data.archives import Files, find_dataset, open_files
 from crossward.data.bad_files import BadFile, refuses, set_aside
@@ -34,7 +33,7 @@ from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.dicom_facts import patient_codes
 from crossward.data.sources.image_lists import first_lines, image_paths
-from crossward.data.sources.settings import AnyFileSettings, Loaded, listed
+from crossward.data.sources.settings import AnyFileSettings, Loaded, Operations
 from crossward.errors import ConfigError, DataError
 from crossward.settings import AbsolutePath, Count
 from crossward.user_folders import cache_folder, data_root
@@ -57,7 +56,7 @@ class RsnaIchSettings(AnyFileSettings):
     table: AbsolutePath | None = None  # None: stage_2_train.csv among the files
     size: Count = 128
     channels: Literal[1, 3] = 1
-    prepare: Annotated[tuple[str, ...], BeforeValidator(listed)] = ("window:brain",)
+    prepare: Operations = ("window:brain",)
 
     def load(self) -> Loaded:
         collection, left_out = read(self, self.path or locate(data_root()))

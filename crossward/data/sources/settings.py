@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval, Len
@@ -12,8 +12,10 @@ from pydantic import AfterValidator, BeforeValidator, StringConstraints, field_v
 
 from crossward.core.image_size import MOST_CHANNELS, as_size, sides
 from crossward.core.pixel_range import Depth
+from crossward.data.archives import Files
 from crossward.data.collection import Collection
 from crossward.data.decode import FIT, MOST_PIXELS, Frame
+from crossward.data.sources.unlabelled import UnlabelledImages, images_by_name
 from crossward.errors import ConfigError
 from crossward.settings import AbsolutePath, Count, Section
 from crossward.user_folders import cache_folder
@@ -24,6 +26,7 @@ Channels = Annotated[int, Interval(ge=1, le=MOST_CHANNELS)]
 ImageSize = Annotated[Count | tuple[Count, Count], AfterValidator(lambda size: as_size(*sides(size)))]
 Loaded = tuple[Collection, list[str]]  # the images, and a line for each file that was left out
 Encoding = Literal["utf-8", "latin-1", "cp1252", "utf-16"]  # of a table
+Uncertain = Literal["leave out", "negative", "positive"]  # what -1 means in a column of 0 and 1
 GroupRule = Callable[[str], str]  # path of an image -> its patient, lesion or slide; empty if it names none
 
 
@@ -60,6 +63,12 @@ def listed(names: object) -> object:
     return [names] if isinstance(names, str) else names
 
 
+# "window:brain", "range:percentiles", "shades-of-grey", "brightness": once, before anything else
+Operations = Annotated[tuple[str, ...], BeforeValidator(listed)]
+# how images get the proportions of `size`: "stretch", "crop", or "centre:200", parts of images
+Fit = Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")]
+
+
 class SourceSettings(Section):
     """The settings of every source."""
 
@@ -82,15 +91,19 @@ class SourceSettings(Section):
         """How the path of a new image names its patient; None where paths do not say it."""
         return None
 
+    def find_images(self, files: Files, listing: Sequence[str], *, named: bool = False) -> UnlabelledImages:
+        """The new images among the listed files, found as those of a run are. `named`: a person named this one file,
+        which then is an image whatever it is called."""
+        return images_by_name(files, listing)
+
 
 class ImageFileSettings(SourceSettings):
     """The settings of sources that decode image files."""
 
-    # "window:brain", "range:percentiles", "shades-of-grey", "brightness": once, before anything else
-    prepare: Annotated[tuple[str, ...], BeforeValidator(listed)] = ()
+    prepare: Operations = ()
     size: ImageSize = 64
     channels: Channels = 3
-    fit: Annotated[str, StringConstraints(pattern=f"^(?:{FIT})$")] = "stretch"  # "crop", "centre:200": parts of images
+    fit: Fit = "stretch"
     bad_files: Literal["auto", "refuse", "quarantine"] = "auto"  # "auto": left out up to one in twenty, else refused
 
     many_channels: ClassVar[bool] = False  # whether files may hold other numbers of channels than 1 and 3

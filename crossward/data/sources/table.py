@@ -18,27 +18,28 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from crossward.core.image_size import Size
 from crossward.data.archives import Files, open_files, safe_path
 from crossward.data.bad_files import BadFile, check_policy, set_aside
 from crossward.data.cache import DecodedImages, ImagePaths, decode_files
 from crossward.data.collection import Collection
 from crossward.data.decode import MOST_PIXELS, Frame, is_image
+from crossward.data.dicom_facts import patient_codes
+from crossward.data.file_format import is_without_extension
 from crossward.data.label_words import SPLIT_NAMES, Labels, check_renamed, usual_spellings
-from crossward.data.site_key import patient_code, shown_name, site_key
+from crossward.data.site_key import patient_code, site_key
+from crossward.data.sources.label_targets import targets_of
 from crossward.data.sources.settings import (
     AnyFileSettings,
     Encoding,
     GroupRule,
     Loaded,
+    Uncertain,
     group_pattern,
     rule_of_pattern,
 )
 from crossward.data.sources.stored_paths import StoredPaths, but_for_capitals, spelled
-from crossward.data.sources.table_files import cell_lines, in_archive, with_one_label
+from crossward.data.sources.table_files import cell_lines, in_archive, misfit, with_one_label
 from crossward.data.sources.table_rows import (
     TableRow,
     is_there,
@@ -67,7 +68,7 @@ class TableSettings(AnyFileSettings):
     rename: dict[str, str] = {}  # labels that are written in several ways -> the label that is meant
     labels: Literal["single", "multi"] = "single"  # "multi": an image may have several, as in "edema|mass", or none
     one_hot: tuple[str, ...] = ()  # columns of 0 and 1, one for each class, in place of a column of labels
-    uncertain: Literal["leave out", "negative", "positive"] = "leave out"  # rows that say -1 in one of these columns
+    uncertain: Uncertain = "leave out"  # rows that say -1 in one of these columns
     group: str | None = None  # regular expression on the path whose first group is the patient, in place of a column
     val_path: AbsolutePath | None = None  # a table of its own for validation; path is then that of training
     test_path: AbsolutePath | None = None  # the same for testing
@@ -144,31 +145,55 @@ def read(
     none. `group` is a regular expression for their paths whose first group is the patient."""
     policy, pattern = check_policy(bad_files), group_pattern(group)
     archive, inside = in_archive(root or file.parent)
-    parsed = _joined({"train": file, **others}, TableFormat(columns, encoding, tuple(one_hot), uncertain))
-    masked = "mask" in parsed.columns
+    table = _joined({"train": file, **others}, TableFormat(columns, encoding, tuple(one_hot), uncertain))
+    masked = "mask" in table.columns
     wording = _wording(file, classes, one_hot, several=several, masked=masked)
     frame = Frame(size, channels, fit, len(wording.names or ()) if masked else 0, prepare, max_pixels, burned_in, depth)
     with open_files(archive) as files:
         place = partial(_placed, root=root or file.parent, prefix=prefix, masked=masked, inside=inside)
-        refuse_files_elsewhere(file, place(some_rows(parsed.rows)), len(parsed.rows), files)
-        rows = place(_renamed(file, parsed.rows, rename, wording))
-        rows = without_absent(file, _grouped(_as_stored(rows, files), pattern), files, policy)
-        one_each = united(rows, wording)
-        problems = [*parsed.problems, *one_each.problems, *_problems(one_each.rows, wording, masked)]
-        candidates = _candidates(one_each.rows, problems, policy)
-        decoded = decode_files(files, [ImagePaths(row.path, row.mask) for row in candidates], frame, cache)
+        refuse_files_elsewhere(file, place(some_rows(table.rows)), len(table.rows), files)
+        rows = place(_renamed(file, table.rows, rename, wording))
+        rows = without_absent(file, _grouped(_private(_as_stored(rows, files), files), pattern), files, policy)
+        known = replace(table, rows=rows)
+        known = _with_groups(known) if pattern else _with_patients(known, files, cache)
+        return _read_images(file, files, known, wording, frame, policy, cache)
+
+
+def _read_images(
+    file: Path, files: Files, table: Table, wording: Labels, frame: Frame, policy: str, cache: Path
+) -> tuple[Collection, list[BadFile]]:
+    """The images of the rows, one for each, and the rows that were left out."""
+    masked = frame.classes > 0
+    one_each = united(table.rows, wording)
+    problems = [*table.problems, *one_each.problems, *_problems(one_each.rows, wording, masked)]
+    candidates = _candidates(one_each.rows, problems, policy)
+    paths = [ImagePaths(row.path, row.mask, private=row.private) for row in candidates]
+    decoded = decode_files(files, paths, frame, cache)
     problems += [candidates[position].bad(reason) for position, reason in decoded.problems]
     used = [candidates[position] for position in decoded.rows]
-    before = [label for row in rows if not wording.problem(row.label) for label in wording.of(row.label)]
-    after = [label for row in used for label in wording.of(row.label)]
-    spelt = [] if masked or wording.names else _spellings(rows, wording)
-    left_out = set_aside(file, problems, bad_files=policy, before=before, after=after, spellings=spelt, rows=len(used))
-    noted = replace(parsed, notes=(*parsed.notes, *one_each.notes))
-    return _collection(file, _with_groups(noted) if pattern else noted, used, wording, decoded), left_out
+    left_out = set_aside(
+        file,
+        problems,
+        bad_files=policy,
+        before=[label for row in table.rows if not wording.problem(row.label) for label in wording.of(row.label)],
+        after=[label for row in used for label in wording.of(row.label)],
+        spellings=[] if masked or wording.names else _spellings(table.rows, wording),
+        rows=len(used),
+    )
+    noted = replace(table, notes=(*table.notes, *one_each.notes))
+    return _collection(file, noted, used, wording, decoded), left_out
+
+
+def _with_patients(table: Table, files: Files, cache: Path) -> Table:
+    """The table; without groups of its own, rows of DICOM files are grouped by the codes of their patients."""
+    patients = {} if "group" in table.columns else patient_codes(files, [row.path for row in table.rows], cache)
+    if not patients:
+        return table
+    return _with_groups(replace(table, rows=[replace(row, group=patients.get(row.path, "")) for row in table.rows]))
 
 
 def _with_groups(parsed: Table) -> Table:
-    """The table as if it had a column of the groups that paths name."""
+    """The table as if it had a column of the groups that paths or DICOM files name."""
     return replace(parsed, columns=(*parsed.columns, "group"), coded=False)
 
 
@@ -192,8 +217,8 @@ def _collection(file: Path, table: Table, rows: list[TableRow], wording: Labels,
         classes=classes,
         images=decoded.images,
         notes=(*table.notes, *decoded.notes),
-        targets=_targets(labels, classes, wording.several) if masks is None else masks,
-        ids=tuple(shown_name(row.path) for row in rows),
+        targets=targets_of(labels, classes, wording.several) if masks is None else masks,
+        ids=tuple(row.shown for row in rows),
         hashes=decoded.hashes,
         # a row without a patient is a patient of its own
         groups=_groups(rows, coded=table.coded) if "group" in columns else None,
@@ -202,21 +227,6 @@ def _collection(file: Path, table: Table, rows: list[TableRow], wording: Labels,
         file=decoded.file,
         masks_file=decoded.masks_file,
     )
-
-
-def _targets(labels: Sequence[Sequence[str]], classes: Sequence[str], several: bool) -> Tensor:
-    """(N,) classes, or (N, K) of 0 and 1."""
-    number = {name: position for position, name in enumerate(classes)}
-    if not several:
-        return torch.tensor([number[label] for label, *_ in labels])
-    if len(classes) < 2:
-        raise DataError(
-            f"The table names {len(classes)} label(s) in all: {', '.join(classes)}.", hint="Two or more are learnt."
-        )
-    targets = torch.zeros(len(labels), len(classes), dtype=torch.uint8)
-    for row, some in enumerate(labels):
-        targets[row, [number[label] for label in some]] = 1
-    return targets
 
 
 def _wording(
@@ -232,9 +242,7 @@ def _wording(
 def _groups(rows: Iterable[TableRow], *, coded: bool) -> tuple[str, ...]:
     """The groups; patients by the codes that DICOM files of theirs would have."""
     key = site_key() if coded else None
-    return tuple(
-        (patient_code(key, row.group) if key else row.group) if row.group else shown_name(row.path) for row in rows
-    )
+    return tuple((patient_code(key, row.group) if key else row.group) if row.group else row.shown for row in rows)
 
 
 def _class_names(classes: tuple[str, ...] | None, masked: bool) -> tuple[str, ...] | None:
@@ -282,13 +290,13 @@ def parse(file: Path, how: TableFormat) -> Table:
     for number, cells in enumerate(lines, start=2):
         if not any(cell.strip() for cell in cells):
             continue
-        if len(cells) != len(header):
-            # its cells are not shown: any of them may name a patient
-            problems.append(BadFile("", number, f"has {len(cells)} cells for {len(header)} columns"))
+        if reason := misfit(cells, header, how.one_hot):
+            problems.append(BadFile("", number, reason))  # its cells are not shown: any of them may name a patient
             continue
         words = {ours: cells[place].strip() for ours, place in places.items()}
         words |= {ours: known.setdefault(words[ours], words[ours]) for ours in FEW_WORDS if ours in words}
-        rows.append(TableRow(number, **words))
+        label, site, group, split, mask = (words.get(name, "") for name in ("label", "site", "group", "split", "mask"))
+        rows.append(TableRow(number, words["path"], label, site, group, split, mask))
     if not rows and not problems:
         raise DataError(f"The table {file} has no rows.", hint="Add one row for each image below the header.")
     unused = [name for place, name in enumerate(header) if place not in places.values() and name not in how.one_hot]
@@ -345,7 +353,7 @@ def _as_stored(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
     """The rows with the paths that the files really have: extensions that the table leaves out, capitals, and accents,
     which macOS stores in another way than most tables do."""
     if not any(is_image(row.path) for row in rows):
-        return _found_by_name(rows, files.listing())
+        return _found_by_name(rows, files)
     paths = [path for row in some_rows(rows) if not row.problem for path in (row.path, row.mask) if path]
     if all(is_there(files, path) for path in paths) and all(row.path.isascii() for row in rows):
         return [*rows]
@@ -364,15 +372,28 @@ def _several_of(paths: Sequence[str]) -> str:
     return f"{len(paths)} images have this name: {', '.join(paths[:3])}; data.root names the folder that is meant"
 
 
-def _found_by_name(rows: Sequence[TableRow], listing: Iterable[str]) -> list[TableRow]:
-    """The rows of a table that names images without their extension, with the one image of each name."""
+def _private(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
+    """The rows, those marked whose files have no extension. A name that no file has is shown as it is written: it is
+    that of a picture, and a person has to find it in the table."""
+    return [
+        replace(row, private=True)
+        if not row.problem and is_without_extension(row.path) and is_there(files, row.path)
+        else row
+        for row in rows
+    ]
+
+
+def _found_by_name(rows: Sequence[TableRow], files: Files) -> list[TableRow]:
+    """The rows of a table that names images without their extension, with the one image of each name; files that have
+    none are found by their paths."""
     paths: dict[str, list[str]] = defaultdict(list)
-    for path in filter(is_image, listing):
+    listing = {*files.listing()}
+    for path in filter(is_image, sorted(listing)):
         paths[spelled(PurePosixPath(path).stem)].append(path)
     found = []
     for row in rows:
         there = but_for_capitals(paths.get(spelled(PurePosixPath(row.path).name), []))
-        if row.problem:
+        if row.problem or row.path in listing:
             found.append(row)
         elif len(there) == 1:
             found.append(replace(row, path=there[0]))

@@ -103,6 +103,14 @@ def with_one_label(
     return [*header, "label"], labelled
 
 
+def misfit(cells: Sequence[str], header: Sequence[str], one_hot: Sequence[str] = ()) -> str:
+    """Why a row does not fit its header; empty if it does. What `with_one_label` added to both is not counted."""
+    if len(cells) == len(header):
+        return ""
+    added = 1 if one_hot else 0
+    return f"has {len(cells) - added} cells for {len(header) - added} columns"
+
+
 def one_hot_columns(header: Sequence[str], lines: Sequence[Sequence[str]], taken: Sequence[str]) -> list[str]:
     """The columns that say 1 or 0 in each of the lines, of which a table of one column for each class has several; some
     cells may be empty or say -1, uncertain, where others say 1."""

@@ -33,13 +33,19 @@ class TableRow:
     mask: str = ""
     problem: str = ""  # of its path or mask, which then are as they were written
     table: str = ""  # where there are several
+    private: bool = False  # its file has no extension, as DICOM of a PACS, and may be named after a patient
+
+    @property
+    def shown(self) -> str:
+        """What its image is called outside of the folder."""
+        return shown_name(self.path, private=self.private)
 
     @property
     def place(self) -> Place:
         return self.table, self.number
 
     def bad(self, reason: str) -> BadFile:
-        return BadFile(shown_name(self.path), self.number, reason, self.site, self.table)
+        return BadFile(self.shown, self.number, reason, self.site, self.table)
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ def united(rows: Sequence[TableRow], wording: Labels) -> UnitedRows:
         problems += wrong
         if not _labels_differ(some, wording):
             again += len(some) - 1 - len(wrong)
-            kept[some[0].place] = replace(some[0], label=_all_labels(some, wording)) if wording.several else some[0]
+            labels = [row.label for row in some]
+            kept[some[0].place] = replace(some[0], label=joined_labels(labels, wording)) if wording.several else some[0]
     one_each = [kept.get(row.place) if not row.problem and row.path in several else row for row in rows]
     notes = (f"{again} row(s) {ONCE}",) if again else ()
     return UnitedRows([row for row in one_each if row is not None], problems, notes)
@@ -100,10 +107,10 @@ def _labels_differ(rows: Sequence[TableRow], wording: Labels) -> bool:
     return not wording.several and len({row.label for row in rows}) > 1
 
 
-def _all_labels(rows: Sequence[TableRow], wording: Labels) -> str:
-    """The labels of all rows of an image, or what they say if none has one."""
-    found = dict.fromkeys(label for row in rows if not wording.problem(row.label) for label in wording.of(row.label))
-    return "|".join(found) or rows[0].label
+def joined_labels(labels: Sequence[str], wording: Labels) -> str:
+    """What the rows of an image say in one label, or what the first says if none has one."""
+    found = dict.fromkeys(one for label in labels if not wording.problem(label) for one in wording.of(label))
+    return "|".join(found) or labels[0]
 
 
 def some_rows(rows: Sequence[TableRow]) -> Sequence[TableRow]:
@@ -132,7 +139,7 @@ def refuse_files_elsewhere(file: Path, some: Sequence[TableRow], rows: int, file
     if not any(known.holds(row.path) or spelled(PurePosixPath(row.path).name) in stems for row in some):
         raise DataError(
             f"{file}: none of {len(some)} rows that were looked at, of {rows:,}, has its file in {files.root}.",
-            details=[f"row {row.number}: {shown_name(row.path)}" for row in some[:FIRST]],
+            details=[f"row {row.number}: {row.shown}" for row in some[:FIRST]],
             hint="Set data.root to the folder that the paths start in, and data.prefix to what else they begin with.",
         )
 
@@ -150,7 +157,7 @@ def without_absent(file: Path, rows: Sequence[TableRow], files: Files, bad_files
     if refuses(bad_files, len(absent), len(rows)):
         raise DataError(
             f"{file}: {len(absent):,} of {len(rows):,} rows name files that are not in {files.root}.",
-            details=[f"row {row.number}: {shown_name(row.path)}" for row in absent[:FIRST]],
+            details=[f"row {row.number}: {row.shown}" for row in absent[:FIRST]],
             hint="Set data.root to the folder that the paths start in, or leave these rows out with bad_files = "
             '"quarantine".',
         )

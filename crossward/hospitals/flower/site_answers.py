@@ -19,8 +19,6 @@ from crossward.hospitals.flower.own_apps import error_without_details
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-    AnswerMessage = Callable[[Message, Context], Message]
-
 
 def answering(push: Callable[..., None], worked: Callable[[], None]) -> Callable[..., None]:
     """Flower's function that waits for replies and pushes them to the coordinator. Here messages are answered first,
@@ -29,49 +27,50 @@ def answering(push: Callable[..., None], worked: Callable[[], None]) -> Callable
     @wraps(push)
     def answer_and_push(state: Any, object_store: Any, **rest: Any) -> None:
         for message in state.get_messages_legacy(is_reply=False):
-            answer_stored(message, state, object_store, answer_by_app)
+            answer_stored(message, state, object_store)
             worked()
         push(state=state, object_store=object_store, **rest)
 
     return answer_and_push
 
 
-def answer_stored(message: Message, state: Any, store: Any, answer: AnswerMessage) -> None:
+def answer_stored(message: Message, state: Any, store: Any) -> None:
     """Answer a message whose contents are in Flower's store, and put the reply there. There is always a reply: where
     there is none, it says that there was an error."""
     from flwr.app import Message
     from flwr.common.constant import ErrorCode
     from flwr.supernode.start_client_internal import _insert_message
 
-    id = message.metadata.message_id
-    state.record_message_processing_start(message_id=id)
+    message_id = message.metadata.message_id
+    state.record_message_processing_start(message_id=message_id)
     try:
         context = state.get_run_series_context(state.get_run(message.metadata.run_id).series_id)
-        reply = answer(take_contents(message, store), context)
-    except Exception as error:
-        traceback.print_exc()  # to the site's own log
+        reply = answer_by_app(take_contents(message, store), context)
+    except Exception as error:  # of any kind: without a reply the coordinator would wait for this site
+        traceback.print_exc()  # to the site's own log; the coordinator learns the type alone
         details = error_without_details(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error)}:")
         reply = Message(details, reply_to=message)
     finally:
-        store.delete(id)
-    state.record_message_processing_end(message_id=id)
+        store.delete(message_id)  # also of a message whose contents could not be taken
+    state.record_message_processing_end(message_id=message_id)
     _insert_message(reply, state, store)
 
 
 def take_contents(message: Message, store: Any) -> Message:
-    """The message with its contents, which are in the store no longer."""
+    """The message with its contents, which are in the store no longer: a worker trains for long, and a network is
+    not to be in memory twice for so long."""
     from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-    id = message.metadata.message_id
-    tree = store.get_object_tree(id)
+    message_id = message.metadata.message_id
+    tree = store.get_object_tree(message_id)
     contents = {each.object_id: store.get(each.object_id) for each in iterate_object_tree(tree)}
-    store.delete(id)
-    whole = inflate_object_from_contents(id, contents)
+    store.delete(message_id)
+    whole = inflate_object_from_contents(message_id, contents)
     if not isinstance(whole, Message):
         raise TypeError(f"a {type(whole).__name__} in the place of a message")
-    whole.metadata.__dict__["_message_id"] = id  # which its contents do not hold
+    whole.metadata.__dict__["_message_id"] = message_id  # which its contents do not hold
     return whole
 
 
@@ -83,5 +82,7 @@ def answer_by_app(message: Message, context: Context) -> Message:
 
 
 def serve_nothing(config: Any, state_factory: Any) -> tuple[Any, Any]:
-    """In the place of the SuperNode's server for app processes: there are none. Flower stops what it gets here."""
-    return SimpleNamespace(), SimpleNamespace(join=lambda timeout: None, is_alive=lambda: False)
+    """In the place of the SuperNode's server for app processes: there are none."""
+    server = SimpleNamespace()  # which Flower tells at its end that it should exit
+    thread = SimpleNamespace(join=lambda timeout: None, is_alive=lambda: False)  # which it then waits for
+    return server, thread

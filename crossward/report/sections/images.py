@@ -132,7 +132,7 @@ def _mistake_picture(
         looked = image if heat is None else heated(image, heat)
         rows.append(torch.stack([thumbnail(image), thumbnail(looked)]))
         lines.append(f"taken for {names[mistake.said]}, {100 * mistake.sure:.0f} % sure, {shown(holder.holder, 40)}")
-    drawn = pictures.grid(torch.stack(rows), lines)
+    drawn = pictures.grid_layers(torch.stack(rows), lines)
     alt = f"{len(worst)} images of {names[label]}: {'; '.join(lines)}."
     caption = "Left: the image. Right: in orange, what speaks for the wrong class (Grad-CAM)."
     if any(heat is None for heat in maps):
@@ -161,7 +161,7 @@ def near_leak_pictures(run: ReportRun, federation: Federation) -> Iterator[Block
     title = f"{len(pairs)} pair(s) of almost the same image are trained on and held out"
     alt = f"{len(known)} pairs of images that look alike."
     caption = "Left: the image that is trained on. Right: the one that is held out. Give both the same group."
-    yield page_picture("near-leaks", title, pictures.grid(torch.stack(drawn), lines), alt, caption)
+    yield page_picture("near-leaks", title, pictures.grid_layers(torch.stack(drawn), lines), alt, caption)
 
 
 def heated(image: Tensor, heat: Tensor) -> Tensor:

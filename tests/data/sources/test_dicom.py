@@ -19,6 +19,7 @@ from pydicom.uid import generate_uid
 from crossward.data.collection import Collection
 from crossward.data.site_key import site_key
 from crossward.data.sources.dicom import DicomSettings
+from crossward.data.sources.table import TableSettings
 from crossward.errors import ConfigError, DataError
 
 PIXELS = np.random.default_rng(3).integers(900, 1200, (64, 8, 8)).astype(np.uint16)
@@ -386,3 +387,39 @@ def test_the_limit_of_pixels_is_a_setting_of_folders_too(root, load):
     with pytest.raises(DataError) as error:
         FolderSettings(source="folder", path=root, size=8, channels=1, max_pixels=63).load()
     assert "has 8 x 8 pixels, more than data.max_pixels = 63 allows; raise it" in str(error.value)
+
+
+@pytest.mark.parametrize("ending", [".dcm", ""])
+def test_a_table_of_dicom_files_groups_them_by_patients_too(root, ending):
+    """As docs/data-formats.md says: else a patient could be trained and tested on."""
+    for file in sorted(root.rglob("IM*")):
+        file.rename(file.with_name(f"{file.name}{ending}"))
+    paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("IM*"))
+    table = root / "table.csv"
+    table.write_text("path,label\n" + "\n".join(f"{path},{path.split('/')[0]}" for path in paths))
+    settings = {"source": "table", "path": table, "size": 8, "channels": 1, "prepare": "window:brain"}
+    collection, left_out = TableSettings.model_validate(settings).load()
+    assert left_out == []
+    assert collection.groups == load_groups(root)
+    assert collection.ids == tuple(site_key().code("file", path) for path in paths)
+    by_column = {"columns": {"path": "path", "label": "label", "group": "case"}}
+    table.write_text(
+        "path,label,case\n" + "\n".join(f"{path},{path.split('/')[0]},c{n}" for n, path in enumerate(paths))
+    )
+    own, _ = TableSettings.model_validate(settings | by_column).load()
+    assert len({*own.groups}) == 12
+
+
+def test_a_table_of_dicom_files_with_and_without_an_extension_names_none(root):
+    (root / "bleeding" / "IM0000").rename(root / "bleeding" / "Rosalind.dcm")
+    (root / "bleeding" / "IM0001").write_bytes(b"damaged")
+    paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file())
+    (root / "table.csv").write_text("path,label\n" + "\n".join(f"{path},{path.split('/')[0]}" for path in paths))
+    settings = {"source": "table", "path": root / "table.csv", "size": 8, "channels": 1, "bad_files": "quarantine"}
+    collection, (line,) = TableSettings.model_validate(settings).load()
+    assert len(collection) == 11
+    assert not [name for name in (*collection.ids, line) if "IM" in name or "Rosalind" in name]
+
+
+def load_groups(root: Path) -> tuple[str, ...]:
+    return DicomSettings.model_validate({"source": "dicom", "path": root, "size": 8}).load()[0].groups or ()

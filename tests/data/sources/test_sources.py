@@ -70,6 +70,17 @@ def test_every_source_has_its_settings_and_a_description(name):
     assert sources.describe(name).endswith(".")
 
 
+@pytest.mark.parametrize("name", sources.SOURCES)
+def test_one_operation_is_written_without_a_list_in_every_source(name):
+    """data.prepare = "window:brain", as the documentation has it."""
+    fields = sources.settings_class(name).model_fields
+    if "prepare" not in fields:
+        pytest.skip("its images are not prepared")
+    known = {"source": name, "path": "x", "name": "bloodmnist"}
+    section = {key: value for key, value in known.items() if key in fields} | {"prepare": "range:percentiles"}
+    assert config_from({"data": section}).data.prepare == ("range:percentiles",)
+
+
 def test_the_names_of_one_module_stand_together():
     names = sources.names_by_module()
     assert ["cifar10", "cifar100"] in names

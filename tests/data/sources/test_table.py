@@ -507,3 +507,14 @@ def test_a_long_table_whose_files_are_elsewhere_is_refused_at_once(tmp_path, mon
     assert "none of 50 rows that were looked at, of 1,000, has its file in" in refusal.value.what
     assert refusal.value.details[0] == "row 2: 0000.png"
     assert "data.root" in refusal.value.hint
+
+
+def test_rows_that_do_not_fit_a_header_of_classes_are_counted_as_they_were_written(gallery, tmp_path):
+    gallery.rows()
+    file = gallery.root / "classes.csv"
+    file.write_text("path,dog,cat\n0/train-0.png,1,0\n0/train-1.png,0,1\n0/train-2.png,1\n0/train-3.png,0,1,0\n")
+    with pytest.raises(DataError) as error:
+        table.TableSettings.model_validate(
+            {"source": "table", "path": file, "one_hot": ("dog", "cat"), "size": 8}
+        ).load()
+    assert error.value.details == ("row 4: has 2 cells for 3 columns", "row 5: has 4 cells for 3 columns")
