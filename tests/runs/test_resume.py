@@ -63,8 +63,14 @@ def folder_of(config) -> Path:
     return folder
 
 
+# Every method is resumed within one process by the conformance suite; killed for real, these in every run of the tests
+# and the others in `make e2e`.
+IN_EVERY_RUN = ("fedavg", "scaffold", "moon", "fedproto", "fedbm", "fednpr-per", "feddf", "mh-pflgb", "fedavg+ft")
 CASES = [
-    *((name, point, {}) for name, point in zip([*CLASSIFYING, "fedavg+ft"], cycle(ANYWHERE))),
+    *(
+        pytest.param(name, point, {}, marks=() if name in IN_EVERY_RUN else pytest.mark.e2e)
+        for name, point in zip([*CLASSIFYING, "fedavg+ft"], cycle(ANYWHERE))
+    ),
     *(("scaffold", point, KEEPING) for point in POINTS),
     ("fedavg+ft", "between two deployed networks", {}),
     ("local", "between two deployed networks", {}),
