@@ -145,17 +145,20 @@ def measure(clients: int, rounds: int, method: str = METHODS[0], *, hashed: bool
     )
 
 
+def measure_alone(clients: int, rounds: int, method: str, cache: str, *, hashed: bool) -> Cost:
+    """Run a federation in a process of its own, with that folder as the cache."""
+    command = [sys.executable, __file__, "--one", str(clients), "--rounds", str(rounds), "--method", method]
+    command += ["--hashed"] if hashed else []
+    environment = os.environ | {"CROSSWARD_CACHE": cache}
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    return Cost(**json.loads(output.splitlines()[-1]))
+
+
 def measure_apart(clients: int, rounds: int) -> list[Cost]:
     """Runs in processes of their own: the first one with an empty cache, then one for each method."""
-    costs = []
+    runs = ((METHODS[0], False), *((method, True) for method in METHODS))
     with TemporaryDirectory() as cache:
-        for method, hashed in ((METHODS[0], False), *((method, True) for method in METHODS)):
-            command = [sys.executable, __file__, "--one", str(clients), "--rounds", str(rounds), "--method", method]
-            command += ["--hashed"] if hashed else []
-            environment = os.environ | {"CROSSWARD_CACHE": cache}
-            output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-            costs.append(Cost(**json.loads(output.splitlines()[-1])))
-    return costs
+        return [measure_alone(clients, rounds, method, cache, hashed=hashed) for method, hashed in runs]
 
 
 def verdicts(costs: Sequence[Cost]) -> dict[str, bool]:

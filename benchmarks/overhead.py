@@ -66,6 +66,11 @@ class Effort:
     def cnn(self) -> Work:
         return SMOKE_CNN if self.smoke else CNN
 
+    @property
+    def processes(self) -> int:
+        """Of the pool, and bare loops side by side: in a smoke test, to start one takes longer than all its work."""
+        return 1 if self.smoke else 2
+
 
 def run_sites(work: Work, tested: bool = False) -> RunSites:
     """The work as a federation; with `tested`, a client's images are its test set, too."""
@@ -144,9 +149,9 @@ def compare_with_bare_loop(effort: Effort) -> list[Comparison]:
 def compare_pool_with_local(effort: Effort) -> list[Comparison]:
     rounds = 2
     sites = run_sites(effort.cnn)
-    pool = PoolEngine(sites, workers=2)
+    pool = PoolEngine(sites, workers=effort.processes)
     check_same("the pool", train(sites, pool, 1), train(sites, LocalEngine(sites), 1))  # starts the workers
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as loops:
+    with ProcessPoolExecutor(effort.processes, mp_context=get_context("spawn")) as loops:
         train_two_bare(loops, effort.cnn, 1)
         contestants = {
             "pool of 2": timed(lambda: train(sites, pool, rounds), rounds),
@@ -199,7 +204,7 @@ def compare_moving_weights(effort: Effort) -> list[Comparison]:
     """What it costs to move 44 MB to each of 8 clients and back: seconds of the processors, of all processes."""
     rounds = 2
     sites = run_sites(SMOKE_WIDE if effort.smoke else WIDE)
-    pool = PoolEngine(sites, workers=2)
+    pool = PoolEngine(sites, workers=effort.processes)
     check_same("the pool", train(sites, pool, 1), train(sites, LocalEngine(sites), 1))
     contestants = {
         "pool of 2": processor_time(lambda: train(sites, pool, rounds), rounds, pool.worker_pool),

@@ -26,7 +26,13 @@ from crossward.runs import lifecycle
 from crossward.runs.result import Result
 from crossward.runs.run_directory import RunDir
 
-LONGEST = ("tests/testing/test_conformance.py", "tests/e2e/", "tests/runs/test_resume.py", "tests/cli/test_predict.py")
+LONGEST = (
+    "tests/testing/test_conformance.py",
+    "tests/e2e/",
+    "tests/runs/test_resume.py",
+    "tests/security/test_network_door.py",
+    "tests/studies/",
+)
 
 # where real datasets are, if anywhere; read before the fixture `cache` hides the variable
 REAL_DATA = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[2] / "shared" / "data"))

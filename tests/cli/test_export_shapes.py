@@ -56,7 +56,12 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=list(KINDS))
+IN_EVERY_RUN = ("five channels", "16 bits with masks")  # of the tests; the others in `make e2e`
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(k, marks=() if k in IN_EVERY_RUN else pytest.mark.e2e) for k in KINDS]
+)
 def kind(request) -> Kind:
     return KINDS[request.param]
 

@@ -47,17 +47,22 @@ def simulate(seeds: int, of_seeds: float, of_groups: float, of_images: float, of
     return covered / REPETITIONS
 
 
+def in_e2e(*values: object) -> object:
+    """A case of `make e2e` alone."""
+    return pytest.param(*values, marks=pytest.mark.e2e)
+
+
 @pytest.mark.parametrize(
     ("seeds", "parts", "shared"),
     [
-        (1, (0.0, 0.0, 1.0, 0.0), True),
+        in_e2e(1, (0.0, 0.0, 1.0, 0.0), True),
         (1, (0.0, 0.7, 0.7, 0.0), True),
-        (5, (0.1, 0.0, 0.3, 0.0), True),
-        (5, (0.0, 0.0, 1.0, 0.0), True),
-        (5, (0.0, 0.0, 0.0, 1.0), True),
-        (5, (0.07, 0.0, 1.0, 0.5), True),
+        in_e2e(5, (0.1, 0.0, 0.3, 0.0), True),
+        in_e2e(5, (0.0, 0.0, 1.0, 0.0), True),
+        in_e2e(5, (0.0, 0.0, 0.0, 1.0), True),
+        in_e2e(5, (0.07, 0.0, 1.0, 0.5), True),
         (5, (0.05, 0.7, 0.7, 0.3), True),
-        (5, (0.07, 0.0, 1.0, 0.5), False),
+        in_e2e(5, (0.07, 0.0, 1.0, 0.5), False),
         (5, (0.05, 0.7, 0.7, 0.3), False),
     ],
 )
@@ -70,11 +75,11 @@ def test_coverage_over_seeds_and_images(seeds, parts, shared):
     [
         (2, (0.1, 0.0, 0.6, 0.3), True),
         (2, (0.1, 0.0, 0.6, 0.3), False),
-        (2, (0.1, 0.0, 1.5, 0.3), True),
-        (2, (0.04, 0.0, 1.0, 0.0), True),
+        in_e2e(2, (0.1, 0.0, 1.5, 0.3), True),
+        in_e2e(2, (0.04, 0.0, 1.0, 0.0), True),
         (3, (0.1, 0.0, 0.6, 0.3), True),
-        (3, (0.1, 0.0, 0.6, 0.3), False),
-        (3, (0.1, 0.0, 1.5, 0.3), True),
+        in_e2e(3, (0.1, 0.0, 0.6, 0.3), False),
+        in_e2e(3, (0.1, 0.0, 1.5, 0.3), True),
     ],
 )
 def test_coverage_with_two_or_three_seeds(seeds, parts, shared):

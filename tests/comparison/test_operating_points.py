@@ -77,7 +77,9 @@ def overconfident(generator: np.random.Generator, n: int, share: float) -> Predi
     return PredictedSet("a", "classification", p, np.where(right, 0, 1), tuple(f"i{i}" for i in range(n)))
 
 
-@pytest.mark.parametrize("share", [1.0, 0.8, 0.5])
+@pytest.mark.parametrize(
+    "share", [pytest.param(1.0, marks=pytest.mark.e2e), 0.8, pytest.param(0.5, marks=pytest.mark.e2e)]
+)
 def test_coverage_of_the_calibration_error(share):
     generator = np.random.default_rng(0)
     truth = 0.25 * (1 - share)  # the mean of (confidence - 0.5)(1 - share)

@@ -167,7 +167,9 @@ def test_groups_are_kept_whole_in_a_comparison():
     assert (resampling.groups, resampling.counts.shape) == (50, (1000, 150))
 
 
-@pytest.mark.parametrize(("metric", "groups"), [("f1", 0), ("auc", 0), ("balanced_accuracy", 3)])
+@pytest.mark.parametrize(
+    ("metric", "groups"), [("f1", 0), pytest.param("auc", 0, marks=pytest.mark.e2e), ("balanced_accuracy", 3)]
+)
 def test_coverage_of_the_difference_of_two_equal_methods(metric, groups):
     repetitions = 250
     covered = 0

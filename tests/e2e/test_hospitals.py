@@ -7,14 +7,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from crossward.cli import hospitals as hospital_commands
 from crossward.hospitals.certificates import create_authority, create_site_certificate, create_site_key
+from crossward.hospitals.flower import site_up
 from crossward.hospitals.flower.federation_runs import follow_run
 from crossward.hospitals.flower.federation_status import federation_status
 from crossward.hospitals.peers import read_peers
@@ -42,9 +43,13 @@ def wait_until(condition: Callable[[], bool], seconds: float = 600) -> None:
         time.sleep(0.1)
 
 
-def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = (sys.executable, "-m", "crossward.cli.main", *arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+@pytest.fixture
+def up(cli, monkeypatch) -> Callable:
+    """up("site", folder) is `crossward site up FOLDER` in this process, which starts none to check the images, as the
+    hospitals did so when they came up, and keeps its own signal handlers."""
+    monkeypatch.setattr(site_up, "run_check", lambda folder, data: 0)
+    monkeypatch.setattr(hospital_commands, "exit_on_signals", lambda: None)
+    return lambda who, folder: cli(who, "up", folder)
 
 
 def count_rounds(run: Path) -> int:
@@ -52,7 +57,7 @@ def count_rounds(run: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def test_a_method_across_hospitals_ends_as_in_one_process(federation: LocalFederation):
+def test_a_method_across_hospitals_ends_as_in_one_process(federation: LocalFederation, cli):
     compare_with_local_run(federation.kit, "fednpr-per")
     status = federation_status(federation.kit.coordinator)
     assert status["up"]
@@ -69,14 +74,14 @@ def test_a_method_across_hospitals_ends_as_in_one_process(federation: LocalFeder
 
     for site in SITES:
         receipt = federation.kit.coordinator / "runs" / "fednpr-per" / "receipts" / f"{site}.json"
-        own = str(federation.kit.site(site))
-        checked = run_command("verify", str(receipt), "--federation", str(federation.kit.folder), "--site", own)
-        assert checked.returncode == 0, checked.stdout
-        assert "not checked" not in checked.stdout
-        assert "as many as came in" in checked.stdout
+        own = federation.kit.site(site)
+        checked = cli("verify", receipt, "--federation", federation.kit.folder, "--site", own)
+        assert checked.code == 0, checked.out
+        assert "not checked" not in checked.out
+        assert "as many as came in" in checked.out
 
 
-def test_a_key_that_nobody_registered_is_refused(federation: LocalFederation, tmp_path):
+def test_a_key_that_nobody_registered_is_refused(federation: LocalFederation, up, tmp_path):
     folder = tmp_path / "hospital-1"
     subprocess.run(["cp", "-r", str(federation.kit.site("hospital-1")), str(folder)], check=True)
     for name in ("hospital-1", "hospital-1.pub", "peers.txt"):  # the last names the key that was there
@@ -84,12 +89,12 @@ def test_a_key_that_nobody_registered_is_refused(federation: LocalFederation, tm
     create_site_key(folder, "hospital-1")
     authority, certificate = federation.kit.authority, folder / "hospital-1.crt"
     create_site_certificate(folder / "hospital-1.pub", authority, "hospital-1", 10, certificate)
-    refused = run_command("site", "up", str(folder))
-    assert refused.returncode == 4
-    assert "does not know this site's key" in refused.stderr
+    refused = up("site", folder)
+    assert refused.code == 4
+    assert "does not know this site's key" in refused.err
 
 
-def test_a_coordinator_of_another_authority_is_refused(federation: LocalFederation, tmp_path):
+def test_a_coordinator_of_another_authority_is_refused(federation: LocalFederation, up, tmp_path):
     folder = tmp_path / "hospital-1"
     subprocess.run(["cp", "-r", str(federation.kit.site("hospital-1")), str(folder)], check=True)
     other = tmp_path / "other"
@@ -97,16 +102,16 @@ def test_a_coordinator_of_another_authority_is_refused(federation: LocalFederati
     create_authority(other, "somebody else", 10)
     (folder / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
     create_site_certificate(folder / "hospital-1.pub", other, "hospital-1", 5, folder / "hospital-1.crt")
-    refused = run_command("site", "up", str(folder))
-    assert refused.returncode == 2
-    assert "does not show a certificate that holds" in refused.stderr
-    assert "clock" in refused.stderr
+    refused = up("site", folder)
+    assert refused.code == 2
+    assert "does not show a certificate that holds" in refused.err
+    assert "clock" in refused.err
 
 
-def test_a_port_in_use(federation: LocalFederation):
-    refused = run_command("coordinator", "up", str(federation.kit.coordinator))
-    assert refused.returncode == 2
-    assert "cannot be used here" in refused.stderr
+def test_a_port_in_use(federation: LocalFederation, up):
+    refused = up("coordinator", federation.kit.coordinator)
+    assert refused.code == 2
+    assert "cannot be used here" in refused.err
 
 
 def read_events(run: Path, *kinds: str) -> list[tuple[str, str]]:

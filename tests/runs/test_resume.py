@@ -63,8 +63,14 @@ def folder_of(config) -> Path:
     return folder
 
 
+# Every method is resumed within one process by the conformance suite; killed for real, these in every run of the tests
+# and the others in `make e2e`.
+IN_EVERY_RUN = ("fedavg", "scaffold", "moon", "fedproto", "fedbm", "fednpr-per", "feddf", "mh-pflgb", "fedavg+ft")
 CASES = [
-    *((name, point, {}) for name, point in zip([*CLASSIFYING, "fedavg+ft"], cycle(ANYWHERE))),
+    *(
+        pytest.param(name, point, {}, marks=() if name in IN_EVERY_RUN else pytest.mark.e2e)
+        for name, point in zip([*CLASSIFYING, "fedavg+ft"], cycle(ANYWHERE))
+    ),
     *(("scaffold", point, KEEPING) for point in POINTS),
     ("fedavg+ft", "between two deployed networks", {}),
     ("local", "between two deployed networks", {}),
@@ -122,9 +128,16 @@ def test_memory_that_lives_on_disk(finished_run, killed, same, config):
     assert same(folder_of(begun), whole.folder) == []
 
 
-def test_the_pool_stopped_in_every_method(finished_run, killed, same, tmp_path, config):
-    """The local engine takes up what the pool began: both compute the same bits."""
-    methods = [("fedavg+ft", {}), *((name, {}) for name in CLASSIFYING), ("scaffold", KEEPING)]
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("fedavg+ft", "fednpr-per", "mh-pflgb"), id="some methods"),
+        pytest.param(("fedavg+ft", *CLASSIFYING), id="every method", marks=pytest.mark.e2e),
+    ],
+)
+def test_the_local_engine_takes_up_what_the_pool_began(finished_run, killed, same, tmp_path, config, names):
+    """Both compute the same bits."""
+    methods = [*((name, {}) for name in names), ("scaffold", KEEPING)]
     engine = {"engine": {"name": "pool", "workers": 2, "device": "cpu"}}
     begun = []
     for name, more in methods:

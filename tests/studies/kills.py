@@ -50,7 +50,7 @@ def printed_tables(file: Path, out: Path) -> str:
 
 
 def kill_again_and_again(file: Path, out: Path, kills: int, most_rounds: int, seed: int = 0) -> list[Kill]:
-    """Start a study and kill it, `kills` times, then let it run to its end; the kills that met it running.
+    """Start a study and kill it, `kills` times; the kills that met it running.
 
     The moment is drawn in rounds, up to `most_rounds`, since seconds mean little on a busy machine; the part of a round
     that it falls into is drawn as well, and a fifth of the kills come while workers start. Every other kill takes the
@@ -65,8 +65,11 @@ def kill_again_and_again(file: Path, out: Path, kills: int, most_rounds: int, se
         if kill is None:
             break
         met.append(kill)
-    subprocess.run(_command(file, out), check=True, capture_output=True)
     return met
+
+
+def run_to_its_end(file: Path, out: Path) -> None:
+    subprocess.run(_command(file, out), check=True, capture_output=True)
 
 
 def ctrl_c(file: Path, out: Path, moment: Moment) -> tuple[int, str, list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from execution import RunHere
-from kills import Kill, Moment, ctrl_c, is_alive, kill_again_and_again, printed_tables, rounds_done
+from kills import Kill, Moment, ctrl_c, is_alive, kill_again_and_again, printed_tables, rounds_done, run_to_its_end
 from tiny_studies import SHARED, StudyMaker, run_here
 
 from crossward.runs.run_directory import RunDir
@@ -20,6 +20,7 @@ def test_killed_twice(make_study: StudyMaker, tmp_path):
     kills = kill_again_and_again(study.file.file, killed, kills=2, most_rounds=30)
     assert len(kills) == 2, "both met a study that ran"
     assert all(kill.cut_off for kill in kills)
+    assert Study(study.file.file, killed).run(execute=RunHere()).complete
     assert printed_tables(study.file.file, killed) == printed_tables(study.file.file, study.out)
 
 
@@ -64,6 +65,7 @@ def test_twelve_cells_killed_twenty_times(make_study: StudyMaker, tmp_path):
     assert study.run().complete
     killed = tmp_path / "killed"
     kills = kill_again_and_again(study.file.file, killed, kills=20, most_rounds=60)
+    run_to_its_end(study.file.file, killed)
     print(_in_words(kills))
     assert len(kills) == 20, "all met a study that ran"
     assert sum(kill.cut_off > 0 for kill in kills) >= 10, "and most of them cells that had begun"

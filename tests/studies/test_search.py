@@ -54,6 +54,14 @@ def finished(tmp_path_factory) -> Study:
     return study
 
 
+@pytest.fixture
+def copied(finished, make_study) -> Study:
+    """A copy of it that a test may change."""
+    study = make_study(SECTION, FOUR_ROUNDS)
+    shutil.copytree(finished.folder, study.folder)
+    return make_study(SECTION, FOUR_ROUNDS)
+
+
 def trials_of(study: Study) -> dict[str, list[tuple]]:
     """Everything that Optuna knows of the trials of each method."""
     storage = open_store(study.folder)
@@ -145,11 +153,11 @@ def test_a_trial_that_was_cut_off_while_it_was_drawn_is_drawn_again(finished, ma
     assert trials_of(study) == trials_of(finished)
 
 
-def test_a_search_that_has_chosen_is_not_repeated_and_a_changed_range_is_another_search(searched, make_study):
-    study, _ = searched()
+def test_a_search_that_has_chosen_is_not_repeated_and_a_changed_range_is_another_search(finished, copied, make_study):
+    study = copied
     again = RunHere()
     repeated = make_study(SECTION, FOUR_ROUNDS)
-    assert repeated.file.choices == study.file.choices  # known before anything runs
+    assert repeated.file.choices == finished.file.choices  # known before anything runs
     repeated.run(execute=again)
     assert again.jobs == []
     changed = make_study(SECTION.replace("0.3", "0.2"), FOUR_ROUNDS)
@@ -354,9 +362,8 @@ def test_without_optuna_the_command_that_installs_it_is_named(make_study, monkey
         make_study(SECTION, FOUR_ROUNDS).run(execute=RunHere())
 
 
-def test_a_damaged_file_of_choices_is_reported(searched, make_study):
-    study, _ = searched(SECTION.replace("= 5", "= 1"))
-    (study.folder / "search" / "choices.json").write_text("{")
+def test_a_damaged_file_of_choices_is_reported(copied, make_study):
+    (copied.folder / "search" / "choices.json").write_text("{")
     with pytest.raises(StorageError, match="cannot read what the search chose"):
         make_study(SECTION, FOUR_ROUNDS)
 
