@@ -43,7 +43,7 @@ mutants: $(READY)
 	$(BIN)/python tests/mutants/run.py
 
 # Long comparisons on real images, in order; a run that was cut off goes on. CROSSWARD_DATA names the folder of the data.
-STUDIES := pbc_fedbm pbc_imbalance ham_hospitals pbc_fedcd pbc_fedcd_low_rate pbc_fedcd_long pbc_privacy cifar_niid_bench
+STUDIES := pbc_fedbm pbc_imbalance ham_hospitals pbc_fedcd pbc_fedcd_low_rate pbc_fedcd_long pbc_privacy pbc_fedbm_crop cifar_niid_bench
 STUDIES_OUT ?= runs/studies
 studies: $(READY)
 	for name in $(STUDIES); do $(BIN)/crossward study run studies/$$name.toml --out $(STUDIES_OUT) --prune || exit 1; done
