@@ -71,14 +71,17 @@ def worker_count(settings: EngineSettings, devices: Sequence[str], sites: int) -
     return max(1, min(usable_cores() // settings.threads, sites))
 
 
-def device_cautions(settings: EngineSettings, devices: Sequence[str], sites: int) -> list[str]:
-    """What is worth knowing of how sites meet devices, before a run."""
+def device_cautions(settings: EngineSettings, devices: Sequence[str], sites: int, asked: int) -> list[str]:
+    """What is worth knowing of how sites meet devices, before a run; `asked` sites train in a round."""
     workers = worker_count(settings, devices, sites) if settings.name == "pool" else 1
     lines = []
     if workers < len(devices):
         idle = ", ".join(devices[workers:])
         way_forward = 'engine.name = "pool"' if settings.name == "local" else 'engine.workers = "auto"'
         lines.append(f"{idle} will be idle: {workers} process(es) compute. {way_forward} would use all devices")
+    elif asked < len(devices):
+        count = "1 of them does" if asked == 1 else f"{asked} of them do"
+        lines.append(f"{', '.join(devices[asked:])} will be idle while sites train: {count} in a round")
     if settings.name == "pool" and devices[0] == CPU and workers * settings.threads > usable_cores():
         lines.append(f"{workers} workers of {settings.threads} threads on {usable_cores()} cores")
     return lines

@@ -12,6 +12,7 @@ from crossward.config.reading import config_from
 from crossward.config.schema import EngineSettings
 from crossward.core.determinism import fix_order_of_sums
 from crossward.core.engine import Job, run_job
+from crossward.data.sources.phantom.source import PhantomSettings
 from crossward.errors import ConfigError, RunError
 from crossward.runs import devices
 from crossward.runs.build import prepare
@@ -84,9 +85,27 @@ def test_a_machine_without_gpus():
     assert "cpu" in error.value.hint
 
 
+@pytest.fixture
+def unreadable_images(monkeypatch):
+    """Whoever reads images of the phantom fails the test: real ones may take an hour."""
+
+    def load(self):
+        raise AssertionError("images were read")
+
+    monkeypatch.setattr(PhantomSettings, "load", load)
+
+
+@pytest.mark.usefixtures("unreadable_images")
 def test_a_run_refuses_a_device_before_it_reads_images(config):
     with pytest.raises(ConfigError, match=r"engine\.device"):
         prepare(config_from(config(engine={"device": ["cpu", "tpu:1"]})))
+
+
+@pytest.mark.usefixtures("unreadable_images")
+def test_a_run_misses_a_compiler_before_it_reads_images(config, monkeypatch):
+    monkeypatch.setattr(devices, "compiler_problem", lambda device: "no compiler")
+    with pytest.raises(ConfigError, match=r"engine\.compile"):
+        prepare(config_from(config(engine={"device": "cpu", "compile": True})))
 
 
 @pytest.mark.parametrize(
@@ -107,15 +126,20 @@ def test_how_many_workers(monkeypatch, settings, here, sites, expected):
 
 def test_idle_devices_are_reported(monkeypatch):
     two = ("cuda:0", "cuda:1")
-    (line,) = device_cautions(EngineSettings(name="local"), two, 9)
+    (line,) = device_cautions(EngineSettings(name="local"), two, 9, 9)
     assert line.startswith("cuda:1 will be idle")
     assert 'engine.name = "pool"' in line
-    (line,) = device_cautions(EngineSettings(name="pool", workers=1), two, 9)
+    (line,) = device_cautions(EngineSettings(name="pool", workers=1), two, 9, 9)
     assert 'engine.workers = "auto"' in line
-    assert device_cautions(EngineSettings(name="pool"), two, 9) == []
+    assert device_cautions(EngineSettings(name="pool"), two, 9, 9) == []
+    assert device_cautions(EngineSettings(name="pool"), two, 9, 2) == []
+    (line,) = device_cautions(EngineSettings(name="pool"), ("cuda:0", "cuda:1", "cuda:2"), 9, 2)
+    assert line == "cuda:2 will be idle while sites train: 2 of them do in a round"
+    (line,) = device_cautions(EngineSettings(name="pool", workers=3), ("cuda:0", "cuda:1"), 9, 1)
+    assert line == "cuda:1 will be idle while sites train: 1 of them does in a round"
     monkeypatch.setattr(devices, "usable_cores", lambda: 2)
-    assert device_cautions(EngineSettings(name="pool", workers=4), two, 9) == []  # GPUs do the work, not cores
-    assert device_cautions(EngineSettings(name="pool", workers=4), ("cpu",), 9) == ["4 workers of 1 threads on 2 cores"]
+    assert device_cautions(EngineSettings(name="pool", workers=4), two, 9, 9) == []  # GPUs do the work, not cores
+    assert device_cautions(EngineSettings(name="pool", workers=4), ("cpu",), 9, 9) == ["4 workers of 1 threads on 2 cores"]
 
 
 def test_what_a_run_says_of_its_devices(monkeypatch):
