@@ -33,8 +33,8 @@ class PackedPayload(NamedTuple):
 
 
 class WorkerReply(NamedTuple):
-    """A worker's answer to a job: {"failure", "losses"} with two trees; or, without, {"crash": traceback} or {"error"} of
-    an error for people."""
+    """A worker's answer to a job: {"failure", "losses"} with two trees; or, without trees, {"crash": traceback}, or
+    {"error"} if it is an error for people."""
 
     about: dict[str, Any]
     reply: Tree
@@ -49,11 +49,9 @@ class Worker:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # so that a whole answer fits, and its sender need not wait for the reader
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        own = {"OMP_NUM_THREADS": "1", "CROSSWARD_WORKER": str(number)}
+        own = {"OMP_NUM_THREADS": "1"} | worker_environment(workers, number)
         command = [sys.executable, "-m", "crossward.engines.pool_worker", str(theirs.fileno())]
-        self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=os.environ | own | worker_environment(workers)
-        )
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=os.environ | own)
         theirs.close()
         self.connection = Connection(ours.detach())
         self.number = number

@@ -21,6 +21,7 @@ from crossward.runs.devices import (
     device_cautions,
     device_facts,
     repeats_to_the_bit,
+    used_devices,
     worker_count,
 )
 
@@ -139,15 +140,43 @@ def test_idle_devices_are_reported(monkeypatch):
     assert line == "cuda:1 will be idle while sites train: 1 of them does in a round"
     monkeypatch.setattr(devices, "usable_cores", lambda: 2)
     assert device_cautions(EngineSettings(name="pool", workers=4), two, 9, 9) == []  # GPUs do the work, not cores
-    assert device_cautions(EngineSettings(name="pool", workers=4), ("cpu",), 9, 9) == ["4 workers of 1 threads on 2 cores"]
+    assert device_cautions(EngineSettings(name="pool", workers=4), ("cpu",), 9, 9) == [
+        "4 workers of 1 threads on 2 cores"
+    ]
 
 
-def test_what_a_run_says_of_its_devices(monkeypatch):
-    answer = "0, NVIDIA A100, 40960 MiB, 550.54\n1, NVIDIA L4, 23034 MiB, 550.54\n"
+def test_devices_that_other_runs_of_a_study_use_are_not_idle(monkeypatch):
+    monkeypatch.setenv("CROSSWARD_WORKERS", "2")
+    assert device_cautions(EngineSettings(name="local"), ("cuda:0", "cuda:1"), 9, 9) == []
+    (line,) = device_cautions(EngineSettings(name="local"), ("cuda:0", "cuda:1", "cuda:2"), 9, 9)
+    assert line.startswith("cuda:2 will be idle: 2 process(es) compute")
+
+
+@pytest.mark.parametrize(
+    ("settings", "worker", "expected"),
+    [
+        ({"name": "local"}, "0", ("cuda:0",)),
+        ({"name": "local"}, "4", ("cuda:1",)),
+        ({"name": "pool"}, "0", ("cuda:0", "cuda:1", "cuda:2")),
+        ({"name": "pool", "workers": 2}, "0", ("cuda:0", "cuda:1")),
+        ({"name": "pool", "workers": 5}, "0", ("cuda:0", "cuda:1", "cuda:2")),
+    ],
+)
+def test_the_devices_that_a_run_computes_on(monkeypatch, settings, worker, expected):
+    monkeypatch.setenv("CROSSWARD_WORKER", worker)
+    assert used_devices(EngineSettings(**settings), ("cuda:0", "cuda:1", "cuda:2"), 9) == expected
+
+
+@pytest.mark.parametrize("visible", ["1", "GPU-5e6f7a8b", "GPU-5e6f7a8b-1111-2222-3333-444455556666"])
+def test_what_a_run_says_of_its_devices(monkeypatch, visible):
+    answer = (
+        "0, GPU-1a2b3c4d-1111-2222-3333-444455556666, NVIDIA A100, 40960 MiB, 550.54\n"
+        "1, GPU-5e6f7a8b-1111-2222-3333-444455556666, NVIDIA L4, 23034 MiB, 550.54\n"
+    )
     monkeypatch.setattr(devices.shutil, "which", lambda name: "/bin/nvidia-smi")
     done = subprocess.CompletedProcess([], 0, answer)
     monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: done)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     devices._nvidia.cache_clear()
     try:
         facts = device_facts(("cuda:0",))
