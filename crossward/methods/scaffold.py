@@ -50,6 +50,8 @@ class Scaffold(Method):
         drift = c - c_i
         fit = site.fit(edit_gradients=lambda g: g + drift.only(g))  # line 10
         y_i = Weights.of(site.model, self.returns)
+        if c_new is None and not fit.steps:  # in float16 every step may overflow: nothing is known of the gradient
+            c_new = c_i
         c_new = c_new or c_i - c + (x.only(c) - y_i.only(c)) / (fit.steps * fit.lr)  # line 12 (ii)
         site.memory["c"] = c_new  # line 14
         return {"dy": y_i - x.only(y_i), "dc": c_new - c_i}  # line 13
