@@ -204,10 +204,10 @@ def _checkpoint_seconds(prepared: PreparedRun, trial: Trial, one_round: float) -
 def checkpoint_seconds(one: float, every: Every, rounds: int, one_round: float, *, spare_core: bool) -> float:
     """How much longer a run takes by checkpoints of `one` second each: its end waits for the last, and rounds for what
     of the others is not written meanwhile."""
-    if every == "auto":
-        every = 1 if one < SHORT else max(1, math.ceil(one / SHARE / max(one_round, 1e-9)))
-    hidden = every * one_round if spare_core else 0.0
-    return rounds // every * max(0.0, one - hidden) + one
+    seldom = 1 if one < SHORT else max(1, math.ceil(one / SHARE / max(one_round, 1e-9)))
+    apart = seldom if every == "auto" else every  # rounds
+    hidden = apart * one_round if spare_core else 0.0
+    return rounds // apart * max(0.0, one - hidden) + one
 
 
 def step_cost(taken: Sequence[StepTaken]) -> StepCost:
