@@ -11,13 +11,17 @@ and in bfloat16, with the images on the device and with images that are sent bat
 in training and in prediction; copies between host and device in a training step (none where the images are there, but
 rows and numbers once in a pass; two, images and targets, where they are sent); the share of the time in which the
 device computes nothing (kernels by torch's profiler, their overlaps counted once, against the time without it); the
-most memory that it took.
+most memory that it took. ResNet-18 is also compiled (`engine.compile`, marked c), where torch can. What fails, as for
+want of memory, is named, and the rest is measured. The method is FedAvg: some others draw numbers by chance for each
+batch, which are sent (`IN_A_STEP` in crossward/testing/device_copies.py).
 
 Checked without a GPU, on an accelerator that computes on the CPU (`--fake`): which device every tensor is on, how many
 copies are made, the mixed precision of a generic device, float64 that mps lacks. Not checked, for want of a GPU, and so
 what a run of this program tells: whether CUDA's deterministic algorithms exist for all that methods compute; pinned
-memory and copies that do not wait; what of a device's memory is free, and out-of-memory errors; fused optimisers on
-CUDA; float16 and bfloat16 kernels; `engine.compile`; several real devices; mps and xpu; every figure of speed.
+memory and copies that do not wait; what of a device's memory is free; fused optimisers on CUDA; float16 and bfloat16
+kernels; `engine.compile`; several real devices, by the workers of the methods, where there are two; mps and xpu, where
+there is one; every figure of speed. What it does not tell: whether evaluation falls back to smaller batches in a device
+that is really full.
 
 `--smoke` does next to no work, on the CPU too: it shows that the program runs.
 """
@@ -40,6 +44,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from crossward.core.compilation import compiler_problem
 from crossward.core.mixed_precision import Precision
 from crossward.core.site import Site
 from crossward.core.training import Training
@@ -71,7 +76,7 @@ class Row:
     images: str  # "there", on the device, or "sent", batch by batch
     images_per_second: float
     predicted_per_second: float
-    copies_per_step: float  # between host and device, either way
+    copies_per_step: float | None  # between host and device, either way; None: not known
     idle: float | None  # the share of the time in which no kernel ran; None: not known
     memory_mib: float
 
@@ -84,6 +89,14 @@ class Work:
     options: dict[str, Any]
     amp: Precision
     resident: bool  # whether the images are kept on the device
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.net}, {self.precision}, images {'there' if self.resident else 'sent'}"
+
+    @property
+    def precision(self) -> str:
+        return ("32 bits" if not self.amp else str(self.amp)) + (" c" if self.compiled else "")
 
 
 def open_site(work: Work, size: int, images: int, device: str) -> Site:
@@ -106,6 +119,7 @@ def open_site(work: Work, size: int, images: int, device: str) -> Site:
         augment=augmentation(AUGMENT, MEAN, STD),
         devices=(device,),
         device_images=collection.images.nbytes * 2 if work.resident else 0,
+        compiles=work.compiled,
     )
     return run_sites.open(0, 0, {})
 
@@ -123,26 +137,28 @@ def measure(work: Work, size: int, steps: int, device: str) -> Row:
     timed(site, predict)
     return Row(
         work.net,
-        "32 bits" if not work.amp else str(work.amp),
+        work.precision,
         "there" if site.train.is_on_device else "sent",
         round(BATCH * steps / seconds, 1),
         round(BATCH * steps / timed(site, predict), 1),
-        round(copies / steps, 2),
+        None if copies is None else round(copies / steps, 2),
         round(max(0.0, 1 - busy / seconds), 3) if is_cuda else None,
         round(torch.cuda.max_memory_allocated(site.device) / 2**20, 1) if is_cuda else 0.0,
     )
 
 
-def observed(site: Site) -> tuple[int, float]:
-    """Copies of an epoch between host and device, and the seconds in which the device computed."""
+def observed(site: Site) -> tuple[int | None, float]:
+    """Copies of an epoch between host and device, and the seconds in which the device computed. torch's profiler knows
+    them on CUDA alone; on the CPU there are none."""
     if site.device.type == fake_accelerator.NAME:
         device = fake_accelerator.load()
         device.reset_counts()
         site.fit()
         counts = device.counts()
         return counts.to_device + counts.to_host, 0.0
-    is_cuda = site.device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]) as profiled:
+    if site.device.type != "cuda":
+        return 0 if site.device.type == "cpu" else None, 0.0
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         timed(site, site.fit)
     there = [event for event in profiled.events() or [] if event.device_type != DeviceType.CPU]
     kernels = [event.time_range for event in there if not event.name.lower().startswith(("memcpy", "memset"))]
@@ -174,17 +190,31 @@ def timed(site: Site, work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
+def measured(works: Iterable[Work], size: int, steps: int, device: str) -> tuple[list[Row], dict[str, str]]:
+    """A row for each work, and why those have none that failed."""
+    rows = []
+    failures = {}
+    for work in works:
+        try:
+            rows.append(measure(work, size, steps, device))
+        except RuntimeError as error:  # want of memory, a kernel that is not there
+            failures[str(work)] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        if device.startswith("cuda"):
+            torch.cuda.empty_cache()
+    return rows, failures
+
+
 def print_rows(rows: Sequence[Row]) -> None:
     print(
-        f"{'net':<18}{'precision':<11}{'images':<8}{'trained/s':>10}{'predicted/s':>12}{'copies/step':>12}{'idle':>8}"
+        f"{'net':<18}{'precision':<13}{'images':<8}{'trained/s':>10}{'predicted/s':>12}{'copies/step':>12}{'idle':>8}"
         f"{'MiB':>9}"
     )
     for row in rows:
         idle = "?" if row.idle is None else f"{row.idle:.1%}"
         note = "   the device waits" if row.idle is not None and row.idle > 1 - BUSY else ""
         print(
-            f"{row.net:<18}{row.precision:<11}{row.images:<8}{row.images_per_second:>10}{row.predicted_per_second:>12}"
-            f"{row.copies_per_step:>12}{idle:>8}{row.memory_mib:>9}{note}"
+            f"{row.net:<18}{row.precision:<13}{row.images:<8}{row.images_per_second:>10}{row.predicted_per_second:>12}"
+            f"{'?' if row.copies_per_step is None else row.copies_per_step:>12}{idle:>8}{row.memory_mib:>9}{note}"
         )
 
 
@@ -222,12 +252,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for amp in (False, "bfloat16")
         for resident in ((False,) if on_cpu else (True, False))
     ]
-    rows = [measure(work, size, steps, devices[0]) for work in works]
+    if not (chosen.smoke or chosen.fake) and not compiler_problem(devices[0]):
+        works += [Work("resnet18", {}, amp, resident=not on_cpu, compiled=True) for amp in (False, "bfloat16")]
+    rows, failures = measured(works, size, steps, devices[0])
     print_rows(rows)
+    for work, why in failures.items():
+        print(f"not measured: {work}: {why}")
     if chosen.json:
         figures = {"machine": machine, "problems": problems, "rows": [asdict(row) for row in rows]}
-        chosen.json.write_text(json.dumps(figures, indent=1))
-    return 1 if problems else 0
+        chosen.json.write_text(json.dumps(figures | {"not measured": failures}, indent=1))
+    return 1 if problems or failures else 0
 
 
 if __name__ == "__main__":

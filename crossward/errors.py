@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 MAX_DETAILS = 20  # lines that are printed
 
@@ -52,6 +53,23 @@ class StorageError(CrosswardError):
     """A folder cannot be written, a disk is full, or a stored file is damaged."""
 
     exit_code = 5
+
+
+def as_words(error: CrosswardError) -> dict[str, Any]:
+    """An error as JSON, for another process."""
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in KINDS]
+    return {"kind": kinds[0] if kinds else "", "what": error.what, "details": list(error.details), "hint": error.hint}
+
+
+def from_words(words: Mapping[str, Any]) -> CrosswardError:
+    """The error that `as_words` told of, or the kind of error that it is a case of."""
+    kind = KINDS.get(words["kind"], CrosswardError)
+    return kind(words["what"], details=words["details"], hint=words["hint"])
+
+
+KINDS: Mapping[str, type[CrosswardError]] = {
+    kind.__name__: kind for kind in (ConfigError, DataError, RunError, StorageError)
+}
 
 
 class Interrupted(KeyboardInterrupt):

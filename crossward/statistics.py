@@ -37,7 +37,7 @@ def class_sums(rows: Iterable[tuple[Tensor, Tensor]], classes: int) -> tuple[Ten
     for z, y in rows:
         if not len(sums):
             sums = z.new_zeros(classes, z.shape[1])
-            counts = counts.to(z.device)
+            counts = torch.zeros(classes, device=z.device)  # made there: nothing waits for a copy
         sums.index_add_(0, y, z)
         counts += torch.bincount(y, minlength=classes)
     return sums, counts

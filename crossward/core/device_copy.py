@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from crossward.core.bit_depth import as_bits
+from crossward.core.device_memory import is_out_of_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,9 @@ class DeviceCopy:
             return None
         try:
             return as_bits(self.images).to(self.device), self.targets.to(self.device)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             return None
 
     def with_targets(self, targets: Tensor) -> DeviceCopy:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from crossward.core.determinism import lacks_deterministic_algorithm
+from crossward.core.device_memory import is_out_of_memory
 from crossward.core.loop import Diverged
 from crossward.core.method import Method, Server, answer
 from crossward.core.site import Site
@@ -81,11 +82,26 @@ def run_job(sites: Sites, job: Job, down: Tree, memory: Tree, fresh: bool = Fals
     except Diverged as error:
         return Outcome(job, failure=str(error)), memory
     except RuntimeError as error:
-        if lacks_deterministic_algorithm(error):
-            raise RunError(
-                f"{site.name}, step {job.step!r}: {str(error).splitlines()[0]}",
-                hint="engine.deterministic = false computes it, and does not promise the same bits each time.",
-            ) from error
-        raise
+        if (reported := _for_people(error, site, job)) is None:
+            raise
+        raise reported from error
     losses = tuple(fit.loss for fit in site.fits)
     return Outcome(job, reply, losses=losses if site.gate is None else site.gate.losses(losses)), site.memory
+
+
+def _for_people(error: RuntimeError, site: Site, job: Job) -> RunError | None:
+    """What a device cannot do, in words; None: it is a defect."""
+    step = f"{site.name}, step {job.step!r}"
+    lines = str(error).splitlines()
+    if lacks_deterministic_algorithm(error):
+        return RunError(
+            f"{step}: {lines[0]}",
+            hint="engine.deterministic = false computes it, and does not promise the same bits each time.",
+        )
+    if is_out_of_memory(error):
+        return RunError(
+            f"{step}: its device, {site.device}, has too little memory",
+            details=lines[:1],
+            hint="A smaller train.batch_size, train.amp = true, or a smaller engine.device_images_mib take less.",
+        )
+    return None

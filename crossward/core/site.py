@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from crossward.core.device_memory import is_out_of_memory
 from crossward.core.loop import Diverged, Edit, Loop, eval_mode, training_only
 from crossward.core.net import Net
 from crossward.core.plugin import Plugin, overrides
@@ -199,8 +200,9 @@ class Site:
         for size in sizes:
             try:
                 return self._predicted(predictor, samples, size)
-            except torch.OutOfMemoryError:
-                continue
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
         return self._predicted(predictor, samples, least)
 
     def _predicted(self, predictor: Predictor, samples: Samples, size: int) -> Tensor:
@@ -220,8 +222,8 @@ def in_pieces(network: Predictor, x: Tensor) -> Tensor:
     """What the network makes of a batch; of its halves one after the other where a device has no memory for all."""
     try:
         return network(x)
-    except torch.OutOfMemoryError:
-        if len(x) == 1:
+    except RuntimeError as error:
+        if len(x) == 1 or not is_out_of_memory(error):
             raise
     return torch.cat([in_pieces(network, half) for half in x.split(-(-len(x) // 2))])
 

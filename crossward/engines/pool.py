@@ -22,6 +22,7 @@ from crossward.core.engine import Job, Outcome, Payload, Sites
 from crossward.core.store import TreeStore
 from crossward.core.tree import Tree
 from crossward.engines.parcel import Parcel, receive
+from crossward.errors import from_words
 
 SEND_BUFFER = 4 * 2**20  # bytes
 
@@ -32,7 +33,8 @@ class PackedPayload(NamedTuple):
 
 
 class WorkerReply(NamedTuple):
-    """A worker's answer to a job: {"failure", "losses"} with two trees, or {"crash": traceback} without."""
+    """A worker's answer to a job: {"failure", "losses"} with two trees; or, without trees, {"crash": traceback}, or
+    {"error"} if it is an error for people."""
 
     about: dict[str, Any]
     reply: Tree
@@ -47,11 +49,9 @@ class Worker:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # so that a whole answer fits, and its sender need not wait for the reader
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        own = {"OMP_NUM_THREADS": "1", "CROSSWARD_WORKER": str(number)}
+        own = {"OMP_NUM_THREADS": "1"} | worker_environment(workers, number)
         command = [sys.executable, "-m", "crossward.engines.pool_worker", str(theirs.fileno())]
-        self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=os.environ | own | worker_environment(workers)
-        )
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=os.environ | own)
         theirs.close()
         self.connection = Connection(ours.detach())
         self.number = number
@@ -79,7 +79,7 @@ class Worker:
     def receive(self) -> WorkerReply:
         """The reply to its job; afterwards it is free."""
         about: dict[str, Any] = json.loads(self.connection.recv_bytes())
-        if "crash" in about:
+        if "crash" in about or "error" in about:
             reply = WorkerReply(about, {}, {})
         else:
             reply = WorkerReply(about, receive(self.connection), receive(self.connection))
@@ -190,6 +190,8 @@ class PoolEngine:
 
     def _outcome(self, job: Job, reply: WorkerReply) -> Outcome:
         about = reply.about
+        if "error" in about:
+            raise from_words(about["error"])
         if "crash" in about:
             raise RuntimeError(f"{self.sites.name(job.site)}, step {job.step!r}, failed in a worker:\n{about['crash']}")
         if job.keep and not about["failure"] and (reply.memory or job.site in self.memory):

@@ -20,6 +20,7 @@ import torch
 from crossward.core.engine import Job, Sites, run_job
 from crossward.core.tree import Tree
 from crossward.engines.parcel import Parcel, receive
+from crossward.errors import CrosswardError, as_words
 from crossward.freed_memory import keep_freed_memory
 
 
@@ -52,10 +53,13 @@ def serve(connection: Connection) -> None:
 
 
 def _run(connection: Connection, sites: Sites, job: Job, down: Tree, memory: Tree) -> None:
-    """Run a job and send its outcome and the memory to keep, or the traceback."""
+    """Run a job and send its outcome and the memory to keep; or the error, in words where it is for people."""
     try:
         outcome, memory = run_job(sites, job, down, memory)
         trees = [Parcel(outcome.reply), Parcel(memory if job.keep else {})]
+    except CrosswardError as error:
+        _send_json(connection, {"error": as_words(error)})
+        return
     except Exception:
         _send_json(connection, {"crash": traceback.format_exc()})
         return

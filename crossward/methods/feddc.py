@@ -91,9 +91,9 @@ class FedDC(Method):
         fit = site.fit(edit_gradients=corrected)
         theta_i = Weights.of(site.model, self.returns)
         moved = theta_i.only(g) - w
-        reach = fit.steps * fit.lr
+        reach = fit.steps * fit.lr  # 0 if every step overflowed in float16: nothing is known of the gradient
         site.memory["drift"] = h_i + moved
-        site.memory["gradient"] = g_i - g - moved / reach
+        site.memory["gradient"] = g_i - g - moved / reach if reach else g_i
         return {"model": theta_i, "reach": reach}
 
     def aggregate(self, state: Tree, replies: Mapping[int, Tree], ctx: RoundContext) -> Tree:
@@ -101,7 +101,8 @@ class FedDC(Method):
         share = len(replies) / ctx.num_clients
         w = state["model"].only(g)
         averaged, gradient = means(
-            (reply["model"], (w - reply["model"].only(g)) / reply["reach"]) for reply in replies.values()
+            (reply["model"], (w - reply["model"].only(g)) / reply["reach"] if reply["reach"] else g)
+            for reply in replies.values()
         )
         theta = averaged.only(g)
         drift = state["drift"] + share * (theta - w)

@@ -5,7 +5,7 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, https://arxiv.org/abs
     x, c      state                server: "model", "c"
     c_i       site.memory["c"]     client, between rounds
     y_i       site.model           client, within a round
-    K, eta_l  fit.steps, fit.lr    eta_g  server_lr      N  ctx.num_clients
+    K, eta_l  fit.steps, fit.lr    eta_g  server_lr      N  ctx.num_clients      K = 0: every float16 step overflowed
 
 Departures: control variates cover parameters; BatchNorm statistics are averaged with x. eta_l is the effective step
 size, momentum and schedule counted in. Option II reads gradients off the movement, which under Adam are none, and it
@@ -50,7 +50,7 @@ class Scaffold(Method):
         drift = c - c_i
         fit = site.fit(edit_gradients=lambda g: g + drift.only(g))  # line 10
         y_i = Weights.of(site.model, self.returns)
-        c_new = c_new or c_i - c + (x.only(c) - y_i.only(c)) / (fit.steps * fit.lr)  # line 12 (ii)
+        c_new = c_new or (c_i - c + (x.only(c) - y_i.only(c)) / (fit.steps * fit.lr) if fit.steps else c_i)  # (ii)
         site.memory["c"] = c_new  # line 14
         return {"dy": y_i - x.only(y_i), "dc": c_new - c_i}  # line 13
 

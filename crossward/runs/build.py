@@ -109,7 +109,7 @@ def assemble(
     checks.check_metric(config, task)
     mean, std = _normalisation(config, collection.channels)
     devices = chosen_devices(config.engine.device)
-    check_compiler(config.engine, devices)
+    check_compiler(config.engine, devices)  # again: a site, or a coordinator, comes here without `prepare`
     run_sites = RunSites(
         federation,
         method,

@@ -45,6 +45,7 @@ class CheckpointWriter:
     in_background: bool = True  # False: a round ends when its checkpoint is on disk
     written: Callable[[Progress], None] = lambda progress: None  # called, in the thread, when one is on disk
     clock: Callable[[], float] = time.monotonic
+    newest: int = 0  # the round of the last checkpoint that is on disk or being written
     _best: RunState | None = None  # that is not on disk yet
     _last: RunState | None = None
     _best_files: frozenset[str] = frozenset()  # of memory, which the best checkpoint on disk names
@@ -58,6 +59,7 @@ class CheckpointWriter:
 
     def resume(self, progress: Progress) -> None:
         """The run goes on from the checkpoint that is on disk."""
+        self.newest = progress.done
         if progress.best_round:
             self._best_files = frozenset(self.rundir.tree(BEST)["memory"].values())
 
@@ -110,6 +112,7 @@ class CheckpointWriter:
         assert last is not None
         self._held = (last,) if best is None else (last, best)
         self._last = self._best = None
+        self.newest = last.round
         self._writing = self._thread.submit(self._write, last, best)
 
     def _write(self, last: RunState, best: RunState | None) -> None:

@@ -16,6 +16,7 @@ from crossward.core.method import Method, Need
 from crossward.core.metric_sum import summed_metrics
 from crossward.core.net import Net
 from crossward.core.plugin import Plugin, RunFacts
+from crossward.core.run import cohort_size
 from crossward.core.seeds import seeded
 from crossward.core.task import Task, example_metrics
 from crossward.core.weights import Weights
@@ -24,7 +25,7 @@ from crossward.errors import ConfigError
 from crossward.methods import METHODS, method_class
 from crossward.names import nearest
 from crossward.runs.architectures import NetPlan
-from crossward.runs.devices import device_cautions
+from crossward.runs.devices import check_compiler, chosen_devices, device_cautions
 from crossward.runs.sites import RunSites
 from crossward.tasks.segmentation import Segmentation
 
@@ -33,8 +34,13 @@ CHUNK = 256  # masks looked at in one go
 
 
 def check_engine(config: Config) -> None:
+    """What can be told of the machine alone, before any image is read."""
     if config.engine.strict and config.engine.name == "pool":
-        raise ConfigError('engine.strict is for engine.name = "local": the pool always goes through the codec')
+        raise ConfigError(
+            'engine.strict is for engine.name = "local"',
+            hint="The pool hands trees to other processes anyhow, without the codec.",
+        )
+    check_compiler(config.engine, chosen_devices(config.engine.device))
 
 
 def check_method(config: Config, method: Method, plugins: Sequence[Plugin], task: Task, federation: Federation) -> None:
@@ -152,8 +158,9 @@ def _features_of_noise(net: Net, shape: tuple[int, int, int]) -> Tensor:
 
 def cautions(config: Config, run_sites: RunSites) -> list[str]:
     """What is no reason to refuse a run, but worth knowing before it."""
+    asked = cohort_size(config.run.participation, len(run_sites.clients))
     return [
-        *device_cautions(config.engine, run_sites.devices, len(run_sites.ids)),
+        *device_cautions(config.engine, run_sites.devices, len(run_sites.ids), asked),
         *_about_batches(config, run_sites),
         *_about_nets(config, run_sites),
         *_about_empty_masks(run_sites),

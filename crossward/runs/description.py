@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from crossward.data.near_leaks import MOST
 from crossward.disk import write_atomically
 from crossward.runs.architectures import NetPlan
 from crossward.runs.build import PreparedRun, client_memory_budget
-from crossward.runs.devices import device_facts, repeats_to_the_bit
+from crossward.runs.devices import device_facts, repeats_to_the_bit, used_devices
 from crossward.runs.run_directory import FORMAT, RunDir
 from crossward.runs.sites import RunSites
 
@@ -39,7 +38,7 @@ def describe(rundir: RunDir, prepared: PreparedRun) -> None:
     config = prepared.config
     many = len(prepared.federation.sites) > MANY_SITES
     rundir.write("partition.json", manifest(prepared.federation), indent=None if many else 1)
-    rundir.write("environment.json", environment(config, prepared.run_sites.devices))
+    rundir.write("environment.json", environment(config, prepared.run_sites))
     if prepared.quarantined:
         rundir.write("quarantine.json", {"left_out": prepared.quarantined})
     describe_near_leaks(rundir, prepared)
@@ -118,7 +117,8 @@ def _class_text(text: EmbeddedClasses) -> dict[str, Any]:
     }
 
 
-def environment(config: Config, devices: Sequence[str]) -> dict[str, Any]:
+def environment(config: Config, run_sites: RunSites) -> dict[str, Any]:
+    devices = used_devices(config.engine, run_sites.devices, len(run_sites.ids))
     return {
         "crossward": __version__,
         "python": sys.version.split()[0],

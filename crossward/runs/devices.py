@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,12 +17,12 @@ import torch
 
 from crossward.config.schema import EngineSettings
 from crossward.core.compilation import compiler_problem
-from crossward.core.cores import usable_cores
+from crossward.core.cores import training_processes, usable_cores, worker_number
 from crossward.errors import ConfigError
 
 CPU = "cpu"
 ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" and "all" look for them
-ASKED = ("index", "name", "memory.total", "driver_version")  # of nvidia-smi
+ASKED = ("index", "uuid", "name", "memory.total", "driver_version")  # of nvidia-smi
 SECONDS = 10  # that nvidia-smi may take
 
 
@@ -71,14 +71,25 @@ def worker_count(settings: EngineSettings, devices: Sequence[str], sites: int) -
     return max(1, min(usable_cores() // settings.threads, sites))
 
 
-def device_cautions(settings: EngineSettings, devices: Sequence[str], sites: int) -> list[str]:
-    """What is worth knowing of how sites meet devices, before a run."""
+def used_devices(settings: EngineSettings, devices: Sequence[str], sites: int) -> tuple[str, ...]:
+    """Those of the devices that the processes of a run compute on; a run in one process has one of them."""
+    if settings.name == "local":
+        return (devices[worker_number() % len(devices)],)
+    return tuple(devices[: worker_count(settings, devices, sites)])
+
+
+def device_cautions(settings: EngineSettings, devices: Sequence[str], sites: int, asked: int) -> list[str]:
+    """What is worth knowing of how sites meet devices, before a run; `asked` sites train in a round."""
     workers = worker_count(settings, devices, sites) if settings.name == "pool" else 1
+    computing = workers * training_processes()
     lines = []
-    if workers < len(devices):
-        idle = ", ".join(devices[workers:])
+    if computing < len(devices):
+        idle = ", ".join(devices[computing:])
         way_forward = 'engine.name = "pool"' if settings.name == "local" else 'engine.workers = "auto"'
-        lines.append(f"{idle} will be idle: {workers} process(es) compute. {way_forward} would use all devices")
+        lines.append(f"{idle} will be idle: {computing} process(es) compute. {way_forward} would use all devices")
+    elif asked * training_processes() < len(devices):
+        count = "1 of them does" if asked == 1 else f"{asked} of them do"
+        lines.append(f"{', '.join(devices[asked:])} will be idle while sites train: {count} in a round")
     if settings.name == "pool" and devices[0] == CPU and workers * settings.threads > usable_cores():
         lines.append(f"{workers} workers of {settings.threads} threads on {usable_cores()} cores")
     return lines
@@ -86,14 +97,23 @@ def device_cautions(settings: EngineSettings, devices: Sequence[str], sites: int
 
 def device_facts(devices: Sequence[str]) -> dict[str, Any]:
     """What the devices are, for the run directory: names and drivers where the machine says so."""
-    by_number = _nvidia() if devices[0].startswith("cuda") else {}
-    described = []
-    for name in devices:
-        described.append({"device": name, **by_number.get(_physical_number(name), {})})
-    facts: dict[str, Any] = {"devices": described}
-    if torch.version.cuda and devices[0].startswith("cuda"):
+    is_cuda = devices[0].startswith("cuda")
+    here = _nvidia() if is_cuda else []
+    facts: dict[str, Any] = {"devices": [{"device": name, **_described(name, here)} for name in devices]}
+    if torch.version.cuda and is_cuda:
         facts |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    if torch.version.hip and is_cuda:
+        facts |= {"hip": torch.version.hip}
     return facts
+
+
+def _described(name: str, here: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """What nvidia-smi says of a CUDA device; nothing if it does not know it."""
+    place = _place(name)
+    for gpu in here:
+        if place == gpu["index"] or (place.startswith("GPU-") and gpu["uuid"].startswith(place)):
+            return {"is": gpu["name"], "memory": gpu["memory.total"], "driver": gpu["driver_version"]}
+    return {}
 
 
 def repeats_to_the_bit(devices: Sequence[str], deterministic: bool) -> str:
@@ -142,23 +162,23 @@ def _here() -> str:
     return ", ".join(("auto", *_accelerators(), CPU))
 
 
-def _physical_number(name: str) -> str:
-    """The number of a CUDA device as nvidia-smi counts, of those that the process may see."""
+def _place(name: str) -> str:
+    """A CUDA device as nvidia-smi knows it: its number, or its uuid, or the beginning of that."""
     number = int(name.partition(":")[2] or 0)
     visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     return visible[number] if number < len(visible) else str(number)
 
 
 @cache
-def _nvidia() -> dict[str, dict[str, str]]:
-    """Name, memory and driver of each GPU by its number, as nvidia-smi says, which needs no context on any of them."""
+def _nvidia() -> list[dict[str, str]]:
+    """What nvidia-smi says of each GPU, which needs no context on any of them."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return {}
+        return []
     command = [program, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
     except (OSError, subprocess.SubprocessError):
-        return {}
+        return []
     rows = [[part.strip() for part in line.split(",")] for line in answer.splitlines()]
-    return {row[0]: {"is": row[1], "memory": row[2], "driver": row[3]} for row in rows if len(row) == len(ASKED)}
+    return [dict(zip(ASKED, row, strict=True)) for row in rows if len(row) == len(ASKED)]

@@ -6,6 +6,7 @@ as measured. Rounds are thought to be alike: a method that does something every 
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections import Counter
@@ -16,16 +17,19 @@ from statistics import fmean
 
 from crossward.config.schema import Config
 from crossward.core import machine_memory
+from crossward.core.cores import usable_cores
 from crossward.core.engine import SERVER
 from crossward.core.memory_budgets import budget
 from crossward.core.run import cohort_size, cohorts
 from crossward.disk import present
 from crossward.runs.build import PreparedRun, client_memory_budget, prepare
+from crossward.runs.checkpoint_writer import SHARE, SHORT, Every
 from crossward.runs.devices import worker_count
 from crossward.runs.lifecycle import kept_predictions
 from crossward.runs.trial_round import EVALUATION_STEP, StepTaken, Trial, try_round
 
 DEPLOYMENT_STEP = "deploy"
+KEPT = 5  # files of predictions: of best and last round, at the checkpoint and now, and one that is about to go
 COPIES = 3  # of the clients' memory on disk: of the best round, of the last checkpoint, and of the one being written
 REMEDIES = {
     "checkpoints": "run.out can name a folder on a larger disk",
@@ -176,13 +180,34 @@ def _seconds(prepared: PreparedRun, trial: Trial, start: float) -> dict[str, flo
     one_evaluation = _side_by_side([predicting.seconds(images) for images in held_out], workers)
     scoring = trial.scoring_seconds * sum(held_out) / max(1, trial.held_out)
     deploying = fmean([taken.seconds for taken in trial.steps if taken.step == DEPLOYMENT_STEP] or [0.0])
-    return {
-        "start": start,
+    rounds = {
         "training": training,
         "server": plan.rounds * trial.server_seconds,
         "evaluation": evaluated * (one_evaluation + scoring),
+    }
+    return {
+        "start": start,
+        **rounds,
+        "checkpoints": _checkpoint_seconds(prepared, trial, sum(rounds.values()) / plan.rounds),
         "end": 2 * deploying * (len(ids) if sites.personal else 1) / workers,
     }
+
+
+def _checkpoint_seconds(prepared: PreparedRun, trial: Trial, one_round: float) -> float:
+    tried = _bytes_in(trial, "checkpoint/last.safetensors") + _bytes_in(trial, "checkpoint/memory/")
+    one = trial.checkpoint_seconds * _checkpoint_bytes(prepared, trial) / max(1, tried)
+    spare_core = usable_cores() > _workers(prepared) * prepared.config.engine.threads
+    every = prepared.config.checkpoint.every
+    return checkpoint_seconds(one, every, prepared.plan.rounds, one_round, spare_core=spare_core)
+
+
+def checkpoint_seconds(one: float, every: Every, rounds: int, one_round: float, *, spare_core: bool) -> float:
+    """How much longer a run takes by checkpoints of `one` second each: its end waits for the last, and rounds for what
+    of the others is not written meanwhile."""
+    seldom = 1 if one < SHORT else max(1, math.ceil(one / SHARE / max(one_round, 1e-9)))
+    apart = seldom if every == "auto" else every  # rounds
+    hidden = apart * one_round if spare_core else 0.0
+    return rounds // apart * max(0.0, one - hidden) + one
 
 
 def step_cost(taken: Sequence[StepTaken]) -> StepCost:
@@ -264,7 +289,7 @@ def _disk(prepared: PreparedRun, trial: Trial) -> dict[str, int]:
     weights = [size for path, size in trial.files.items() if path.startswith("weights/")]
     deployed = len(_evaluated_sites(prepared)) if sites.personal else 1
     evaluated = sum(plan.evaluates(number) for number in range(1, plan.rounds + 1))
-    kept = {"none": 0, "best": min(3, evaluated), "all": evaluated}[kept_predictions(prepared.config, sites)]
+    kept = {"none": 0, "best": min(KEPT, evaluated), "all": evaluated}[kept_predictions(prepared.config, sites)]
     larger = _held_out(prepared) / max(1, trial.held_out)
     predicted = _bytes_in(trial, "predictions/round-") * kept + _bytes_in(trial, "predictions/targets")
     lines = _bytes_in(trial, "metrics.jsonl") + _bytes_in(trial, "traffic.jsonl")

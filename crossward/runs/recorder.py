@@ -59,6 +59,8 @@ class Recorder(Observer):
             self.rundir.append("metrics.jsonl", [metrics_line(record)])
             self.rundir.append("traffic.jsonl", [asdict(t) | {"round": t.round + 1} for t in record.traffic])
             self.checkpoints.round_ended(record)
+            if self.keep == "best":
+                self._discard_since_checkpoint(record)
 
     def on_end(self, progress: Progress) -> None:
         self.checkpoints.finish()
@@ -70,6 +72,13 @@ class Recorder(Observer):
         numbers = [number for number in self.rundir.predicted_rounds() if number <= progress.done]
         for number in numbers[:-1]:
             if number != progress.best_round:
+                self.rundir.forget_predictions(number)
+
+    def _discard_since_checkpoint(self, record: RoundRecord) -> None:
+        """Predictions since the newest checkpoint but those of the best round and of this one: if the run is killed, it
+        computes all of them again."""
+        for number in self.rundir.predicted_rounds():
+            if self.checkpoints.newest < number < record.round and number != record.progress.best_round:
                 self.rundir.forget_predictions(number)
 
     def _keep_overlays(self, round: int, predictions: Tree) -> None:

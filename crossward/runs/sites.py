@@ -15,6 +15,7 @@ from torch import Tensor
 
 from crossward.core.compilation import compile_network
 from crossward.core.concepts import Concepts
+from crossward.core.cores import worker_number
 from crossward.core.determinism import fix_order_of_sums
 from crossward.core.device_copy import DeviceCopy
 from crossward.core.engine import SERVER
@@ -224,7 +225,7 @@ class RunSites:
     @cached_property
     def device(self) -> torch.device:
         """Workers take the devices in turn."""
-        device = torch.device(self.devices[int(os.environ.get("CROSSWARD_WORKER", "0")) % len(self.devices)])
+        device = torch.device(self.devices[worker_number() % len(self.devices)])
         fix_order_of_sums(device, self.deterministic)
         return device
 

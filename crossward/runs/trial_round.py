@@ -24,6 +24,7 @@ from crossward.core.tree import sizes
 from crossward.data.federation import NO_ROWS, Federation, Split
 from crossward.engines.local import LocalEngine
 from crossward.runs.build import PreparedRun
+from crossward.runs.checkpoint_writer import CHECKPOINT, read_checkpoint
 from crossward.runs.lifecycle import execute, held
 from crossward.runs.private_runs import protection
 from crossward.runs.run_directory import RunDir
@@ -35,6 +36,7 @@ MOST_BATCHES = 8  # at a site
 HELD_OUT = 64  # images of validation and of test, for each batch of training
 MOST_ARCHITECTURES = 4  # that are tried
 EVALUATION_STEP = "predict"
+NO_LIMIT = 1 << 62  # bytes in memory
 # by the unit that noise protects: it needs units that are not in a batch, and a patient may have many images
 LEAST_BATCHES = {None: 1, "site": 1, "image": 2, "patient": 1 << 20}
 
@@ -59,6 +61,7 @@ class Trial:
     clients: int = 0
     memory_bytes: int = 0  # of all its clients, between rounds
     files: dict[str, int] = field(default_factory=dict)  # of its run directory: path -> bytes
+    checkpoint_seconds: float = 0.0  # of writing the checkpoint among these files
 
     @property
     def held_out(self) -> int:
@@ -158,7 +161,20 @@ def _tried(thin: PreparedRun) -> Trial:
             execute(rundir, thin, start_engine, observers, images=sites.test_images)
         files = [file for file in rundir.folder.rglob("*") if file.is_file()]
         trial.files = {str(file.relative_to(rundir.folder)): file.stat().st_size for file in files}
+        trial.checkpoint_seconds = _written_again(rundir)
     return trial
+
+
+def _written_again(rundir: RunDir) -> float:
+    """Seconds of writing the last checkpoint once more, with the memory of all clients."""
+    memory = TreeStore(rundir.folder / "checkpoint" / "memory", NO_LIMIT)
+    progress = read_checkpoint(rundir, memory)
+    assert progress is not None
+    memory.update({client: memory[client] for client in memory})  # now they are in no file
+    began = time.perf_counter()
+    memory.commit()
+    rundir.keep(CHECKPOINT, progress.state)
+    return time.perf_counter() - began
 
 
 def _thinned(prepared: PreparedRun, batches: int) -> PreparedRun:

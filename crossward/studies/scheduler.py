@@ -111,7 +111,9 @@ class Scheduler:
         if not self._has_memory_for(job, idle):
             return None
         if idle is None:
-            idle = WorkerProcess(self.command, self.workers)
+            taken = {worker.number for worker in self._pool}
+            number = next(number for number in range(self.workers) if number not in taken)
+            idle = WorkerProcess(self.command, self.workers, number)
             self._pool[idle] = None
             self._selector.register(idle, selectors.EVENT_READ)
         return idle

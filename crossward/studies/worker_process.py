@@ -25,14 +25,16 @@ TAIL = 4000  # bytes of its errors that are looked at
 class WorkerProcess:
     """Owned by one thread of one study."""
 
-    def __init__(self, command: Sequence[str] = COMMAND, workers: int = 1) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, workers: int = 1, number: int = 0) -> None:
+        """One of so many `workers`, which take the devices of the machine in turn."""
+        self.number = number
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=os.environ | worker_environment(workers),
+            env=os.environ | worker_environment(workers, number),
             start_new_session=True,  # Ctrl-C is for the study, which stops its workers in order
         )
         assert self._process.stdout is not None

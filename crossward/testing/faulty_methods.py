@@ -16,6 +16,7 @@ from crossward.core.method import Method
 from crossward.core.site import Site
 from crossward.core.tree import Tree
 from crossward.core.weights import Weights
+from crossward.errors import RunError
 from crossward.methods.scaffold import Scaffold
 
 BOARD: Tree = {}  # where HiddenInModule keeps its state
@@ -23,9 +24,9 @@ BOARD: Tree = {}  # where HiddenInModule keeps its state
 
 @dataclass(frozen=True)
 class Faulty(Method):
-    """FedAvg, but one site ends its process, raises or diverges."""
+    """FedAvg, but one site ends its process, raises, raises an error for people, or diverges."""
 
-    fault: Literal["exit", "raise", "nan"] = "raise"
+    fault: Literal["exit", "raise", "words", "nan"] = "raise"
     site: str = "site-1"
 
     def train(self, site: Site, down: Tree) -> Tree:
@@ -36,6 +37,8 @@ class Faulty(Method):
             os._exit(3)
         if self.fault == "raise":
             raise ZeroDivisionError(f"{site.name} has run out of film")
+        if self.fault == "words":
+            raise RunError(f"{site.name} has no film", details=["35 mm"], hint="Buy some.")
         site.memory["seen"] = True
         Weights.of(site.model).map(lambda t: torch.full_like(t, torch.nan)).into(site.model)
         return reply | {"model": Weights.of(site.model, self.returns)}

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from crossward.runs import sites
 from crossward.testing import fake_accelerator
 
 
@@ -25,6 +27,35 @@ def test_methods_and_speed(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "fedavg-classification: right (1 of 2)" in out
     assert "0 problem(s)" in out
+
+
+def test_what_fails_is_named_and_the_rest_measured(monkeypatch):
+    import gpu
+
+    measure = gpu.measure
+
+    def short_of_memory(work, size, steps, device):
+        if work.amp:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nmore")
+        return measure(work, size, steps, device)
+
+    monkeypatch.setattr(gpu, "measure", short_of_memory)
+    works = [gpu.Work("cnn", {}, amp, resident=False) for amp in ("bfloat16", False)]
+    rows, failures = gpu.measured(works, 32, 2, "cpu")
+    assert [(row.precision, row.copies_per_step) for row in rows] == [("32 bits", 0)]
+    assert failures == {
+        "cnn, bfloat16, images sent": "OutOfMemoryError: CUDA out of memory. Tried to allocate 3 GiB",
+    }
+
+
+def test_a_compiled_network_is_measured(monkeypatch):
+    import gpu
+
+    compiled = []
+    monkeypatch.setattr(sites, "compile_network", compiled.append)
+    row = gpu.measure(gpu.Work("cnn", {}, False, resident=False, compiled=True), 32, 2, "cpu")
+    assert row.precision == "32 bits c"
+    assert len(compiled) == 1
 
 
 def test_kernels_that_overlap_count_once():

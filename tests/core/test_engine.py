@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from crossward.core.engine import Job, run_job
 from crossward.core.weights import Weights
+from crossward.errors import RunError
 from crossward.methods.fedavg import FedAvg
 from crossward.testing.toy import Toy
 
@@ -50,3 +52,18 @@ def test_a_job_that_fails_gives_its_memory_back(run_sites, down):
     assert memory == {"rounds": 4}
     assert outcome.reply == {}
     assert outcome.failure
+
+
+@dataclass(frozen=True)
+class NeedsMuch(FedAvg):
+    def train(self, site, down):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+
+def test_a_device_without_enough_memory_is_reported_in_words(down):
+    run_sites = Toy().run_sites(NeedsMuch())
+    with pytest.raises(RunError, match="site-0, step 'train': its device, cpu, has too little memory") as error:
+        run_job(run_sites, Job(0, "train", 0, 1, True), down, {})
+    assert error.value.details == ("CUDA out of memory. Tried to allocate 20 GiB",)
+    assert "train.batch_size" in error.value.hint
+    assert "engine.device_images_mib" in error.value.hint

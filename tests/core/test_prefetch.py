@@ -133,7 +133,7 @@ def test_a_forked_process_has_a_helper_of_its_own():
 def test_a_core_is_spare_if_those_that_train_leave_one(monkeypatch, usable, threads, workers, spare):
     monkeypatch.setattr(prefetch, "usable_cores", lambda: usable)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    for name, value in cores.worker_environment(workers).items():
+    for name, value in cores.worker_environment(workers, 0).items():
         monkeypatch.setenv(name, value)
     assert has_spare_core() is spare
 
@@ -141,6 +141,6 @@ def test_a_core_is_spare_if_those_that_train_leave_one(monkeypatch, usable, thre
 def test_workers_of_workers_share_the_cores(monkeypatch):
     monkeypatch.delenv(cores.WORKERS, raising=False)
     assert cores.training_processes() == 1
-    monkeypatch.setenv(cores.WORKERS, cores.worker_environment(3)[cores.WORKERS])
+    monkeypatch.setenv(cores.WORKERS, cores.worker_environment(3, 0)[cores.WORKERS])
     assert cores.training_processes() == 3
-    assert cores.worker_environment(2) == {cores.WORKERS: "6"}
+    assert cores.worker_environment(2, 1) == {cores.WORKERS: "6", cores.WORKER: "1"}

@@ -191,7 +191,11 @@ def test_predict_in_order_and_in_batches(line, pixels):
     assert sizes == [PREDICT_BATCH, 3]
 
 
-def test_predict_takes_fewer_images_at_a_time_where_a_device_has_no_memory_for_more(line, pixels, monkeypatch):
+OUT_OF_MEMORY = (torch.OutOfMemoryError(), RuntimeError("MPS backend out of memory (MPS allocated: 7.64 GiB)"))
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["cuda", "mps"])
+def test_predict_takes_fewer_images_at_a_time_where_a_device_has_no_memory_for_more(line, pixels, monkeypatch, error):
     site, samples = line(), pixels(list(range(20)), [0] * 20)
     expected = site.predict(site.model, samples)
     asked = []
@@ -199,15 +203,29 @@ def test_predict_takes_fewer_images_at_a_time_where_a_device_has_no_memory_for_m
     def short_of_memory(x):
         asked.append(len(x))
         if len(x) > 8:
-            raise torch.OutOfMemoryError
+            raise error
         return site.model(x)
 
     monkeypatch.setattr(site_module, "prediction_batch_sizes", lambda _: [32, 16, 8, 4])
     assert torch.equal(site.predict(short_of_memory, samples), expected)
     assert asked == [20, 16, 8, 8, 4]
     monkeypatch.setattr(site_module, "prediction_batch_sizes", lambda _: [32, 16])
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(type(error)):
         site.predict(short_of_memory, samples)
+
+
+def test_predict_raises_other_errors_at_once(line, pixels, monkeypatch):
+    site, samples = line(), pixels(list(range(20)), [0] * 20)
+    asked = []
+
+    def broken(x):
+        asked.append(len(x))
+        raise RuntimeError("expected all tensors to be on the same device")
+
+    monkeypatch.setattr(site_module, "prediction_batch_sizes", lambda _: [32, 16])
+    with pytest.raises(RuntimeError, match="same device"):
+        site.predict(broken, samples)
+    assert asked == [20]
 
 
 @pytest.mark.parametrize(("side", "sizes"), [(28, [256]), (64, [256, 128, 64, 49]), (224, [128, 64, 32, 16])])
@@ -219,7 +237,8 @@ def test_devices_predict_many_images_at_a_time(side, sizes):
     assert site_module.prediction_batch_sizes(here) == sizes[-1:]
 
 
-def test_features_are_taken_in_halves_where_a_device_has_no_memory_for_all(line, pixels, monkeypatch):
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["cuda", "mps"])
+def test_features_are_taken_in_halves_where_a_device_has_no_memory_for_all(line, pixels, monkeypatch, error):
     site, samples = line(), pixels(list(range(20)), [0] * 20)
     site.task = Classification(("a", "b"))
     expected = [(z.clone(), y.clone()) for z, y in site.vectors(samples)]
@@ -229,7 +248,7 @@ def test_features_are_taken_in_halves_where_a_device_has_no_memory_for_all(line,
     def short_of_memory(x):
         asked.append(len(x))
         if len(x) > 8:
-            raise torch.OutOfMemoryError
+            raise error
         return plain(x)
 
     monkeypatch.setattr(site.model, "features", short_of_memory)

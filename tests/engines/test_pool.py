@@ -18,6 +18,7 @@ from crossward.core.tree import Tree
 from crossward.core.weights import Weights
 from crossward.engines.local import LocalEngine
 from crossward.engines.pool import PoolEngine, Worker, WorkerPool
+from crossward.errors import RunError
 from crossward.methods.fedavg import FedAvg
 from crossward.methods.local import Local
 from crossward.methods.scaffold import Scaffold
@@ -133,6 +134,14 @@ def test_an_exception_in_a_step_comes_with_the_workers_traceback():
     assert "faulty_methods.py" in message
     assert "ZeroDivisionError: site-1 has run out of film" in message
     assert_same(with_workers(FedAvg(), 2), in_process(FedAvg()))  # the workers are still good
+
+
+def test_an_error_for_people_reaches_them_in_words():
+    with pytest.raises(RunError) as caught:
+        with_workers(Faulty(fault="words"), 2)
+    assert caught.value.what == "site-1 has no film"
+    assert caught.value.details == ("35 mm",)
+    assert caught.value.hint == "Buy some."
 
 
 def test_what_is_hidden_in_a_module_is_not_there_in_a_worker():

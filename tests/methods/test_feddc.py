@@ -11,7 +11,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from crossward.core.engine import Job, run_job
 from crossward.core.method import RoundContext
+from crossward.core.mixed_precision import LOSS_SCALE
 from crossward.core.plugin import RunFacts
 from crossward.core.run import Plan, cohorts, run
 from crossward.core.site import Site
@@ -31,6 +33,7 @@ from crossward.testing.short_runs import Records, assert_finite, assert_same, ru
 from crossward.testing.toy import Toy, linear
 
 TWO = Toy(sizes=((6, 2, 2), (10, 2, 2)))
+TOO_LARGE = {"scale": 2.0**100, "steps": 0}  # of a loss: no gradient fits into float16
 FOUR = Toy(sizes=((6, 0, 0), (10, 0, 0), (4, 0, 0), (8, 0, 0)), common=0)
 FIVE = Toy(sizes=((12, 2, 0), (5, 2, 0), (0, 2, 0), (9, 2, 0), (1, 0, 0)), common=0)  # four clients: one has no images
 
@@ -226,3 +229,19 @@ def test_a_caution_is_told_under_adam(optimizer: str):
 
 def test_no_caution_is_told_under_sgd():
     assert FedDC().cautions(RunFacts({}, Training(momentum=0.9))) == []
+
+
+def test_a_client_of_which_every_step_overflows_changes_nothing_but_its_scale():
+    run_sites = TWO.run_sites(FedDC(), training=Training(lr=0.1, amp="float16"), net=linear)
+    ctx = RoundContext(0, 1, 2, run_sites.task, run_sites.server(0))
+    state = run_sites.method.start(ctx)
+    down = run_sites.method.broadcast(state)
+    jobs = [Job(site, "train", 0, 7, True) for site in (0, 1)]
+    still, memory = run_job(run_sites, jobs[0], down, {LOSS_SCALE: TOO_LARGE})
+    assert still.failure == ""
+    assert memory["drift"].norm() == memory["gradient"].norm() == 0
+    assert memory[LOSS_SCALE]["scale"] < TOO_LARGE["scale"]  # from where the next round goes on
+    other, others_memory = run_job(run_sites, jobs[1], down, {})
+    after = run_sites.method.aggregate(state, {0: still.reply, 1: other.reply}, ctx)
+    assert_finite(after)
+    assert_same({"g": after["gradient"]}, {"g": others_memory["gradient"] / 2}, "the mean of the clients' gradients")

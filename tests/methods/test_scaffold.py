@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from crossward.core.engine import Job, run_job
 from crossward.core.method import Method, RoundContext
+from crossward.core.mixed_precision import LOSS_SCALE
 from crossward.core.run import Plan, run
 from crossward.core.site import Fit, Site
 from crossward.core.training import Training
@@ -232,6 +234,17 @@ def test_momentum_is_counted_into_the_step_size():
     assert fit.steps == 4
     assert fit.lr == pytest.approx(0.1 * (1 + 1.5 + 1.75 + 1.875) / 4)
     assert_reads_unit_gradient(fit, moved)
+
+
+def test_a_fit_of_which_every_step_overflows_changes_nothing_but_the_scale():
+    run_sites = TWO.run_sites(Scaffold(), training=Training(lr=0.1, amp="float16"), net=linear)
+    too_large = {LOSS_SCALE: {"scale": 2.0**100, "steps": 0}}
+    state = run_sites.method.start(RoundContext(0, 1, 2, run_sites.task, run_sites.server(0)))
+    outcome, memory = run_job(run_sites, Job(0, "train", 0, 7, True), state, too_large)
+    assert outcome.failure == ""
+    assert outcome.reply["dy"].norm() == outcome.reply["dc"].norm() == 0
+    assert memory["c"].norm() == 0
+    assert memory[LOSS_SCALE]["scale"] < 2.0**100  # from where the next round goes on
 
 
 def test_plain_sgd_has_its_nominal_step_size():

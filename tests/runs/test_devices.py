@@ -12,6 +12,7 @@ from crossward.config.reading import config_from
 from crossward.config.schema import EngineSettings
 from crossward.core.determinism import fix_order_of_sums
 from crossward.core.engine import Job, run_job
+from crossward.data.sources.phantom.source import PhantomSettings
 from crossward.errors import ConfigError, RunError
 from crossward.runs import devices
 from crossward.runs.build import prepare
@@ -20,6 +21,7 @@ from crossward.runs.devices import (
     device_cautions,
     device_facts,
     repeats_to_the_bit,
+    used_devices,
     worker_count,
 )
 
@@ -84,9 +86,27 @@ def test_a_machine_without_gpus():
     assert "cpu" in error.value.hint
 
 
+@pytest.fixture
+def unreadable_images(monkeypatch):
+    """Whoever reads images of the phantom fails the test: real ones may take an hour."""
+
+    def load(self):
+        raise AssertionError("images were read")
+
+    monkeypatch.setattr(PhantomSettings, "load", load)
+
+
+@pytest.mark.usefixtures("unreadable_images")
 def test_a_run_refuses_a_device_before_it_reads_images(config):
     with pytest.raises(ConfigError, match=r"engine\.device"):
         prepare(config_from(config(engine={"device": ["cpu", "tpu:1"]})))
+
+
+@pytest.mark.usefixtures("unreadable_images")
+def test_a_run_misses_a_compiler_before_it_reads_images(config, monkeypatch):
+    monkeypatch.setattr(devices, "compiler_problem", lambda device: "no compiler")
+    with pytest.raises(ConfigError, match=r"engine\.compile"):
+        prepare(config_from(config(engine={"device": "cpu", "compile": True})))
 
 
 @pytest.mark.parametrize(
@@ -107,23 +127,56 @@ def test_how_many_workers(monkeypatch, settings, here, sites, expected):
 
 def test_idle_devices_are_reported(monkeypatch):
     two = ("cuda:0", "cuda:1")
-    (line,) = device_cautions(EngineSettings(name="local"), two, 9)
+    (line,) = device_cautions(EngineSettings(name="local"), two, 9, 9)
     assert line.startswith("cuda:1 will be idle")
     assert 'engine.name = "pool"' in line
-    (line,) = device_cautions(EngineSettings(name="pool", workers=1), two, 9)
+    (line,) = device_cautions(EngineSettings(name="pool", workers=1), two, 9, 9)
     assert 'engine.workers = "auto"' in line
-    assert device_cautions(EngineSettings(name="pool"), two, 9) == []
+    assert device_cautions(EngineSettings(name="pool"), two, 9, 9) == []
+    assert device_cautions(EngineSettings(name="pool"), two, 9, 2) == []
+    (line,) = device_cautions(EngineSettings(name="pool"), ("cuda:0", "cuda:1", "cuda:2"), 9, 2)
+    assert line == "cuda:2 will be idle while sites train: 2 of them do in a round"
+    (line,) = device_cautions(EngineSettings(name="pool", workers=3), ("cuda:0", "cuda:1"), 9, 1)
+    assert line == "cuda:1 will be idle while sites train: 1 of them does in a round"
     monkeypatch.setattr(devices, "usable_cores", lambda: 2)
-    assert device_cautions(EngineSettings(name="pool", workers=4), two, 9) == []  # GPUs do the work, not cores
-    assert device_cautions(EngineSettings(name="pool", workers=4), ("cpu",), 9) == ["4 workers of 1 threads on 2 cores"]
+    assert device_cautions(EngineSettings(name="pool", workers=4), two, 9, 9) == []  # GPUs do the work, not cores
+    assert device_cautions(EngineSettings(name="pool", workers=4), ("cpu",), 9, 9) == [
+        "4 workers of 1 threads on 2 cores"
+    ]
 
 
-def test_what_a_run_says_of_its_devices(monkeypatch):
-    answer = "0, NVIDIA A100, 40960 MiB, 550.54\n1, NVIDIA L4, 23034 MiB, 550.54\n"
+def test_devices_that_other_runs_of_a_study_use_are_not_idle(monkeypatch):
+    monkeypatch.setenv("CROSSWARD_WORKERS", "2")
+    assert device_cautions(EngineSettings(name="local"), ("cuda:0", "cuda:1"), 9, 9) == []
+    (line,) = device_cautions(EngineSettings(name="local"), ("cuda:0", "cuda:1", "cuda:2"), 9, 9)
+    assert line.startswith("cuda:2 will be idle: 2 process(es) compute")
+
+
+@pytest.mark.parametrize(
+    ("settings", "worker", "expected"),
+    [
+        ({"name": "local"}, "0", ("cuda:0",)),
+        ({"name": "local"}, "4", ("cuda:1",)),
+        ({"name": "pool"}, "0", ("cuda:0", "cuda:1", "cuda:2")),
+        ({"name": "pool", "workers": 2}, "0", ("cuda:0", "cuda:1")),
+        ({"name": "pool", "workers": 5}, "0", ("cuda:0", "cuda:1", "cuda:2")),
+    ],
+)
+def test_the_devices_that_a_run_computes_on(monkeypatch, settings, worker, expected):
+    monkeypatch.setenv("CROSSWARD_WORKER", worker)
+    assert used_devices(EngineSettings(**settings), ("cuda:0", "cuda:1", "cuda:2"), 9) == expected
+
+
+@pytest.mark.parametrize("visible", ["1", "GPU-5e6f7a8b", "GPU-5e6f7a8b-1111-2222-3333-444455556666"])
+def test_what_a_run_says_of_its_devices(monkeypatch, visible):
+    answer = (
+        "0, GPU-1a2b3c4d-1111-2222-3333-444455556666, NVIDIA A100, 40960 MiB, 550.54\n"
+        "1, GPU-5e6f7a8b-1111-2222-3333-444455556666, NVIDIA L4, 23034 MiB, 550.54\n"
+    )
     monkeypatch.setattr(devices.shutil, "which", lambda name: "/bin/nvidia-smi")
     done = subprocess.CompletedProcess([], 0, answer)
     monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: done)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     devices._nvidia.cache_clear()
     try:
         facts = device_facts(("cuda:0",))

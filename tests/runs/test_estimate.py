@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -12,7 +13,16 @@ from crossward.core import machine_memory
 from crossward.core.engine import SERVER
 from crossward.runs import estimate, lifecycle, trial_round
 from crossward.runs.build import prepare
-from crossward.runs.estimate import RunEstimate, StepCost, cautions, dominant_part, estimate_run, step_cost
+from crossward.runs.estimate import (
+    RunEstimate,
+    StepCost,
+    cautions,
+    checkpoint_seconds,
+    dominant_part,
+    estimate_run,
+    step_cost,
+)
+from crossward.runs.run_directory import RunDir
 from crossward.runs.run_list import folder_size
 from crossward.runs.trial_round import StepTaken
 
@@ -58,6 +68,43 @@ def test_the_disk_that_is_foreseen_is_what_the_run_takes_or_a_little_more(config
     assert ended["checkpoint"] <= found.disk["checkpoints"] <= 3.1 * ended["checkpoint"]
     assert 0.9 * ended["predictions"] <= found.disk["predictions"] <= 3.1 * ended["predictions"]
     assert folder_size(folder) < 1.1 * found.total_disk
+
+
+@pytest.mark.parametrize(
+    ("every", "spare_core", "expected"),
+    [
+        (1, True, 20 * (9.0 - 2.0) + 9.0),  # each round waits for the rest of the last checkpoint, the end for its own
+        (4, True, 5 * (9.0 - 8.0) + 9.0),
+        (10, True, 9.0),
+        (10, False, 2 * 9.0 + 9.0),  # nothing else computes while it is written
+        ("auto", True, 9.0),
+        ("auto", False, 9.0),  # 90 s, 45 rounds apart
+    ],
+)
+def test_checkpoints_take_the_time_that_rounds_cannot_hide(every, spare_core, expected):
+    assert checkpoint_seconds(9.0, every, 20, 2.0, spare_core=spare_core) == pytest.approx(expected)
+
+
+def test_short_checkpoints_are_written_after_every_round():
+    assert checkpoint_seconds(0.4, "auto", 20, 0.1, spare_core=True) == pytest.approx(20 * 0.3 + 0.4)
+
+
+def test_the_time_of_checkpoints_is_measured(config, monkeypatch):
+    written = []
+    keep = RunDir.keep
+
+    def slow(self, name, tree):
+        keep(self, name, tree)
+        if name.startswith("checkpoint/"):
+            written.append(name)
+            time.sleep(0.2)
+
+    monkeypatch.setattr(RunDir, "keep", slow)
+    settings = config(method={"name": "scaffold"}, run={"rounds": 50}, checkpoint={"every": 1})
+    monkeypatch.setattr(estimate, "usable_cores", lambda: 1)
+    found = estimate_run(config_from(settings))
+    assert found.seconds["checkpoints"] > 50 * 0.2
+    assert written
 
 
 def test_more_rounds_sites_and_images_take_more_time(config, monkeypatch):

@@ -9,9 +9,10 @@ import threading
 import pytest
 
 from crossward.core.evaluation import LOWER_IS_BETTER, mean, worst
-from crossward.core.run import Progress
+from crossward.core.run import Observer, Progress
 from crossward.core.store import TreeStore
 from crossward.errors import StorageError
+from crossward.runs import lifecycle
 from crossward.runs.checkpoint_writer import BEST, CHECKPOINT, CheckpointWriter
 from crossward.runs.recorder import Recorder, uninterrupted
 from crossward.runs.result import Result
@@ -143,6 +144,32 @@ def test_predictions_of_the_best_and_the_last_round_are_kept(tmp_path):
     with pytest.raises(StorageError, match="of round 3; those of 2, 5, 6 are stored") as caught:
         Result(rundir).predictions(3)
     assert '"all"' in caught.value.hint
+
+
+def test_predictions_do_not_pile_up_between_checkpoints(config, monkeypatch):
+    """A file for the best round and the last one, of the checkpoint and of now, and one that is about to go."""
+    seen = []
+
+    class Watch(Observer):
+        def on_round(self, record):
+            seen.append(recorder[0].rundir.predicted_rounds())
+
+    recorder = []
+    start = Recorder.on_start
+
+    def on_start(self, *rest):
+        recorder.append(self)
+        start(self, *rest)
+
+    monkeypatch.setattr(Recorder, "on_start", on_start)
+    settings = config(run={"rounds": 12}, checkpoint={"every": 6})
+    result = lifecycle.run(settings, observers=[Watch()])
+    best = [line["round"] for line in result.rounds if line["best"]]
+    so_far = [max(number for number in best if number <= round) for round in range(1, 13)]
+    for round in range(1, 6):
+        assert seen[round - 1] == sorted({so_far[round - 1], round})
+    assert max(map(len, seen)) <= 5
+    assert recorder[0].rundir.predicted_rounds() == sorted({best[-1], 12})
 
 
 def test_what_the_method_shows_is_kept_for_people(finished_run):

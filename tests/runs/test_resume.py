@@ -25,6 +25,7 @@ SECTIONS = {"data": SMALL, "evaluate": {"select": "nll"}, "partition": {"public"
 KEEPING = {
     "train": {"keep_state": True, "momentum": 0.9, "lr": 0.05, "batch_size": 4},
     "run": {"participation": 0.5, "rounds": 3},
+    "checkpoint": {"every": 1},  # on a busy disk, "auto" would leave out the one that a run is to be killed at
 }
 WRITES = 33  # of files, in a scaffold run with these settings; the last is the word "finished"
 

@@ -21,7 +21,7 @@ for line in sys.stdin:
         break
     if note := task.get("note"):
         with Path(note).open("a") as out:
-            out.write(f"start {task['name']} {os.getpid()}\n")
+            out.write(f"start {task['name']} {os.getpid()} {os.environ['CROSSWARD_WORKER']}\n")
     if task.get("die", 0) > 0:
         marks = Path(task["marks"])
         seen = len(marks.read_text()) if marks.exists() else 0

@@ -50,6 +50,16 @@ def test_all_jobs_are_done_by_as_many_processes_as_asked(tmp_path):
     assert len({line.split()[2] for line in note.read_text().splitlines() if line.startswith("start")}) == 2
 
 
+def test_workers_are_numbered_so_that_they_take_the_devices_in_turn(tmp_path):
+    note = tmp_path / "note"
+    jobs = [job(f"a{i}", note=str(note), seconds=0.05) for i in range(6)]
+    schedule([job("d", die=1, marks=str(tmp_path / "marks"), note=str(note)), *jobs], workers=3)
+    starts = [line.split() for line in note.read_text().splitlines() if line.startswith("start")]
+    by_process = {process: number for _, _, process, number in starts}
+    assert len(by_process) == 4  # one was killed, and its number taken by the next
+    assert sorted({*by_process.values()}) == ["0", "1", "2"]
+
+
 def test_a_failure_is_isolated():
     watch = schedule([job("a"), job("b", fail="no such thing"), job("c")])
     assert sorted(watch.done) == ["a", "c"]

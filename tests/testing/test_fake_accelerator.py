@@ -51,9 +51,24 @@ def test_nothing_goes_to_a_device_step_by_step_but_batches_that_are_not_there():
     assert {(back, reads) for _, back, reads in sent} == {(0, 0)}
     to_device = [there for there, _, _ in sent]
     assert sum(to_device) in range(2 * 10 + numbers, 2 * 12 + numbers + 1)  # two for each batch: images and targets
-    for kind in counted.values():
+    for kind in (counted["on the device"], counted["sent"]):
         assert kind["predict"][1:] == [1, 1]  # predictions come back, and whether they are finite, once in a set
         assert kind["apart"] < 1e-4
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+def test_what_each_method_sends_in_a_step():
+    if reason := fake_accelerator.missing():
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "crossward.testing.device_copies", "--methods"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    if done.returncode == CANNOT_BE_TRIED:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    counted = json.loads(done.stdout)
+    assert len(counted) > 60
+    assert {case: most for case, most in counted.items() if any(most)} == device_copies.IN_A_STEP
 
 
 def test_a_tree_goes_to_a_device_whole():
