@@ -25,7 +25,7 @@ TAKE_GRADIENTS = (
 PACKAGE_FILE_LINES = 500  # past this, ask whether the file is still one noun
 FUNCTION_LINES = 50
 SCAFFOLD_LINES = 60  # our measure of the core: SCAFFOLD fits on a page
-FOUNDATION = ("errors", "names", "disk", "settings", "user_folders", "foreign", "__version__")
+FOUNDATION = ("freed_memory", "errors", "names", "disk", "settings", "user_folders", "foreign", "__version__")
 LEARNING = (*FOUNDATION, "core", "losses", "statistics")
 ALGORITHMS = (*LEARNING, "nets.parts", "nets.requirements", "text", "plugins")
 BELOW_CONFIG = (
@@ -42,6 +42,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "settings": ("errors",),
     "user_folders": (),
     "foreign": (),
+    "freed_memory": (),
     "core": FOUNDATION,
     "losses": ("core",),
     "statistics": ("core",),
