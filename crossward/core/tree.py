@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,8 +26,11 @@ from crossward.foreign import printable
 Tree = dict[str, Any]  # of Tensor | Weights | bool | int | float | str | Tree
 
 VERSION = 2
-CHECKSUMS = {1: "blake2b", VERSION: "sha256"}  # of each version that is read; processors compute the latter themselves
 CHECKSUM_DIGITS = 32
+CHECKSUMS: dict[int, Callable[[], Any]] = {  # of each version that is read
+    1: partial(hashlib.blake2b, digest_size=CHECKSUM_DIGITS // 2),
+    VERSION: hashlib.sha256,  # processors have instructions for it
+}
 CPU = torch.device("cpu")
 
 
@@ -187,14 +191,14 @@ def _metadata(data: bytes) -> dict[str, Any]:
 
 
 def _checksum(version: int, outline: str, tensors: Mapping[str, Tensor]) -> str:
-    size = {"digest_size": CHECKSUM_DIGITS // 2} if CHECKSUMS[version] == "blake2b" else {}
-    digest = hashlib.new(CHECKSUMS[version], outline.encode(), **size)
+    digest = CHECKSUMS[version]()
+    digest.update(outline.encode())
     for path in sorted(tensors):
         t = tensors[path]
         digest.update(f"|{path}|{t.dtype}|{list(t.shape)}|".encode())
         if t.numel():
             digest.update(t.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:CHECKSUM_DIGITS]
+    return str(digest.hexdigest()[:CHECKSUM_DIGITS])
 
 
 def _dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
