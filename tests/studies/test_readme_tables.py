@@ -26,6 +26,7 @@ from scipy import stats
 REGIONS = {  # where the tables of a study begin
     "## In two minutes": "",  # tests/studies/test_readme_claims.py
     "## pbc_fedbm": "pbc_fedbm",
+    "### With the crop": "pbc_fedbm_crop",
     "## pbc_small": "pbc_small",
     "### Why FedETF": "",
     "## Class imbalance: PBC": "pbc_imbalance",
