@@ -17,8 +17,8 @@ STATUS = Path("/proc/self/status")
 RESET = Path("/proc/self/clear_refs")
 COUNT, SIDE = 1000, 256
 BYTES = COUNT * SIDE * SIDE  # as int64 they would take eight times as much
-# In a process of its own, with a heap that nobody has used, and as an engine sets it: freed pieces that do not fit the next
-# are kept, see freed_memory.py.
+# In a process of its own, with a heap that nobody has used, and as an engine sets it: freed pieces that do not fit
+# the next are kept, see freed_memory.py.
 MEASURE = f"""
 import json, torch
 from pathlib import Path
