@@ -5,7 +5,7 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, https://arxiv.org/abs
     x, c      state                server: "model", "c"
     c_i       site.memory["c"]     client, between rounds
     y_i       site.model           client, within a round
-    K, eta_l  fit.steps, fit.lr    eta_g  server_lr      N  ctx.num_clients    K = 0, all float16 steps skipped: c_i stays
+    K, eta_l  fit.steps, fit.lr    eta_g  server_lr     N  ctx.num_clients   K = 0, all float16 steps skipped: c_i stays
 
 Departures: control variates cover parameters; BatchNorm statistics are averaged with x. eta_l is the effective step
 size, momentum and schedule counted in. Option II reads gradients off the movement, which under Adam are none, and it
