@@ -1,13 +1,8 @@
-"""Three rounds with two of three clients, a network with BatchNorm, momentum and weight decay, of every method that can
-be written in a few lines of plain torch: no fit of the package, no weights of the package, no plugin of it.
-
-A fit is two steps on all images of a client. Personal parts are compared as well as what the server has.
-"""
+"""Three rounds of every method that takes a few lines of plain torch, as crossward/testing/plain_rounds.py has them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -17,9 +12,7 @@ from torch.nn import functional as F
 
 from crossward.core.method import Method
 from crossward.core.plugin import Plugin
-from crossward.core.run import Plan, cohorts, run
-from crossward.core.training import Training
-from crossward.engines.local import LocalEngine
+from crossward.core.run import cohorts
 from crossward.methods.apfl import APFL
 from crossward.methods.balancefl import BalanceFL
 from crossward.methods.ditto import Ditto
@@ -48,102 +41,23 @@ from crossward.methods.random_frozen import RandomFrozen
 from crossward.methods.scaffold import Scaffold
 from crossward.plugins.bsm import Bsm
 from crossward.plugins.prox import Prox
-from crossward.testing.toy import CLASSES, Toy
-
-Values = dict[str, Tensor]
-LR, MOMENTUM, DECAY, STEPS, CLIENTS = 0.05, 0.9, 0.01, 2, 3
-REACH = LR * (1 + (1 + MOMENTUM))  # how far two steps with a gradient of 1 move a weight
-TRAINING = Training(epochs=STEPS, batch_size=64, lr=LR, momentum=MOMENTUM, weight_decay=DECAY)
-THREE = Toy(sizes=((6, 0, 0), (10, 0, 0), (8, 0, 0)), common=0)  # the first site lacks class 2
-PLAN = Plan(3, seed=11, participation=0.67, evaluate_every=0)
-COHORTS = [[0, 1], [1, 2], [0, 2]]
-
-
-class PlainFedAvg:
-    """FedAvg; the others override what differs."""
-
-    def __init__(self, net: nn.Module, own_nets: list[nn.Module], data: list[tuple[Tensor, Tensor]]) -> None:
-        self.net = net
-        self.own_nets = own_nets  # as the sites begin, where parts stay with them
-        self.data = data
-        self.w = floats(net)
-        self.round = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """Memories of the clients and of the server."""
-
-    @property
-    def zero(self) -> Values:
-        return {name: torch.zeros_like(p) for name, p in self.net.named_parameters()}
-
-    def counts(self, i: int) -> Tensor:
-        return torch.bincount(self.data[i][1], minlength=len(CLASSES)).float()
-
-    # client ----------------------------------------------------------------------------------------------------------
-    def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(net(x), y)
-
-    def corrected(self, i: int, name: str, p: Tensor, gradient: Tensor) -> Tensor:
-        return gradient
-
-    def steps(
-        self,
-        i: int,
-        net: nn.Module,
-        trained: Callable[[str], bool] = lambda name: True,
-        count: int = STEPS,
-        lr: float = LR,
-    ) -> None:
-        """SGD with momentum and weight decay; gradients are corrected before both."""
-        chosen = {n: p for n, p in net.named_parameters() if p.requires_grad and trained(n)}
-        velocity = {n: torch.zeros_like(p) for n, p in chosen.items()}
-        for _ in range(count):
-            gradients = torch.autograd.grad(self.loss(i, net, *self.data[i]), [*chosen.values()])
-            with torch.no_grad():
-                for (name, p), gradient in zip(chosen.items(), gradients, strict=True):
-                    gradient = self.corrected(i, name, p, gradient) + DECAY * p
-                    velocity[name] = MOMENTUM * velocity[name] + gradient
-                    p -= lr * velocity[name]
-
-    def client(self, i: int) -> Values:
-        net = self.loaded(self.w)
-        self.steps(i, net)
-        return floats(net)
-
-    def loaded(self, values: Values) -> nn.Module:
-        net = deepcopy(self.net)
-        net.load_state_dict(values, strict=False)
-        return net.train()
-
-    # server ----------------------------------------------------------------------------------------------------------
-    def one_round(self, cohort: list[int]) -> None:
-        self.aggregate({i: self.client(i) for i in cohort})
-        self.round += 1
-
-    def aggregate(self, ends: Mapping[int, Values]) -> None:
-        self.w = self.w | self.weighted(ends)
-
-    def weighted(self, ends: Mapping[int, Values]) -> Values:
-        total = sum(len(self.data[i][1]) for i in ends)
-        first = next(iter(ends.values()))
-        return {n: sum(len(self.data[i][1]) / total * end[n] for i, end in ends.items()) for n in first}
-
-    def plain_mean(self, ends: Mapping[int, Values]) -> Values:
-        first = next(iter(ends.values()))
-        return {n: sum(end[n] for end in ends.values()) / len(ends) for n in first}
-
-    def server_items(self) -> Values:
-        """What the server has beside the model."""
-        return {}
-
-    def memories(self) -> dict[int, dict[str, Values]]:
-        """What some clients remember, by the names that the method has for it."""
-        return {}
-
-
-def floats(net: nn.Module) -> Values:
-    return {n: t.detach().clone() for n, t in net.state_dict().items() if t.is_floating_point()}
+from crossward.testing.plain_rounds import (
+    CLIENTS,
+    COHORTS,
+    DECAY,
+    LR,
+    MOMENTUM,
+    PLAN,
+    REACH,
+    STEPS,
+    THREE,
+    PlainFedAvg,
+    PlainPersonal,
+    Values,
+    check_three_rounds,
+    floats,
+)
+from crossward.testing.toy import CLASSES
 
 
 class PlainFedProx(PlainFedAvg):
@@ -381,31 +295,7 @@ class PlainRandomFrozen(PlainFedAvg):
         return floats(net)
 
 
-class Personal(PlainFedAvg):
-    """With parts that stay: `private` begins their names. With all of them it is training alone."""
-
-    private: str | tuple[str, ...] = ""
-
-    def begin(self) -> None:
-        self.own = [{n: t for n, t in floats(net).items() if n.startswith(self.private)} for net in self.own_nets]
-        self.w = {n: t for n, t in self.w.items() if not n.startswith(self.private)}
-        self.taken: set[int] = set()
-
-    def client(self, i: int) -> Values:
-        net = self.loaded(self.w | self.own[i])
-        self.fit(i, net)
-        self.own[i] = {n: floats(net)[n] for n in self.own[i]}
-        self.taken.add(i)
-        return {n: t for n, t in floats(net).items() if n in self.w}
-
-    def fit(self, i: int, net: nn.Module) -> None:
-        self.steps(i, net)
-
-    def memories(self) -> dict[int, dict[str, Values]]:
-        return {i: {"_personal": self.own[i]} for i in self.taken}
-
-
-class PlainFedRep(Personal):
+class PlainFedRep(PlainPersonal):
     private = "head."
 
     def fit(self, i: int, net: nn.Module) -> None:
@@ -415,7 +305,7 @@ class PlainFedRep(Personal):
         self.steps(i, net, lambda name: name.startswith("body."))
 
 
-class PlainFedRoD(Personal):
+class PlainFedRoD(PlainPersonal):
     private = "p_head."
 
     def loss(self, i: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -425,7 +315,7 @@ class PlainFedRoD(Personal):
         return balanced + F.cross_entropy(generic.detach() + net.p_head(z.detach()), y)
 
 
-class PlainMHpFLGB(Personal):
+class PlainMHpFLGB(PlainPersonal):
     """Of two epochs one trains what stays, and one the bypass at a tenth of the rate; what rests is in eval mode."""
 
     private = ("body.", "head.", "to_local.", "to_global.")
@@ -466,14 +356,14 @@ class PlainDitto(PlainFedAvg):
         return {i: {"v": w} for i, w in self.personal.items()}
 
 
-class PlainLGFedAvg(Personal):
+class PlainLGFedAvg(PlainPersonal):
     private = "body."
 
     def aggregate(self, ends: Mapping[int, Values]) -> None:
         self.w = self.plain_mean(ends)
 
 
-class PlainAPFL(Personal):
+class PlainAPFL(PlainPersonal):
     private = "v."
     alpha = 0.3
 
@@ -495,7 +385,7 @@ class PlainAPFL(Personal):
                     p -= LR * velocity[p]
 
 
-class PlainFedProto(Personal):
+class PlainFedProto(PlainPersonal):
     def begin(self) -> None:
         super().begin()
         self.centres: dict[int, Tensor] = {}
@@ -522,7 +412,7 @@ class PlainFedProto(Personal):
         return {"prototypes": torch.stack([self.centres[c] for c in range(len(CLASSES))])}
 
 
-class PlainFedMD(Personal):
+class PlainFedMD(PlainPersonal):
     """Whole networks stay, and meet on six public images. A site first trains on its own; then, in a round, it sends
     what it sees in them, approaches a teacher, and trains on its own again, each time without momentum from before."""
 
@@ -629,7 +519,7 @@ CASES: dict[str, tuple[Method, tuple[Plugin, ...], type[PlainFedAvg]]] = {
     "balancefl": (BalanceFL(noise=0.0, balanced=False), (), PlainBalanceFL),
     "random-frozen": (RandomFrozen(), (), PlainRandomFrozen),
     "fedbabu": (FedBABU(), (), PlainRandomFrozen),
-    "local": (Local(), (), Personal),
+    "local": (Local(), (), PlainPersonal),
     "fedrep": (FedRep(), (), PlainFedRep),
     "fedrod": (FedRoD(), (), PlainFedRoD),
     "lg-fedavg": (LGFedAvg(warmup=0.0), (), PlainLGFedAvg),
@@ -649,24 +539,4 @@ def test_two_of_three_clients_take_part_and_all_do_twice():
 
 @pytest.mark.parametrize("name", CASES)
 def test_three_rounds(name: str):
-    method, plugins, plain = CASES[name]
-    run_sites = THREE.run_sites(method, plugins, TRAINING)
-    sites = [run_sites.open(i, 0, {}, fresh=True) for i in range(CLIENTS)]
-    data = [site.train.take(site.train.index) for site in sites]
-    expected = plain(run_sites.server(0).new_net(), [deepcopy(site.model) for site in sites], data)
-    for cohort in COHORTS:
-        expected.one_round(cohort)
-    engine = LocalEngine(run_sites)
-    state = run(run_sites, engine, PLAN).state
-    assert_close(state.get("model", {}), expected.w)
-    for item, values in expected.server_items().items():
-        torch.testing.assert_close(state[item], values, atol=1e-5, rtol=0)
-    for i, memory in expected.memories().items():
-        for item, values in memory.items():
-            assert_close(engine.memory[i][item], values)
-
-
-def assert_close(found: Mapping[str, Tensor], expected: Values) -> None:
-    assert {*found} == {*expected}
-    for name, values in expected.items():
-        torch.testing.assert_close(found[name], values, atol=1e-5, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
+    check_three_rounds(*CASES[name])

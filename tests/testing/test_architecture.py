@@ -20,7 +20,7 @@ MUTATORS = {"add", "append", "clear", "discard", "extend", "insert", "pop", "pop
 GRADIENTS = (".backward", "autograd.grad")
 TAKE_GRADIENTS = (
     "crossward/core/loop.py", "crossward/core/gradient_descent.py", "crossward/report/grad_cam.py",
-    "crossward/audits/gradient_inversion.py",
+    "crossward/audits/gradient_inversion.py", "crossward/testing/plain_rounds.py",
 )  # fmt: skip
 PACKAGE_FILE_LINES = 500  # past this, ask whether the file is still one noun
 FUNCTION_LINES = 50
@@ -297,7 +297,7 @@ def changed(source: Source) -> Iterator[str]:
 
 def one_training_loop(source: Source) -> Iterator[str]:
     """A site's network takes its steps in loop.py, whatever a server fits in descent.py; Grad-CAM fits
-    nothing, and gradient inversion attacks the gradient itself."""
+    nothing, gradient inversion attacks the gradient itself, and plain rounds are what the loop is compared with."""
     if source.part and source.path not in TAKE_GRADIENTS:
         calls = [node.func for node in source.nodes if isinstance(node, ast.Call)]
         steps = [ast.unparse(f) for f in calls if isinstance(f, ast.Attribute) and f.attr in ("backward", "grad")]
