@@ -30,6 +30,7 @@ class TableFormat(StrEnum):
 Full = Annotated[bool, typer.Option("--full", help="Print every table: sites, classes, calibration, costs, sentences.")]
 BETWEEN_COLUMNS = 2
 LONGEST_WORD = 24  # letters of a cell's word that a narrow terminal does not break
+INTERVAL = re.compile(r"(?<=\d) \(")  # begins behind a figure: 27.5 ± 7.6 (8.7 to 46.3)
 
 
 def print_text_tables(tables: Sequence[TextTable], form: TableFormat, *, full: bool = False) -> None:
@@ -55,28 +56,42 @@ def print_text_tables(tables: Sequence[TextTable], form: TableFormat, *, full: b
 
 
 def _rich(table: TextTable, width: int) -> Table:
-    shown = Table(title=escape(printable(table.title)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for position, column_width in enumerate(_column_widths(table, width - 1)):
+    title = escape(printable(table.title))
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    room = width - len(table.heads) * BETWEEN_COLUMNS + 1  # no line stands right of the last
+    heads = [printable(head) for head in table.heads]
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    if sum(_widest(cells) for cells in zip(heads, *rows, strict=True)) > room:
+        rows = [[INTERVAL.sub("\n(", cell) for cell in row] for row in rows]
+    for position, column_width in enumerate(_column_widths(heads, rows, room)):
         justify: Literal["left", "right"] = "right" if position else "left"
-        head = escape(printable(table.heads[position]))
-        shown.add_column(head, justify=justify, overflow="fold", width=column_width)
-    for row in table.rows:
-        shown.add_row(*(escape(printable(cell)) for cell in row))
+        shown.add_column(escape(heads[position]), justify=justify, overflow="fold", width=column_width)
+    for row in rows:
+        shown.add_row(*map(escape, row))
     return shown
 
 
-def _column_widths(table: TextTable, width: int) -> list[int | None]:
-    """Columns as wide as their longest cell. Where there is no room the widest lose letters first, and no column
-    becomes narrower than its longest word; if even that is too wide, the terminal decides (None)."""
-    columns = [[head, *(row[at] for row in table.rows)] for at, head in enumerate(table.heads)]
-    widths = [max(map(len, cells)) for cells in columns]
-    least = [
-        min(LONGEST_WORD, max((len(word) for cell in cells for word in cell.split()), default=1)) for cells in columns
-    ]
-    room = width - len(widths) * BETWEEN_COLUMNS
-    if sum(least) > room:
-        return [None] * len(widths)
-    while sum(widths) > room:
-        at = max((at for at, each in enumerate(widths) if each > least[at]), key=lambda at: widths[at] - least[at])
-        widths[at] -= 1
-    return list(widths)
+def _widest(cells: Sequence[str]) -> int:
+    return max((len(line) for cell in cells for line in cell.splitlines()), default=1)
+
+
+def _column_widths(heads: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int | None]:
+    """Columns as wide as their longest line. Where there is no room, the first of these that suffices: headings break
+    into words; cells do; the words of headings break. If even that is too wide, the terminal decides (None)."""
+    columns = [*zip(heads, *rows, strict=True)]
+    head_words = [min(LONGEST_WORD, _widest(head.split())) for head in heads]
+    cell_words = [min(LONGEST_WORD, max((_widest(cell.split()) for cell in cells[1:]), default=1)) for cells in columns]
+    cell_lines = [_widest(cells[1:]) for cells in columns]
+    for least in ([*map(max, head_words, cell_lines)], [*map(max, head_words, cell_words)], cell_words):
+        if sum(least) <= room:
+            return _narrowed([_widest(cells) for cells in columns], least, room)
+    return [None] * len(heads)
+
+
+def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[int | None]:
+    """The columns with the most to spare lose letters until all fit."""
+    narrow = [*widths]
+    while sum(narrow) > room:
+        at = max(range(len(narrow)), key=lambda at: narrow[at] - least[at])
+        narrow[at] -= 1
+    return [*narrow]
