@@ -102,11 +102,11 @@ class PlainFedAvg:
     def plain_mean(self, ends: Mapping[int, Values]) -> Values:
         return weighted_sum([(1 / len(ends), end) for end in ends.values()])
 
-    def server_items(self) -> Values:
-        """What the server has beside the model."""
+    def server_items(self) -> Mapping[str, object]:
+        """What the server has beside the model: tensors, and mappings of them."""
         return {}
 
-    def memories(self) -> dict[int, dict[str, Values]]:
+    def memories(self) -> Mapping[int, Mapping[str, object]]:
         """What some clients remember, by the names that the method has for it."""
         return {}
 
@@ -139,12 +139,19 @@ class PlainPersonal(PlainFedAvg):
     def fit(self, i: int, net: nn.Module) -> None:
         self.steps(i, net)
 
-    def memories(self) -> dict[int, dict[str, Values]]:
+    def memories(self) -> Mapping[int, Mapping[str, object]]:
         return {i: {"_personal": self.own[i]} for i in self.taken}
 
 
-def check_three_rounds(method: Method, plugins: tuple[Plugin, ...], plain: type[PlainFedAvg]) -> None:
-    run_sites = THREE.run_sites(method, plugins, TRAINING)
+def check_three_rounds(
+    method: Method,
+    plugins: tuple[Plugin, ...],
+    plain: type[PlainFedAvg],
+    toy: Toy = THREE,
+    training: Training = TRAINING,
+) -> None:
+    """`toy` has three sites. With another `training`, the plain version draws its batches itself."""
+    run_sites = toy.run_sites(method, plugins, training)
     sites = [run_sites.open(i, 0, {}, fresh=True) for i in range(CLIENTS)]
     data = [site.train.take(site.train.index) for site in sites]
     expected = plain(run_sites.server(0).new_net(), [deepcopy(site.model) for site in sites], data)
@@ -157,7 +164,7 @@ def check_three_rounds(method: Method, plugins: tuple[Plugin, ...], plain: type[
         torch.testing.assert_close(state[item], value, atol=1e-5, rtol=0)
     for i, memory in expected.memories().items():
         for item, values in memory.items():
-            assert_close(engine.memory[i][item], values)
+            torch.testing.assert_close(engine.memory[i][item], values, atol=1e-5, rtol=0)
 
 
 def assert_close(found: Mapping[str, Tensor], expected: Values) -> None:
