@@ -52,7 +52,7 @@ class ChannelSelection(nn.Module):
 
     def contrast(self, x: Tensor) -> Tensor:
         """How far the site's gates are from those of the other sites for the same maps: the mean square. Its gradient
-        reaches the site's own gates alone."""
+        flows through the site's own gates, and by the maps into the body; the others' count as fixed."""
         others = torch.eye(len(self.site), device=x.device)[self.site == 0]
         own = self.gates(x, self.site[None])
         if not len(others):
