@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from crossward.core.seeds import derive
 from crossward.methods.fedcd import FedCD
 from crossward.testing.plain_rounds import PLAN, THREE, PlainFedAvg, Values, check_three_rounds, floats
-from crossward.testing.toy import CLASSES
+from crossward.testing.toy import CLASSES, classifier, other_classifier
 
 torch.set_num_threads(1)
 HEAD = "head.weight"  # (C M, d), the M rows of a class one after the other
-LARGE = {"projection": 6, "alpha": 0.2, "tau": 0.5, "gamma": 0.7, "weight": 0.8, "xi": 2.0}  # terms that show
+LARGE = {"alpha": 0.2, "tau": 0.5, "gamma": 0.7, "weight": 0.8, "xi": 2.0}  # terms that show
 
 
 def generator(*purpose: int | str) -> torch.Generator:
@@ -262,11 +262,13 @@ class PlainAblations(PlainFedCD):
         super().aggregate(ends)
 
 
+# Features of other_classifier are large enough for Eqs. 13 and 14 to tell clients apart.
 CASES = {
-    "fedcd": (FedCD(**LARGE), PlainFedCD),
+    "fedcd": (FedCD(**LARGE, projection=0), PlainFedCD, other_classifier),
     "options": (
         FedCD(
             **LARGE,
+            projection=6,
             subclasses=2,
             mu=0.4,
             importance="paper",
@@ -275,10 +277,12 @@ CASES = {
             subclass_pool="mean",
         ),
         PlainOptions,
+        classifier,
     ),
     "ablations": (
         FedCD(
             **LARGE,
+            projection=6,
             subclasses=2,
             contrast=False,
             distillation="plain",
@@ -287,11 +291,12 @@ CASES = {
             subclass_pool="logsumexp",
         ),
         PlainAblations,
+        classifier,
     ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_three_rounds(name: str):
-    method, plain = CASES[name]
-    check_three_rounds(method, (), plain)
+    method, plain, net = CASES[name]
+    check_three_rounds(method, (), plain, net)

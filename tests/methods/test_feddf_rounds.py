@@ -24,7 +24,7 @@ from crossward.testing.plain_rounds import CLIENTS, THREE, PlainFedAvg, Values, 
 from crossward.testing.toy import CLASSES
 
 torch.set_num_threads(1)
-STEPS, LR, BATCH = 3, 0.02, 4  # of six public images: a batch of four and one of two, then another pass
+STEPS, LR, BATCH = 3, 0.005, 4  # of six public images: a batch of four and one of two, then another pass
 
 
 def classifier() -> Net:
