@@ -262,8 +262,10 @@ class PlainAblations(PlainFedCD):
         super().aggregate(ends)
 
 
-# Features of other_classifier are large enough for Eqs. 13 and 14 to tell clients apart.
+# Features of other_classifier are so large that Eqs. 13 and 14 tell clients apart; those behind a projection are so
+# small that prototypes change their sub-classes within a fit.
 CASES = {
+    "projected": (FedCD(**LARGE, projection=6), PlainFedCD, classifier),
     "fedcd": (FedCD(**LARGE, projection=0), PlainFedCD, other_classifier),
     "options": (
         FedCD(
