@@ -17,7 +17,8 @@ Departures:
   with a class that is first seen in a later round.
 - I = n_{c,t} lets the prototypes outweigh any batch: importance = "balanced" shows all of them to every batch with the
   weight of its samples in all; "paper" shows each once an epoch with weight n_{c,t}; "none" leaves them out.
-- t counts from 0, so that mu starts at 1 and does not reach 0.
+- t counts from 0, so that mu starts at 1 and does not reach 0. While it is 1 the contrast is no part of the loss, and
+  the optimiser leaves P^k as it is, weight decay included.
 - D has no bias. The teacher of Eq. 9 gives no gradient to features; temperatures of Eq. 8 are 1.
 - n^k_{c,m} are counted after training, with the trained network in eval mode, by the prototypes a round began with.
 - A class that nobody in a cohort has keeps its prototypes and the n_{c,m} of the last cohort that had it, on which the

@@ -120,4 +120,4 @@ class PlainCReFF(PlainFedAvg):
 
 @pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS)
 def test_three_rounds(toy: Toy):
-    check_three_rounds(METHOD, (), PlainCReFF, toy)
+    check_three_rounds(METHOD, (), PlainCReFF, toy=toy)

@@ -125,4 +125,4 @@ def bells(maps: Tensor) -> Tensor:
 
 
 def test_three_rounds():
-    check_three_rounds(METHOD, (), PlainLCFed, TOY, replace(TRAINING, batch_size=BATCH))
+    check_three_rounds(METHOD, (), PlainLCFed, toy=TOY, training=replace(TRAINING, batch_size=BATCH))
