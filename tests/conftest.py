@@ -5,6 +5,7 @@ at the end."""
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import io
 import json
@@ -238,10 +239,20 @@ class CommandResult:
     err: str
 
 
+@pytest.fixture(scope="session")
+def build_commands_once() -> Callable[[Any], Any]:
+    """typer.main.get_command, which builds all commands anew for every call: that takes longer than most commands."""
+    import typer.main
+
+    return functools.cache(typer.main.get_command)
+
+
 @pytest.fixture
-def cli(monkeypatch) -> Callable[..., CommandResult]:
+def cli(monkeypatch, build_commands_once) -> Callable[..., CommandResult]:
     """`crossward ARGS…` in this process: its exit code and what it printed."""
     from crossward.cli.main import main
+
+    monkeypatch.setattr("typer.main.get_command", build_commands_once)
 
     def call(*words: str | Path) -> CommandResult:
         out = io.StringIO()
