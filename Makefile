@@ -53,9 +53,13 @@ bench: $(READY) $(PEERS)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/methods.py
 
+# pip compiles every module on one core, which is half of its time. Here all cores do, without what hardly anybody
+# imports; what is left out is compiled when it is imported, and what cannot be compiled stays as it is.
+UNCOMPILED := /tests/|/transformers/models/|/ray/
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,deploy,privacy,dicom,export,tensorboard,mlflow,text,pretrained,report,dashboard,tune,cluster,simulate]"
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e ".[dev,deploy,privacy,dicom,export,tensorboard,mlflow,text,pretrained,report,dashboard,tune,cluster,simulate]"
+	$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib crossward || true
 	touch $@
 
 # Tests look at the report in Debian's chromium, with axe-core. Where neither can be installed, those tests are skipped

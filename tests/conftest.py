@@ -5,6 +5,8 @@ at the end."""
 from __future__ import annotations
 
 import copy
+import functools
+import gc
 import io
 import json
 import os
@@ -39,6 +41,7 @@ REAL_DATA = Path(os.environ.get("CROSSWARD_DATA", Path(__file__).parents[2] / "s
 
 PROCESSES_TIMEOUT = 1500  # seconds for a test that starts whole processes: a machine may have other work as well
 
+gc.disable()  # until all tests are collected: to look again and again for garbage among them takes seconds
 torch.set_num_threads(1)
 sys.path.append(str(Path(__file__).parent / "runs"))  # processes that tests start import dying.py by its name
 
@@ -49,6 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts_processes = item.get_closest_marker("e2e") or item.nodeid.startswith("tests/e2e/")
         if starts_processes and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(PROCESSES_TIMEOUT))
+
+
+def pytest_collection_finish() -> None:
+    """Tests and modules stay to the end, so that the garbage collector need not look at them during the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -229,10 +239,20 @@ class CommandResult:
     err: str
 
 
+@pytest.fixture(scope="session")
+def build_commands_once() -> Callable[[Any], Any]:
+    """typer.main.get_command, which builds all commands anew for every call: that takes longer than most commands."""
+    import typer.main
+
+    return functools.cache(typer.main.get_command)
+
+
 @pytest.fixture
-def cli(monkeypatch) -> Callable[..., CommandResult]:
+def cli(monkeypatch, build_commands_once) -> Callable[..., CommandResult]:
     """`crossward ARGS…` in this process: its exit code and what it printed."""
     from crossward.cli.main import main
+
+    monkeypatch.setattr("typer.main.get_command", build_commands_once)
 
     def call(*words: str | Path) -> CommandResult:
         out = io.StringIO()

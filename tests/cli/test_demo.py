@@ -6,10 +6,14 @@ import io
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+
+sys.path.append(str(Path(__file__).parents[1] / "studies"))
+from execution import RunHere
 
 from crossward.cli import demo as command
 from crossward.cli.demo_progress import LiveDemoView, result_lines
@@ -77,7 +81,9 @@ def test_the_demo_runs_its_situations_and_ends_with_the_address_of_one_report(cl
     assert read_study(tmp_path / "demo-1" / "few.toml").settings.seeds == (0, 1)
 
 
-def test_as_json_every_line_is_an_event_and_the_last_has_the_results(cli, tmp_path, tiny):
+def test_as_json_every_line_is_an_event_and_the_last_has_the_results(cli, tmp_path, tiny, monkeypatch):
+    # the test above has runs in worker processes, which take longer to start than these runs
+    monkeypatch.setattr("crossward.demo.runs.on_this_machine", lambda *_: nullcontext(RunHere()))
     (tmp_path / "demo-1").mkdir()
     output = cli("demo", "--out", tmp_path, "--json")
     *events, last = map(json.loads, output.out.splitlines())

@@ -31,6 +31,28 @@ def random_images(count, size=28):
     return torch.randint(0, 256, (count, size, size, 3), dtype=torch.uint8, generator=torch.manual_seed(count))
 
 
+@pytest.fixture(scope="module")
+def folder_of_exports(tmp_path_factory):
+    return tmp_path_factory.mktemp("exports")
+
+
+@pytest.fixture
+def exported(cli, finished_run, folder_of_exports):
+    """exported("onnx", "local", "hospital-2"): what the command printed, and the file or folder that tests only read.
+    Each is exported once: torch takes more than a second for a graph."""
+
+    def export(to, method="fedavg", site=""):
+        file, said = folder_of_exports / f"{to}-{method}", folder_of_exports / f"{to}-{method}.txt"
+        if not said.exists():
+            words = ["--site", site] if site else []
+            output = cli("export", finished_run(method).folder, "--to", to, *words, "--out", file)
+            assert output.code == 0, output.err
+            said.write_text(output.out)
+        return said.read_text(), file
+
+    return export
+
+
 @pytest.fixture
 def segmented(config, gallery):
     return crossward.run(config(data=gallery.table(gallery.masked()), net={"base": 4, "levels": 2}, run={"rounds": 1}))
@@ -50,18 +72,16 @@ def photos(tmp_path):
 # ONNX -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local"])
-def test_exported_networks_agree(cli, finished_run, method, tmp_path):
+@pytest.mark.parametrize(("method", "site"), [("fedavg", ""), ("local", "hospital-2")])
+def test_exported_networks_agree(exported, finished_run, method, site):
     result = finished_run(method)
-    site = ["--site", "hospital-2"] if method == "local" else []
-    output = cli("export", result.folder, "--to", "onnx", *site, "--out", tmp_path / "net.onnx")
-    assert output.code == 0
-    parity, path = output.out.strip().splitlines()
-    assert path == str(tmp_path / "net.onnx")
-    count = len(result.targets()[site[1] if site else "server"]["test"])
+    said, file = exported("onnx", method, site)
+    parity, path = said.strip().splitlines()
+    assert path == str(file)
+    count = len(result.targets()[site or "server"]["test"])
     assert parity.startswith(f"parity on {count} test images of the run: probabilities differ by at most ")
-    session = session_of(tmp_path / "net.onnx")
-    network = result.deployed(*site[1:])
+    session = session_of(file)
+    network = result.deployed(*filter(None, [site]))
     for batch in (1, 2, 7):
         pixels = random_images(batch)
         probabilities, logits = session.run(["probabilities", "logits"], {"pixels": pixels.numpy()})
@@ -69,10 +89,10 @@ def test_exported_networks_agree(cli, finished_run, method, tmp_path):
         np.testing.assert_allclose(torch.from_numpy(logits).softmax(1), probabilities, atol=1e-6)
 
 
-def test_the_graph_says_what_a_program_must_know(cli, finished_run, tmp_path):
+def test_the_graph_says_what_a_program_must_know(exported, finished_run):
     result = finished_run("local")
-    cli("export", result.folder, "--site", "hospital-2", "--out", tmp_path / "net.onnx")
-    facts = session_of(tmp_path / "net.onnx").get_modelmeta().custom_metadata_map
+    _, file = exported("onnx", "local", "hospital-2")
+    facts = session_of(file).get_modelmeta().custom_metadata_map
     assert json.loads(facts["classes"]) == result.about["task"]["classes"]
     assert json.loads(facts["size"]) == [28, 28]
     assert json.loads(facts["value_range"]) == [0, 255]
@@ -83,16 +103,15 @@ def test_the_graph_says_what_a_program_must_know(cli, finished_run, tmp_path):
     found = [facts[key] for key in plain]
     assert found == ["3", "RGB", "NHWC", "uint8", "stretch", "local", "hospital-2", "best", crossward.__version__]
     assert len(facts["run_hash"]) == len(facts["weights_sha256"]) == 64
-    model = onnx.load(tmp_path / "net.onnx")
+    model = onnx.load(file)
     [pixels] = model.graph.input
     assert pixels.type.tensor_type.elem_type == onnx.TensorProto.UINT8
     assert pixels.type.tensor_type.shape.dim[0].dim_param == "batch"
     onnx.checker.check_model(model, full_check=True)
 
 
-def test_the_graph_names_no_file_of_this_machine(cli, finished_run, tmp_path):
-    cli("export", finished_run().folder, "--out", tmp_path / "net.onnx")
-    content = (tmp_path / "net.onnx").read_bytes()
+def test_the_graph_names_no_file_of_this_machine(exported, finished_run):
+    content = exported("onnx")[1].read_bytes()
     assert b".py" not in content
     assert str(finished_run().folder.parent).encode() not in content
 
@@ -117,9 +136,9 @@ def test_how_images_are_prepared_is_in_the_metadata(cli, config, tmp_path):
     np.testing.assert_allclose(probabilities, result.deployed().predict(random_images(3)).numpy(), atol=1e-5)
 
 
-def test_the_documented_use_of_a_graph(cli, finished_run, photos, tmp_path, monkeypatch):
+def test_the_documented_use_of_a_graph(cli, exported, finished_run, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cli("export", finished_run().folder, "--out", tmp_path / "blood.onnx")
+    (tmp_path / "blood.onnx").write_bytes(exported("onnx")[1].read_bytes())
     (tmp_path / "scan.png").write_bytes((photos / "0.png").read_bytes())
     text = (Path(__file__).parents[2] / "docs" / "handover.md").read_text()
     [code] = re.findall(r"```python\n(import json\n.*?)```", text, re.DOTALL)
@@ -230,12 +249,11 @@ def test_a_bundle_predicts_what_the_network_does(cli, finished_run, parser, phot
     assert config.get_parsed_content("evaluator").classes == result.about["task"]["classes"]
 
 
-def test_a_bundle_is_what_monai_expects(cli, finished_run, parser, photos, tmp_path):
+def test_a_bundle_is_what_monai_expects(exported, finished_run, parser, photos):
     from monai.bundle import ConfigWorkflow, verify_net_in_out
     from monai.data import load_net_with_metadata
 
-    bundle = tmp_path / "bundle"
-    cli("export", finished_run().folder, "--to", "monai-bundle", "--out", bundle)
+    _, bundle = exported("monai-bundle")
     parser(bundle, photos)
     files = {"config_file": str(bundle / "configs/inference.json"), "meta_file": str(bundle / "configs/metadata.json")}
     verify_net_in_out("network", **files, device="cpu", bundle_root=str(bundle))
@@ -260,17 +278,15 @@ def test_a_bundle_is_what_monai_expects(cli, finished_run, parser, photos, tmp_p
     assert (bundle / "docs/license.txt").read_text() == (bundle / "LICENSE").read_text()
 
 
-def test_a_bundle_needs_nothing_of_crossward(cli, finished_run, tmp_path):
-    cli("export", finished_run().folder, "--to", "monai-bundle", "--out", tmp_path / "bundle")
-    for file in (tmp_path / "bundle" / "scripts").glob("*.py"):
+def test_a_bundle_needs_nothing_of_crossward(exported):
+    _, bundle = exported("monai-bundle")
+    for file in (bundle / "scripts").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 assert not [alias.name for alias in node.names if alias.name.startswith("crossward")]
             elif isinstance(node, ast.ImportFrom):
                 assert not (node.module or "").startswith("crossward")
-    assert {*monai_bundle.COPIED.values()} == {
-        file.stem for file in (tmp_path / "bundle" / "scripts").glob("[a-z]*.py")
-    }
+    assert {*monai_bundle.COPIED.values()} == {file.stem for file in (bundle / "scripts").glob("[a-z]*.py")}
 
 
 def test_a_bundle_that_segments(cli, segmented, parser, gallery, tmp_path):

@@ -52,7 +52,7 @@ def contrasts(tmp_path) -> Path:
     return tmp_path / "brains"
 
 
-def test_classification_of_wide_images(config, wide_folder, cli):
+def test_classification_of_wide_images(config, wide_folder, cli, tmp_path):
     data = {"source": "folder", "path": str(wide_folder), "size": [20, 30], "augment": ["hflip", "rot90", "rotate:10"]}
     result = crossward.run(config(data=data, partition=PARTITION, run={"rounds": 1}))
     assert result.about["images"]["size"] == [20, 30]
@@ -60,10 +60,10 @@ def test_classification_of_wide_images(config, wide_folder, cli):
     assert network.predict(noise(3, 20, 30, 3)).shape == (3, 2)
     with pytest.raises(ConfigError, match=r"images of \(30, 20, 3\) for a net of 20 x 30 px"):
         network.predict(noise(3, 30, 20, 3))
-    assert cli("report", result.folder).code == 0
+    assert cli("report", result.folder, "--output", tmp_path / "report.html").code == 0
 
 
-def test_segmentation_of_four_contrasts(config, contrasts, cli):
+def test_segmentation_of_four_contrasts(config, contrasts, cli, tmp_path):
     data = {"source": "nifti", "path": str(contrasts), "size": [24, 16], "channels": 4}
     net = {"name": "unet", "base": 4, "levels": 2}
     result = crossward.run(config(data=data, partition=PARTITION, run={"rounds": 1}, net=net))
@@ -72,7 +72,7 @@ def test_segmentation_of_four_contrasts(config, contrasts, cli):
     }  # fmt: skip
     assert list((result.folder / "pictures").rglob("*.png"))
     assert result.deployed().predict(noise(2, 24, 16, 4)).shape == (2, 24, 16)
-    assert cli("report", result.folder).code == 0
+    assert cli("report", result.folder, "--output", tmp_path / "report.html").code == 0
 
 
 def test_arrays_of_five_channels(config, tmp_path):
