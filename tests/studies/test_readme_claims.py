@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import pytest
-from readme_figures import README, Difference, difference, figures, markdown_tables, plain, spread
+from readme_figures import README, Difference, difference, figures, markdown_tables, plain, spread, stored_rows
 
 F1, BEST_F1 = "last.global.f1", "best.global.f1"
 ACCURACY = "last.global.accuracy"
@@ -30,18 +30,20 @@ def part(name: str) -> Difference:
     return difference("pbc_fedcd", "fedcd", f"fedcd-{name}", ACCURACY)
 
 
+BLOOD = ("pbc_fedbm_crop", "pbc_fedbm", "pbc_small")
 CLAIMS = [
+    Claim("a classifier made of text", "FedCB", [difference(s, "fedcb", "fedavg", F1) for s in BLOOD]),
+    Claim("… and above a random", "FedCB", [difference(s, "fedcb", "random-frozen", F1) for s in BLOOD]),
+    Claim("the generator lifts", "FedBM", [difference(s, "fedbm", "fedcb", F1) for s in BLOOD]),
     Claim(
-        "a classifier made of text", "FedCB", [difference(s, "fedcb", "fedavg", F1) for s in ("pbc_fedbm", "pbc_small")]
+        "it is above FedETF as",
+        "FedBM",
+        [
+            *(difference(BLOOD[0], "fedbm", "fedetf", F1, beta) for beta in ("0.05", "0.1")),
+            *(difference(s, "fedbm", "fedetf", F1) for s in BLOOD[1:]),
+        ],
     ),
-    Claim(
-        "… and above a random",
-        "FedCB",
-        [difference(s, "fedcb", "random-frozen", F1) for s in ("pbc_fedbm", "pbc_small")],
-    ),
-    Claim("the generator lifts", "FedBM", [difference(s, "fedbm", "fedcb", F1) for s in ("pbc_fedbm", "pbc_small")]),
-    Claim("it is above FedETF as", "FedBM", [difference(s, "fedbm", "fedetf", F1) for s in ("pbc_fedbm", "pbc_small")]),
-    Claim("it is above FedETF with", "FedBM", [difference("pbc_fedbm", "fedbm", "fedetf, plain loss", F1)]),
+    Claim("it is above FedETF with", "FedBM", [difference(s, "fedbm", "fedetf, plain loss", F1) for s in BLOOD[:2]]),
     Claim("NPR lifts", "FedNPR", [difference("pbc_imbalance", "fedrep+npr", "fedrep", BACC)]),
     Claim(
         "FedNPR-Per is above",
@@ -106,7 +108,7 @@ def test_figures_and_verdicts_of_a_claim(claim):
 def test_every_row_has_a_verdict_and_a_link():
     for row in summary():
         assert any(word in row["here"] for word in WORDS), row
-        assert "](" in row["study"] or row["study"] in ("same", "PBC", "skin", "pbc_fedbm"), row
+        assert "](" in row["study"] or row["study"] in ("same", "PBC", "skin", "pbc_fedbm_crop"), row
 
 
 def test_every_row_is_checked():
@@ -129,17 +131,34 @@ def changes(study: str, column: str) -> tuple[float, float]:
     return min(means), max(means)
 
 
-SMALL, LARGE, IMBALANCE, HAM, CONSTANTS = "pbc_small", "pbc_fedbm", "pbc_imbalance", "ham_hospitals", "npr_constants"
+CROP, WHOLE, SMALL = BLOOD
+IMBALANCE, HAM, CONSTANTS = "pbc_imbalance", "ham_hospitals", "npr_constants"
 BREAKHIS, POLYPS, PARTS = "breakhis_resolution", "polypgen_bypass", "pbc_fedcd"
 FULL_RATE, FEDNPR = "mh-pflgb, bypass at the full rate", "pbc_imbalance/fednpr"
 BEST_BACC = "best.mean.balanced_accuracy"
 SENTENCES = [  # a piece of README, and the differences it states: study, first, second, column, and value of an axis
-    ("level with FedAvg ({:counted})", (LARGE, "fedetf, plain loss", "fedavg", F1)),
-    ("with it {:size} above itself (6/6)", (LARGE, "fedetf", "fedetf, plain loss", F1)),
-    ("is where FedETF is ({:counted})", (LARGE, "fedrod", "fedetf", F1)),
-    ("FedBM is {:size} above (6/6)", (LARGE, "fedbm", "fedetf, plain loss", F1)),
-    ("FedBM in all six runs of the last rounds ({:signed};", (LARGE, "fedbm-balanced", "fedbm", F1)),
-    ("above FedETF in four of six ({:signed})", (LARGE, "fedbm-balanced", "fedetf", F1)),
+    ("At 0.05 by {:size} (3/3; 95 %", (CROP, "fedbm", "fedetf", F1, "0.05")),
+    ("by {:size} at the round that validation chose; at 0.1", (CROP, "fedbm", "fedetf", BEST_F1, "0.05")),
+    ("at 0.1 it is {:size} below it (1/3)", (CROP, "fedbm", "fedetf", F1, "0.1")),
+    ("on whole images, lower down: {} and", (WHOLE, "fedbm", "fedetf", F1, "0.05")),
+    ("and {}. In both FedBM stands better", (WHOLE, "fedbm", "fedetf", F1, "0.1")),
+    ("it does not ({:counted}, and", (SMALL, "fedbm", "fedetf", F1, "0.05")),
+    ("and {:counted}). - The balanced", (SMALL, "fedbm", "fedetf", F1, "0.1")),
+    ("FedETF is level with FedAvg ({:counted})", (CROP, "fedetf, plain loss", "fedavg", F1)),
+    ("with it {:size} above itself (6/6)", (CROP, "fedetf", "fedetf, plain loss", F1)),
+    ("is where FedETF is ({:counted})", (CROP, "fedrod", "fedetf", F1)),
+    ("FedBM is {:size} above (6/6)", (CROP, "fedbm", "fedetf, plain loss", F1)),
+    ("Above FedETF in all six runs of the last rounds ({:signed};", (CROP, "fedbm-balanced", "fedetf", F1)),
+    ("above FedBM in four of six ({:signed})", (CROP, "fedbm-balanced", "fedbm", F1)),
+    ("at β = 0.1 alone in every seed ({:counted})", (CROP, "fedbm-balanced", "fedbm", F1, "0.1")),
+    ("in every single run ({:size} and", (CROP, "fedbm", "fedcb", F1)),
+    ("and {:size}). - **FedCB is level", (CROP, "fedbm", "fedavg", F1)),
+    ("FedETF is level with FedAvg ({:counted})", (WHOLE, "fedetf, plain loss", "fedavg", F1)),
+    ("with it {:size} above itself (6/6)", (WHOLE, "fedetf", "fedetf, plain loss", F1)),
+    ("is where FedETF is ({:counted})", (WHOLE, "fedrod", "fedetf", F1)),
+    ("FedBM is {:size} above (6/6)", (WHOLE, "fedbm", "fedetf, plain loss", F1)),
+    ("FedBM in all six runs of the last rounds ({:signed};", (WHOLE, "fedbm-balanced", "fedbm", F1)),
+    ("above FedETF in four of six ({:signed})", (WHOLE, "fedbm-balanced", "fedetf", F1)),
     ("above them ({:counted}, and", (SMALL, "fedcb", "fedavg", F1, "0.1")),
     ("and {:counted}), at β = 0.05", (SMALL, "fedcb", "random-frozen", F1, "0.1")),
     ("below them ({:counted}, and", (SMALL, "fedcb", "fedavg", F1, "0.05")),
@@ -224,6 +243,22 @@ def test_ranges_over_methods_and_runs():
     assert (
         f"is worth {start:.1f} points of bACC to FedAvg, more than any method gains over it ({max(gains):.1f})" in text
     )
+
+
+def test_what_the_crop_is_worth():
+    text = plain(README)
+    methods = sorted({method for method, *_ in stored_rows(CROP)})
+    gains = {method: difference(CROP, method, f"{WHOLE}/{method}", F1) for method in methods}
+    runs = [value for gain in gains.values() for value in gain.values]
+    assert f"worth {fmean(runs):.1f} points of F1" in text
+    assert f"(from {min(runs):+.1f} to {max(runs):+.1f}; above" in text
+    assert f"images in {sum(run > 0 for run in runs)} of {len(runs)} runs" in text
+    assert f"FedBM gains most by it, {gains.pop('fedbm'):size} (6/6)" in text
+    assert min(gains, key=lambda method: gains[method].mean) == "scaffold"
+    assert max(gains, key=lambda method: gains[method].mean) == "fedrod"
+    assert f"from {gains['scaffold'].mean:.1f} (SCAFFOLD) to {gains['fedrod'].mean:.1f} (FedRoD)" in text
+    least = min(run for rival in ("fedcb", "fedavg") for run in difference(CROP, "fedbm", rival, F1).values)
+    assert f"by {int(least)} points at least in every single run (27" in text
 
 
 def test_what_was_not_stored_is_consistent_in_itself():

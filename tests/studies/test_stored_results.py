@@ -105,6 +105,7 @@ def check_sites(shown: Printed, tables: list[Table]) -> int:
 @pytest.mark.parametrize(
     ("study", "figures", "differences", "sites"),
     [
+        ("pbc_fedbm_crop", 44, 18, 0),
         ("pbc_fedbm", 44, 18, 0),
         ("pbc_small", 30, 10, 0),
         ("pbc_imbalance", 95, 40, 0),
