@@ -9,6 +9,7 @@ from statistics import fmean
 
 import pytest
 from readme_figures import README, Difference, difference, figures, markdown_tables, plain, spread, stored_rows
+from scipy import stats
 
 F1, BEST_F1 = "last.global.f1", "best.global.f1"
 ACCURACY = "last.global.accuracy"
@@ -243,6 +244,12 @@ def test_ranges_over_methods_and_runs():
     assert (
         f"is worth {start:.1f} points of bACC to FedAvg, more than any method gains over it ({max(gains):.1f})" in text
     )
+
+
+def test_the_interval_at_one_beta():
+    gains = difference(CROP, "fedbm", "fedetf", F1, "0.05")
+    half = stats.t.ppf(0.975, 2) * gains.deviation / 3**0.5
+    assert f"interval of the mean {gains.mean - half:+.1f} to {gains.mean + half:+.1f}, not adjusted" in plain(README)
 
 
 def test_what_the_crop_is_worth():
